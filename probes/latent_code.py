@@ -1,0 +1,206 @@
+"""Where can the task's latent code be read out linearly, and is the readout shared with compositions never trained on?"""
+
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+
+from compolens.activations import at_role, draw, record, residual_sites
+from compolens.configs import ConfigError
+from compolens.measures.readouts import Moments, RidgeReadout, add_by_group, exact_active_set, grouped_r2, leave_groups_out
+from compolens.zoo import TrainedModel
+
+PENALTIES = tuple(float(l2) for l2 in np.logspace(-3, 4.5, 16))
+KEPT_EPISODES = 1024
+
+
+class Site(NamedTuple):
+    """A place to read from: a hook point at a token role; no hook point means the raw input."""
+
+    hook: str
+    role: str
+    layer: float
+
+
+class Fitted(NamedTuple):
+    """A site's readout of [code, shuffled code, control task], its penalty and its score on left-out compositions."""
+
+    readout: RidgeReadout
+    l2: float
+    left_out: float
+
+
+RAW = Site("", "context", -1)
+
+
+def probe(
+    trained: TrainedModel,
+    *,
+    episodes: int = 4096,
+    seed: int = 0,
+    l2: float | None = None,
+    threshold: float = 0.25,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Ridge readout of the code from every layer and token role: R² per code dimension, exact recovery of the active set.
+
+    Three fits, which mean different things: "transfer" is fitted on training compositions; "leave one out" on these and all
+    held-out compositions but the one scored; "within" on the held-out compositions themselves (other episodes). Where
+    transfer is low and within is high the code is there but not shared; only a low "within" is a loss.
+
+    episodes: per fit and per split; l2: the penalty on standardised features (default: chosen per site among 16 by leaving
+    compositions out within training); threshold: a decoded coefficient above it counts as active.
+    Controls: "raw input" (the input's own moments), "untrained" (the twin), "shuffled" (codes shuffled over episodes) and
+    "control task" (code renumbered at random per composition; selectivity is R² minus the control task's).
+    """
+    dimensions = _dimensions(trained)
+    rows: list[dict] = []
+    for control, model in (("", trained.model), ("untrained", trained.untrained_twin())):
+        sites = _sites(model) + ([RAW] if control == "" else [])
+        fit = _moments(trained, model, sites, "train", episodes, f"{seed}/fit")
+        fitted = {site: _fit(groups, len(dimensions), l2) for site, groups in fit.items()}
+        held_out = _moments(trained, model, sites, "ood", episodes, f"{seed}/fit")
+        best = max((s for s in sites if s != RAW), key=lambda s: fitted[s].left_out)
+        kept = _Kept(trained, fitted, best, len(dimensions), threshold)
+        scored = {s: _moments(trained, model, sites, s, episodes, f"{seed}/score", kept) for s in ("test", "ood")}
+        for site in sites:
+            name = "raw input" if site == RAW else control
+            results = _results(fitted[site], fit[site], held_out[site], {s: m[site] for s, m in scored.items()}, len(dimensions))
+            rows += [row for row in _rows(site, results, dimensions, name, fitted[site].l2, episodes) if _wanted(row, control)]
+            rows += kept.recovery(site, name, episodes)
+        if control == "":
+            episode_rows = kept.frame()
+    return pd.DataFrame(rows), episode_rows
+
+
+def _dimensions(trained: TrainedModel) -> list[str]:
+    """The names of the code's dimensions; only continuous codes can be regressed on."""
+    task = trained.task
+    continuous = [name for name, kind in task.code_kinds.items() if kind == "continuous"]
+    if not continuous:
+        raise ConfigError(f"{type(task).__name__} has no continuous latent code to regress on; it has {task.code_kinds}")
+    one = next(draw(task, "train", 1, 0)).codes
+    return [f"{name}[{i}]" for name in continuous for i in range(one[name].flatten(1).shape[1])]
+
+
+def _sites(model) -> list[Site]:
+    """The residual stream at every layer and token role, then the model's explicit code where it has one."""
+    sites = [Site(hook, role, layer) for layer, hook in residual_sites(model).items() for role in model.roles]
+    explicit = [Site("hook_code", "all", model.cfg.n_layers + 1)] if "hook_code" in model.hook_dict else []
+    return sites + explicit
+
+
+def _code(task, episodes) -> torch.Tensor:
+    continuous = [name for name, kind in task.code_kinds.items() if kind == "continuous"]
+    return torch.cat([episodes.codes[name].flatten(1) for name in continuous], dim=1)
+
+
+def _control_task(code, composition):
+    """The code with its dimensions renumbered at random per composition: memorisable, but with nothing to share."""
+    orders = {c: torch.randperm(code.shape[1], generator=torch.Generator().manual_seed(c)) for c in composition.unique().tolist()}
+    order = torch.stack([orders[c] for c in composition.tolist()]).to(code.device)
+    return code.gather(1, order)
+
+
+def _moments(trained, model, sites, split, n, seed, kept=None) -> dict[Site, dict[int, Moments]]:
+    """site -> composition -> moments of (features, [code, shuffled code, control task]), in one pass over n episodes."""
+    totals: dict[Site, dict[int, Moments]] = {site: {} for site in sites}
+    hooks = list(dict.fromkeys(site.hook for site in sites if site != RAW))
+    for batch in record(model, draw(trained.task, split, n, seed, trained.device), hooks):
+        code, composition = _code(trained.task, batch.episodes), batch.episodes.composition
+        shuffle = torch.randperm(len(code), generator=torch.Generator().manual_seed(len(code))).to(code.device)
+        targets = torch.cat([code, code[shuffle], _control_task(code, composition)], dim=1)
+        for site in sites:
+            raw = site == RAW
+            x = trained.task.raw_statistic(batch.episodes) if raw else at_role(batch.sites[site.hook], model, site.role)
+            add_by_group(totals[site], x, targets, composition)
+            if kept is not None:
+                kept.add(split, site, x, code, batch)
+    return totals
+
+
+def _fit(groups: dict[int, Moments], width: int, l2: float | None) -> Fitted:
+    penalties = PENALTIES if l2 is None else (l2,)
+    best, scores = leave_groups_out([m.outputs(slice(0, width)) for m in groups.values()], penalties)
+    return Fitted(Moments.total(groups.values()).fit([best])[0], best, max(scores))
+
+
+def _results(fitted, trained_on, held_out, scored, width):
+    """(fit, split, control) -> pooled R²; the shuffled and control-task columns only where the fit is on training."""
+    for which, control in enumerate(("", "shuffled", "control task")):
+        part = slice(which * width, (which + 1) * width)
+        readout = RidgeReadout(fitted.readout.weight[:, part], fitted.readout.bias[part], fitted.l2)
+        for split, groups in scored.items():
+            yield ("transfer", split, control), grouped_r2({c: m.outputs(part) for c, m in groups.items()}, readout)
+    part = slice(0, width)
+    fit, score = ({c: m.outputs(part) for c, m in groups.items()} for groups in (held_out, scored["ood"]))
+    whole = Moments.total(fit.values())
+    score = {c: m for c, m in score.items() if c in fit}
+    yield ("within", "ood", ""), grouped_r2(score, whole.fit([fitted.l2])[0])
+    whole = whole + Moments.total(m.outputs(part) for m in trained_on.values())
+    yield ("leave one out", "ood", ""), grouped_r2(score, {c: (whole - fit[c]).fit([fitted.l2])[0] for c in score})
+
+
+def _row(metric, value, lo, hi, split, site, control, n, **more):
+    where = {"site": site.hook or "input moments", "role": site.role, "layer": site.layer}
+    return {"metric": metric, "value": value, "lo": lo, "hi": hi, "split": split, **where, "control": control, "n": n, **more}
+
+
+def _rows(site, results, dimensions, name, l2, n):
+    """One row for the mean over dimensions, one per dimension for the measurement itself, and selectivity."""
+    pooled = {}
+    for (fit, split, control), r2 in results:
+        label = control or name if name in ("", "raw input") else f"{name}, {control}".strip(", ")
+        if name == "raw input" and control:
+            label = f"raw input, {control}"
+        pooled[fit, split, control] = r2.mean
+        yield _row("r2", r2.mean, r2.lo, r2.hi, split, site, label, n, fit=fit, dimension="mean", l2=l2)
+        if name == "" and control == "":
+            for dimension, value in zip(dimensions, r2.per_output, strict=True):
+                yield _row("r2", value, np.nan, np.nan, split, site, label, n, fit=fit, dimension=dimension, l2=l2)
+    for split in ("test", "ood"):
+        value = pooled["transfer", split, ""] - pooled["transfer", split, "control task"]
+        yield _row("selectivity", value, np.nan, np.nan, split, site, name, n, fit="transfer", dimension="mean", l2=l2)
+
+
+def _wanted(row, control) -> bool:
+    """The untrained twin is a control itself: its own shuffled rows would only say 0 again."""
+    return control == "" or "," not in row["control"]
+
+
+class _Kept:
+    """What needs the episodes themselves: exact recovery everywhere, decoded codes of the first episodes at the best site."""
+
+    def __init__(self, trained, fitted, best, width, threshold):
+        self.task, self.fitted, self.best, self.width, self.threshold = trained.task, fitted, best, width, threshold
+        self.recovered: dict = {}
+        self.parts: list[pd.DataFrame] = []
+        self.counts = {"test": 0, "ood": 0}
+
+    def add(self, split, site, x, code, batch):
+        decoded = self.fitted[site].readout(x)[:, : self.width]
+        exact = exact_active_set(decoded, code, self.threshold)
+        self.recovered.setdefault((site, split), []).append(torch.stack([exact.long(), batch.episodes.composition]).cpu())
+        room = KEPT_EPISODES - self.counts[split]
+        if site == self.best and room > 0:
+            error, weight = self.task.errors(batch.prediction, batch.episodes.targets)
+            names = [self.task.composition_name(c) for c in batch.episodes.composition[:room].tolist()]
+            columns = {"score": 1 - error / weight, "active_set_exact": exact}
+            lists = {"code": code, "decoded": decoded}
+            frame = {k: v[:room].cpu().numpy() for k, v in columns.items()}
+            frame |= {k: list(v[:room].float().cpu().numpy()) for k, v in lists.items()}
+            where = {"split": split, "composition": names, "site": site.hook, "role": site.role}
+            self.parts.append(pd.DataFrame(where | frame))
+            self.counts[split] += len(names)
+
+    def recovery(self, site, control, n):
+        """The share of episodes whose active set is exactly recovered, with its interval over compositions."""
+        for split in ("test", "ood"):
+            exact, composition = torch.cat(self.recovered[site, split], dim=1).numpy()
+            shares = pd.Series(exact).groupby(composition).mean().to_numpy()
+            means = np.random.default_rng(0).choice(shares, size=(1000, len(shares))).mean(1)
+            lo, hi = np.quantile(means, [0.025, 0.975])
+            yield _row("active set exact", exact.mean(), lo, hi, split, site, control, n, fit="transfer", dimension="all")
+
+    def frame(self) -> pd.DataFrame:
+        return pd.concat(self.parts, ignore_index=True)

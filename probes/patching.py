@@ -1,0 +1,84 @@
+"""At which layer and token role does what is there decide which task is executed?"""
+
+import numpy as np
+import pandas as pd
+import torch
+
+from compolens.activations import draw, intervene, record, residual_sites
+from compolens.configs import ConfigError
+from compolens.training import summarise
+from compolens.zoo import TrainedModel
+
+
+def probe(trained: TrainedModel, *, episodes: int = 512, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Activation patching, layer by token role: the same inputs are shown under two codes, and one run's residual stream is
+    put into the other's.
+
+    recovered: how much of the way the answer moves to the source's own answer, pooled over episodes: 1 is all of it, 0 none,
+    negative away from it; lo and hi are 95 % intervals over compositions of the base. episodes: pairs per split.
+    Controls: "another code" patches in a third run (only what is specific to the source should move the answer to the
+    source's), "untrained" does the patching in the untrained twin.
+    """
+    task = trained.task
+    if "render" in task.missing:
+        raise ConfigError(f"patching needs the same inputs under two codes; {type(task).__name__}: {task.missing['render']}")
+    rows, kept = [], []
+    for control, model in (("", trained.model), ("untrained", trained.untrained_twin())):
+        points = [(layer, site, role) for layer, site in residual_sites(model).items() for role in model.roles]
+        if "hook_code" in model.hook_dict:
+            points.append((model.cfg.n_layers + 1, "hook_code", "all"))
+        for split in ("test", "ood"):
+            parts: dict = {}
+            for base in draw(task, split, episodes, seed, trained.device, batch=episodes):
+                for key, result in _patch(task, model, base, points, third=control == ""):
+                    parts.setdefault(key, []).append(result)
+            for ((layer, site, role), which), results in parts.items():
+                error, weight, composition = np.concatenate(results, axis=1)
+                pooled = summarise(error, weight, composition.astype(int))
+                where = {"split": split, "site": site, "role": role, "layer": layer, "control": which or control}
+                rows.append({"metric": "recovered", "value": pooled.score, **_interval(pooled), **where, "n": len(error)})
+                if not (which or control):
+                    names = [task.composition_name(int(c)) for c in composition]
+                    kept.append(pd.DataFrame({**where, "composition": names, "score": 1 - error / weight}))
+    return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
+
+
+def _patch(task, model, base, points, third):
+    """((layer, site, role), control) -> (error, weight, composition) per episode."""
+    source = _under_other_codes(task, base, 1)
+    sites = list(dict.fromkeys(site for _, site, _ in points))
+    (own,) = record(model, [base], sites)
+    (other,) = record(model, [source], sites)
+    donors = {"": other.sites}
+    if third:
+        (donor,) = record(model, [_under_other_codes(task, base, 2)], sites)
+        donors["another code"] = donor.sites
+    answers = list(task.answers)
+    wanted = other.prediction[:, answers].double()
+    weight = (own.prediction[:, answers].double() - wanted).square().flatten(1).sum(1)
+    for point in points:
+        _, site, role = point
+        for name, donated in donors.items():
+            edit = _put(donated[site], slice(None) if role == "all" else model.roles[role])
+            error = (intervene(model, base, {site: edit})[:, answers].double() - wanted).square().flatten(1).sum(1)
+            yield (point, name), torch.stack([error, weight, base.composition.double()]).cpu().numpy()
+
+
+def _under_other_codes(task, base, shift):
+    """The same inputs under the codes of other episodes of the batch."""
+    return task.render({name: code.roll(shift, 0) for name, code in base.codes.items()}, base.inputs)
+
+
+def _put(donated, positions):
+    def edit(activation):
+        activation[:, positions] = donated[:, positions]
+        return activation
+
+    return edit
+
+
+def _interval(pooled):
+    scores, weights = (np.array([entry[i] for entry in pooled.per_composition.values()]) for i in (0, 1))
+    pick = np.random.default_rng(0).integers(len(scores), size=(1000, len(scores)))
+    lo, hi = np.quantile((scores[pick] * weights[pick]).sum(1) / weights[pick].sum(1), [0.025, 0.975])
+    return {"lo": lo, "hi": hi}

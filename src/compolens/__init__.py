@@ -1,0 +1,39 @@
+"""compolens: why does compositional generalization succeed or fail?
+
+Train the compared architectures on task families whose latent code is known, look inside, and argue from measurements.
+Everything below is imported on first use, so that ``import compolens`` stays instant and never loads torch.
+"""
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "AdamW": "training",
+    "Run": "training",
+    "evaluate": "training",
+    "train": "training",
+    "TrainedModel": "zoo",
+    "load": "zoo",
+    "intervene": "activations",
+    "record": "activations",
+    "gather": "tables",
+    "load_recipe": "recipes",
+}
+_ROOMS = ("activations", "configs", "figures", "hooks", "measures", "models", "recipes", "references", "tables", "tasks")
+
+__all__ = ["__version__", *_HOMES, *_ROOMS]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"compolens.{_HOMES[name]}"), name)
+    if name in _ROOMS or name in ("training", "zoo", "verdict", "report", "checkpoints"):
+        return import_module(f"compolens.{name}")
+    if name[:1].isupper():  # an architecture or a task family: the folders are the registry
+        models, tasks = import_module("compolens.models"), import_module("compolens.tasks")
+        for registry in (models.ARCHITECTURES, tasks.FAMILIES):
+            if name in registry:
+                return registry[name]
+    raise AttributeError(f"module 'compolens' has no attribute {name!r}")

@@ -1,0 +1,114 @@
+"""What hook points saw, beside the codes that caused it: `record` streams activations, `intervene` edits them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from compolens.configs import ConfigError, nearest
+from compolens.hooks import HookedModel
+from compolens.tasks.base import Episodes, TaskFamily
+
+BATCH = 256
+
+
+class Activations(NamedTuple):
+    """One batch: site name -> detached activation, the model's prediction, and the episodes that caused both."""
+
+    sites: dict[str, Tensor]
+    prediction: Tensor
+    episodes: Episodes
+
+
+def draw(
+    task: TaskFamily,
+    split: str,
+    n: int,
+    seed: int | str,
+    device: torch.device | str = "cpu",
+    compositions: Sequence[int] | None = None,
+    batch: int = BATCH,
+) -> Iterator[Episodes]:
+    """n episodes of a split in batches, a pure function of (seed, split): never what a training drew from its own seed."""
+    for step, start in enumerate(range(0, n, batch)):
+        rng = task.rng(f"measure/{seed}", split, step)
+        yield task.sample(min(batch, n - start), split, rng, compositions).to(device)
+
+
+@torch.no_grad()
+def record(model: HookedModel, batches: Iterable[Episodes], sites: Sequence[str]) -> Iterator[Activations]:
+    """Stream the activations at the given hook points, one `Activations` per batch, detached; nothing accumulates."""
+    for site in sites:
+        model.check_site(site)
+    for episodes in batches:
+        prediction, cache = model.run_with_cache(episodes.tokens, names_filter=list(sites))
+        yield Activations({site: cache[site] for site in sites}, prediction, episodes)
+
+
+@torch.no_grad()
+def intervene(model: HookedModel, episodes: Episodes, edits: dict[str, Callable[[Tensor], Tensor]]) -> Tensor:
+    """The prediction (batch, seq, d_out) when each site's activation is replaced by ``edit(activation)``.
+
+    An edit gets a copy, so editing it in place is safe.
+    """
+    def apply(edit: Callable[[Tensor], Tensor]) -> Callable:
+        return lambda tensor, hook: edit(tensor.clone())
+
+    return model.run_with_hooks(episodes.tokens, fwd_hooks=[(site, apply(edit)) for site, edit in edits.items()])
+
+
+def at_role(activation: Tensor, model: HookedModel, role: str) -> Tensor:
+    """(batch, features): an activation (batch, pos, ...) at a token role.
+
+    "context": the mean over the context's positions; "readout": the first position from which the answer is read (the
+    queries of an episode are exchangeable); "all": flattened over positions.
+    """
+    if role == "all":
+        return activation.flatten(1)
+    if role not in model.roles:
+        raise ConfigError(f"no token role {role!r}; {nearest(role, [*model.roles, 'all'])}")
+    positions = model.roles[role]
+    if role == "readout":
+        return activation[:, positions[0]].flatten(1)
+    return activation[:, positions].mean(1).flatten(1)
+
+
+def residual_sites(model: HookedModel) -> dict[int, str]:
+    """layer -> hook point: 0 is the stream entering the first block, l the stream leaving block l."""
+    last = model.cfg.n_layers
+    return {0: "blocks.0.hook_resid_pre", **{i + 1: f"blocks.{i}.hook_resid_post" for i in range(last)}}
+
+
+def export(model: HookedModel, batches: Iterable[Episodes], sites: Sequence[str], folder: str | Path, n: int) -> Path:
+    """Write n episodes' activations to a folder: one memory-mapped .npy per site, beside codes, compositions and tokens."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    files: dict[str, np.ndarray] = {}
+
+    def put(name: str, start: int, value: Tensor) -> None:
+        array = value.detach().cpu().numpy()
+        if name not in files:
+            shape = (n, *array.shape[1:])
+            files[name] = np.lib.format.open_memmap(folder / f"{name}.npy", mode="w+", dtype=array.dtype, shape=shape)
+        files[name][start : start + len(array)] = array
+
+    start = 0
+    for batch in record(model, batches, sites):
+        episodes = batch.episodes
+        put("tokens", start, episodes.tokens)
+        put("targets", start, episodes.targets)
+        put("prediction", start, batch.prediction)
+        put("composition", start, episodes.composition)
+        for name, code in episodes.codes.items():
+            put(f"codes.{name}", start, code)
+        for site, activation in batch.sites.items():
+            put(site, start, activation)
+        start += len(episodes.tokens)
+    for array in files.values():
+        array.flush()  # type: ignore[attr-defined]
+    return folder

@@ -1,0 +1,95 @@
+"""Files that survive: safetensors and JSON written atomically, read back with checks, and a lock on a folder."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from compolens.configs import ConfigError
+
+
+class SaveError(OSError):
+    """Saving failed; whatever was there before is untouched."""
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """All of the content or none of it: written beside the target, flushed to disk, then renamed over it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise SaveError(
+            f"could not save {path}: {error.strerror or error}; what was there before is untouched. "
+            "Free some space and start again: training resumes from the last checkpoint"
+        ) from error
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Indented JSON, atomically."""
+    write_atomically(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    """Parsed JSON, or a one-line error that names the file."""
+    try:
+        return json.loads(path.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid JSON ({error}); restore it or train the run again") from error
+
+
+def write_tensors(path: Path, tensors: dict[str, Any], metadata: dict[str, Any] | None = None) -> None:
+    """name -> tensor as safetensors, atomically, with JSON metadata in its header."""
+    from safetensors.torch import save
+
+    header = {"compolens": json.dumps(metadata or {})}
+    # copies, since safetensors refuses tensors that share memory
+    content = save({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, metadata=header)
+    write_atomically(path, content)
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(tensors, metadata) of a safetensors file, or a one-line error: a truncated or corrupted file never loads."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.exists():
+        raise ConfigError(f"there is no {path}; train the run, or choose a step that was kept")
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            metadata = json.loads((file.metadata() or {}).get("compolens", "{}"))
+            return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
+    except (SafetensorError, json.JSONDecodeError, ValueError, OSError) as error:
+        raise ConfigError(f"{path} is truncated or corrupted ({error}); restore it, or delete it and train again") from error
+
+
+def sha256(path: Path) -> str:
+    """Hex digest of a file's bytes."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Exclusive use of a folder, for as long as the context lives; the kernel frees it when the process dies."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"{folder} is in training by another process; wait for it or choose another --out") from None
+        yield
+    with contextlib.suppress(OSError):
+        os.unlink(folder / ".lock")

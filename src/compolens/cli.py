@@ -1,0 +1,455 @@
+"""The command line: train · probe · analyze · report · record · models. Finds recipes by path or name; imports none."""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import inspect
+import os
+import sys
+import types
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from compolens import __version__
+from compolens.configs import ConfigError, nearest
+
+DESCRIPTION = """Why does compositional generalization succeed or fail?
+
+train writes a folder per run, probe adds tables to it, analyze and report draw from the tables.
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with one-line errors that suggest the nearest flag."""
+
+    def error(self, message: str) -> typing.NoReturn:
+        print(f"{self.prog}: error: {message}", file=sys.stderr)
+        raise SystemExit(2)
+
+    def unknown(self, arguments: list[str]) -> typing.NoReturn:
+        first = arguments[0]
+        hint = nearest(first.split("=")[0], self._option_string_actions) if first.startswith("-") else f"try {self.prog} --help"
+        self.error(f"unknown argument {first}; {hint}")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point; returns the exit status: 0 done, 1 some jobs failed, 2 bad input, 128+signal interrupted."""
+    arguments = sys.argv[1:] if argv is None else argv
+    try:
+        return _dispatch(arguments)
+    except ConfigError as error:
+        print(f"compolens: error: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except OSError as error:
+        print(f"compolens: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt as error:
+        print(f"compolens: {error or 'interrupted'}", file=sys.stderr)
+        return 128 + getattr(error, "signum", 2)
+
+
+def _dispatch(arguments: list[str]) -> int:
+    parser = Parser(prog="compolens", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"compolens {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+    made = {name: make(commands) for name, make in COMMANDS.items()}
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
+        parser.error(f"no command {arguments[0]!r}; {nearest(arguments[0], COMMANDS)}")
+    if arguments and arguments[0] in ("probe", "analyze"):
+        _add_recipe_flags(made[arguments[0]], "probes" if arguments[0] == "probe" else "analyses", arguments[1:])
+    options, unknown = parser.parse_known_args(arguments)
+    if options.command is None:
+        parser.print_help()
+        return 0
+    if unknown:
+        made[options.command].unknown(unknown)
+    return options.run(options)
+
+
+def _command(commands: Any, name: str, run: Callable, text: str, example: str) -> Parser:
+    parser = commands.add_parser(
+        name, help=text, description=text, epilog=f"example:\n  {example}", allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _common(parser: Parser, *names: str) -> None:
+    if "jobs" in names:
+        parser.add_argument("--jobs", type=int, default=1, metavar="N", help="how many at a time, one thread each (default 1)")
+    if "device" in names:
+        parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, … (default cpu)")
+    if "with" in names:
+        parser.add_argument(
+            "--with", dest="classes", action="append", default=[], metavar="PLACE:CLASS",
+            help="a class of your own that a folder may name: package.module:Class or file.py:Class",
+        )  # fmt: skip
+
+
+# ---- train -----------------------------------------------------------------------------------------------------------
+def _make_train(commands: Any) -> Parser:
+    parser = _command(
+        commands, "train", _train, "train the runs of a file, each into a folder; an interrupted run goes on where it was",
+        "compolens train trained_models/runs.py 'F-*' --out runs --jobs 2",
+    )  # fmt: skip
+    parser.add_argument("file", help="a Python file that defines `runs`, a dict name -> Run")
+    parser.add_argument("names", nargs="*", help="which runs (names or patterns; default: all)")
+    parser.add_argument("--list", action="store_true", help="show the runs and train none")
+    parser.add_argument("--out", default="runs", help="where the folders go (default runs)")
+    _common(parser, "jobs", "device")
+    return parser
+
+
+def read_runs(file: str) -> dict[str, Any]:
+    """The `runs` of a file, checked."""
+    from compolens.recipes import load_file
+    from compolens.training import Run
+
+    path = Path(file)
+    if not path.is_file():
+        raise ConfigError(f"there is no file {path}; it should define runs = {{\"name\": Run(...)}}")
+    runs = getattr(load_file(path), "runs", None)
+    if not isinstance(runs, dict) or not runs or not all(isinstance(run, Run) for run in runs.values()):
+        raise ConfigError(f"{path} defines no runs: it needs a dict  runs = {{\"name\": Run(...)}}")
+    return runs
+
+
+def _train(options: argparse.Namespace) -> int:
+    from compolens import jobs
+
+    runs, out = read_runs(options.file), Path(options.out)
+    chosen: list[str] = []
+    for pattern in options.names or ["*"]:
+        matched = [name for name in runs if fnmatch.fnmatchcase(name, pattern)]
+        if not matched:
+            raise ConfigError(f"{options.file} has no run {pattern!r}; {nearest(pattern, runs)}")
+        chosen += [name for name in matched if name not in chosen]
+    if options.list:
+        _print_runs({name: runs[name] for name in chosen}, out)
+        return 0
+    _check_device(options.device)
+    work = [jobs.Job(name, train_one, (options.file, name, str(out / name), options.device)) for name in chosen]
+    return _conclude(jobs.run(work, options.jobs))
+
+
+def train_one(file: str, name: str, folder: str, device: str, *, report: Callable) -> str:
+    """One run of a file, in whatever process this is."""
+    from compolens.training import train
+
+    def progress(state: Any) -> None:
+        scores = "  ".join(f"{split} {value:.3f}" for split, value in state.scores.items())
+        report(state.step, state.steps, state.note or f"loss {state.loss:.4f}  {scores}")
+
+    scores = train(read_runs(file)[name], folder, device=device, progress=progress)
+    return "  ".join(f"{split} {scores[split]['score']:.4f} ± {scores[split]['se']:.4f}" for split in ("train", "test", "ood"))
+
+
+def _print_runs(runs: dict[str, Any], out: Path) -> None:
+    rows = []
+    for name, run in runs.items():
+        folder = out / name
+        done, begun = (folder / "scores.json").exists(), (folder / "config.json").exists()
+        state = "finished" if done else "begun" if begun else ""
+        rows.append([name, type(run.architecture).__name__, type(run.task).__name__, f"{run.steps:,}", state])
+    _print_table(["run", "architecture", "task", "steps", f"in {out}"], rows)
+
+
+# ---- probe and analyze -----------------------------------------------------------------------------------------------
+def _make_probe(commands: Any) -> Parser:
+    parser = _command(
+        commands, "probe", _probe, "measure trained models: each recipe adds a table to each folder",
+        "compolens probe generalization latent_code runs/* --jobs 2",
+    )  # fmt: skip
+    parser.add_argument("items", nargs="*", metavar="RECIPE… FOLDER…", help="probes by name or path, then model folders")
+    parser.add_argument("--list", action="store_true", help="show each probe's question")
+    parser.add_argument("--steps", default="final", help="final, all (every kept step), or one step's number")
+    parser.add_argument("--again", action="store_true", help="measure even where an up-to-date table lies")
+    _common(parser, "jobs", "device", "with")
+    return parser
+
+
+def _make_analyze(commands: Any) -> Parser:
+    parser = _command(
+        commands, "analyze", _analyze, "draw figures from the tables of many models: PDF, PNG, the numbers, and what was used",
+        "compolens analyze who_generalizes runs/* --out figures --width column",
+    )  # fmt: skip
+    parser.add_argument("items", nargs="*", metavar="RECIPE… FOLDER…", help="analyses by name or path, then model folders")
+    parser.add_argument("--list", action="store_true", help="show each analysis' claim")
+    parser.add_argument("--out", default="figures", help="where the figures go (default figures)")
+    parser.add_argument("--width", default="page", help="column or page: a one-column or a full-width figure (default page)")
+    return parser
+
+
+def split_items(kind: str, items: list[str]) -> tuple[list[Path], list[Path]]:
+    """(recipe files, model folders) from a mixed list of arguments."""
+    from compolens import recipes
+
+    files, folders = [], []
+    for item in items:
+        is_recipe = item.endswith(".py") or (item in recipes.built_in(kind) and not (Path(item) / "config.json").exists())
+        if is_recipe:
+            files.append(recipes.locate(kind, item))
+        elif Path(item).exists():
+            folders.append(Path(item))
+        elif os.sep not in item and not files:
+            raise ConfigError(f"no recipe {item!r} in {kind}; {nearest(item, recipes.built_in(kind))}")
+        else:
+            raise ConfigError(f"there is no folder {item!r}, nor a recipe of that name ({nearest(item, recipes.built_in(kind))})")
+    return files, folders
+
+
+def _add_recipe_flags(parser: Parser, kind: str, arguments: list[str]) -> None:
+    """The keyword arguments of the recipes named become flags of this call."""
+    from compolens import recipes
+
+    named = [a for a in arguments if a.endswith(".py") or a in recipes.built_in(kind)]
+    for name in named:
+        function = recipes.load_recipe(kind, name)
+        for option, parameter in recipes.options(function).items():
+            if f"--{option.replace('_', '-')}" not in parser._option_string_actions:
+                _add_flag(parser, name, option, parameter)
+    if named and any(a in ("-h", "--help") for a in arguments):
+        texts = [inspect.getdoc(recipes.load_recipe(kind, name)) or "" for name in named]
+        parser.description = "\n\n".join(f"{Path(n).stem}: {t}" for n, t in zip(named, texts, strict=True))
+
+
+def _add_flag(parser: Parser, recipe: str, name: str, parameter: inspect.Parameter) -> None:
+    kind = parameter.annotation
+    if isinstance(kind, types.UnionType):
+        kind = next(k for k in typing.get_args(kind) if k is not type(None))
+    flag, text = f"--{name.replace('_', '-')}", f"{Path(recipe).stem} (default {parameter.default})"
+    if kind is bool:
+        parser.add_argument(flag, dest=f"recipe_{name}", action=argparse.BooleanOptionalAction, default=None, help=text)
+    elif kind in (int, float, str):
+        parser.add_argument(flag, dest=f"recipe_{name}", type=kind, default=None, metavar=kind.__name__, help=text)
+    else:
+        raise ConfigError(f"{recipe}: {name} must be annotated int, float, str or bool (or that | None) to become a flag")
+
+
+def _recipe_arguments(kind: str, file: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """What this recipe is called with: its defaults, overridden by the flags given."""
+    from compolens import recipes
+
+    known = recipes.options(recipes.load_recipe(kind, file))
+    given = {n: getattr(options, f"recipe_{n}", None) for n in known}
+    return {n: parameter.default if given[n] is None else given[n] for n, parameter in known.items()}
+
+
+def _list_recipes(kind: str) -> int:
+    from compolens import recipes
+
+    _print_table(["recipe", "question" if kind == "probes" else "claim"], [[n, recipes.docstring(p)] for n, p in recipes.built_in(kind).items()])
+    return 0
+
+
+def _need(kind: str, command: str, files: list[Path], folders: list[Path]) -> None:
+    if not files:
+        raise ConfigError(f"name a recipe: compolens {command} RECIPE FOLDER…; compolens {command} --list shows them")
+    if not folders:
+        raise ConfigError(f"name a model folder: compolens {command} {files[0].stem} FOLDER…")
+
+
+def _probe(options: argparse.Namespace) -> int:
+    if options.list:
+        return _list_recipes("probes")
+    from compolens import jobs, tables
+
+    files, folders = split_items("probes", options.items)
+    _need("probes", "probe", files, folders)
+    _check_device(options.device)
+    work = []
+    for folder in tables.find(folders):
+        for file in files:
+            arguments = _recipe_arguments("probes", file, options)
+            if not options.again and _up_to_date(folder, file, arguments, options.steps):
+                print(f"{folder.name} · {file.stem}: up to date", file=sys.stderr)
+                continue
+            job = (str(file), str(folder), arguments, options.steps, options.device, tuple(options.classes))
+            work.append(jobs.Job(f"{folder.name} · {file.stem}", probe_one, job))
+    return _conclude(jobs.run(work, options.jobs))
+
+
+def _up_to_date(folder: Path, file: Path, arguments: dict[str, Any], steps: str) -> bool:
+    from compolens import checkpoints, tables, zoo
+
+    path = tables.path_of(folder, file.stem)
+    if not path.exists() or tables.why_stale(folder, file.stem, file):
+        return False
+    provenance = checkpoints.read_json(path.with_suffix(".json"))
+    final = zoo.read_step(folder)
+    wanted = zoo.kept_steps(folder) if steps == "all" else [final if steps == "final" else int(steps)]
+    same = {k: v for k, v in arguments.items() if v is not None} == provenance["arguments"]
+    return same and set(wanted) <= set(provenance["steps"])
+
+
+def probe_one(
+    file: str, folder: str, arguments: dict[str, Any], steps: str, device: str, classes: tuple[str, ...], *, report: Callable
+) -> str:
+    """One probe on one model, in whatever process this is."""
+    from compolens import recipes
+
+    report(0, 1, "measuring")
+    path = recipes.run_probe(
+        Path(file), Path(folder), arguments, steps=steps, device=device, classes=_outside(classes),
+        note=lambda text: report(0, 1, text),
+    )  # fmt: skip
+    return os.path.relpath(path)
+
+
+def _analyze(options: argparse.Namespace) -> int:
+    if options.list:
+        return _list_recipes("analyses")
+    from compolens import recipes, tables
+
+    files, folders = split_items("analyses", options.items)
+    _need("analyses", "analyze", files, folders)
+    models = tables.find(folders)
+    for file in files:
+        arguments = _recipe_arguments("analyses", file, options)
+        for path in recipes.run_analysis(file, models, arguments, Path(options.out), options.width):
+            print(path)
+    return 0
+
+
+# ---- report, record, models ------------------------------------------------------------------------------------------
+def _make_report(commands: Any) -> Parser:
+    parser = _command(
+        commands, "report", _report, "one self-contained HTML page about a set of model folders",
+        "compolens report runs/demo/* -o runs/demo/report.html",
+    )  # fmt: skip
+    parser.add_argument("folders", nargs="+", metavar="FOLDER", help="model folders, or folders of model folders")
+    parser.add_argument("-o", "--output", default="report.html", help="the page (default report.html)")
+    _common(parser, "with")
+    return parser
+
+
+def _report(options: argparse.Namespace) -> int:
+    from compolens import report, tables
+
+    path, sentences = report.write(tables.find([Path(f) for f in options.folders]), Path(options.output), _outside(options.classes))
+    print("\n".join(sentences))
+    print(f"\nreport: {path}")
+    return 0
+
+
+def _make_record(commands: Any) -> Parser:
+    parser = _command(
+        commands, "record", _record, "export activations: one .npy per hook point beside codes, compositions and tokens",
+        "compolens record runs/F-softmax-0 --sites blocks.1.hook_resid_post -o activations",
+    )  # fmt: skip
+    parser.add_argument("folder", help="a model folder")
+    parser.add_argument("--sites", nargs="+", required=True, metavar="SITE", help="hook points, or patterns such as 'blocks.*.hook_resid_post'")
+    parser.add_argument("-o", "--output", required=True, metavar="DIR", help="where the arrays go")
+    parser.add_argument("--split", default="ood", help="train, test or ood (default ood)")
+    parser.add_argument("--episodes", type=int, default=1024, metavar="N", help="how many episodes (default 1024)")
+    parser.add_argument("--seed", type=int, default=0, help="which episodes (default 0)")
+    parser.add_argument("--step", type=int, default=None, help="weights of a kept step (default: final)")
+    _common(parser, "device", "with")
+    return parser
+
+
+def _record(options: argparse.Namespace) -> int:
+    from compolens import activations, zoo
+
+    _check_device(options.device)
+    trained = zoo.load(options.folder, options.step, _outside(options.classes), options.device)
+    sites: list[str] = []
+    for pattern in options.sites:
+        matched = [name for name in trained.model.hook_dict if fnmatch.fnmatchcase(name, pattern)]
+        if not matched:
+            trained.model.check_site(pattern)
+        sites += [name for name in matched if name not in sites]
+    episodes = activations.draw(trained.task, options.split, options.episodes, options.seed, options.device)
+    folder = activations.export(trained.model, episodes, sites, options.output, options.episodes)
+    for path in sorted(folder.glob("*.npy")):
+        print(path)
+    return 0
+
+
+def _make_models(commands: Any) -> Parser:
+    parser = _command(commands, "models", _models, "list trained models with their scores", "compolens models trained_models")
+    parser.add_argument("folders", nargs="*", default=None, metavar="DIR", help="where to look (default: trained_models, runs)")
+    _common(parser, "with")
+    return parser
+
+
+def _models(options: argparse.Namespace) -> int:
+    from compolens import tables, zoo
+
+    roots = options.folders or [d for d in ("trained_models", "runs") if Path(d).is_dir()]
+    if not roots:
+        raise ConfigError("there is neither trained_models nor runs here; name a folder: compolens models DIR")
+    columns = ["model", "architecture", "task", "steps", "parameters", "train", "test", "ood", "note"]
+    rows = []
+    for folder in tables.find(roots):
+        row = zoo.overview(folder, _outside(options.classes))
+        rows.append([f"{v:.4f}" if isinstance(v, float) else f"{v:,}" if isinstance(v, int) else v for v in (row.get(c, "") for c in columns)])
+    if not any(row[-1] for row in rows):
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
+    _print_table(columns, rows)
+    return 0
+
+
+COMMANDS: dict[str, Callable[[Any], Parser]] = {
+    "train": _make_train,
+    "probe": _make_probe,
+    "analyze": _make_analyze,
+    "report": _make_report,
+    "record": _make_record,
+    "models": _make_models,
+}
+
+
+# ---- shared ----------------------------------------------------------------------------------------------------------
+def _check_device(device: str) -> None:
+    import torch
+
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"device {device!r} cannot be used ({reason}); allowed here: cpu" + (", cuda" if torch.cuda.is_available() else "")) from error
+
+
+def _outside(places: typing.Iterable[str]) -> tuple[type, ...]:
+    """The classes that --with names: package.module:Class or file.py:Class."""
+    import importlib
+
+    from compolens.recipes import load_file
+
+    classes = []
+    for place in places:
+        where, colon, name = place.rpartition(":")
+        if not colon:
+            raise ConfigError(f"--with wants PLACE:CLASS, such as my_package.models:MyNet or my_file.py:MyNet; got {place!r}")
+        try:
+            module = load_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
+            classes.append(getattr(module, name))
+        except (ImportError, AttributeError, OSError) as error:
+            raise ConfigError(f"--with {place}: {error}") from error
+    return tuple(classes)
+
+
+def _print_table(columns: list[str], rows: list[list[str]]) -> None:
+    widths = [max(len(str(row[i])) for row in [columns, *rows]) for i in range(len(columns))]
+    for row in [columns, ["─" * w for w in widths], *rows]:
+        print("  ".join(str(cell).ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _conclude(outcome: Any) -> int:
+    for name, reason in outcome.failures.items():
+        print(f"compolens: error: {name}: {reason}", file=sys.stderr)
+    if outcome.signum:
+        return 128 + outcome.signum
+    return 1 if outcome.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,160 @@
+"""Hookable models: TransformerLens' root module and cache, with its known traps turned into errors.
+
+The only file that imports transformer_lens. What differs from a bare `HookedRootModule`:
+
+* a misspelt hook name, or a filter that matches nothing, is an error naming the nearest hook points;
+* hooks and caches on a model compiled in place are refused (they would be ignored without a word);
+* `run_with_cache` returns an `ActivationCache` whose helpers work, and `clone=True` protects it from in-place edits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformer_lens import ActivationCache, HookedRootModule
+from transformer_lens.hook_points import HookPoint
+
+from compolens.configs import ConfigError, nearest
+
+__all__ = ["Cache", "HookPoint", "HookedModel", "LayerNorm", "NamesFilter"]
+
+NamesFilter = str | list[str] | Callable[[str], bool] | None
+
+
+class Cache(ActivationCache):
+    """An `ActivationCache` that also knows ``cache["code", layer]`` and answers a wrong key with the nearest names."""
+
+    def __getitem__(self, key: Any) -> Tensor:
+        if isinstance(key, tuple) and key[0] == "code":
+            layer = key[1] if key[1] >= 0 else key[1] + self.model.cfg.n_layers
+            key = f"blocks.{layer}.attn.hook_code"
+        try:
+            return super().__getitem__(key)
+        except KeyError:
+            raise ConfigError(f"nothing cached under {key!r}; {nearest(str(key), self.cache_dict)}") from None
+
+
+class HookedModel(HookedRootModule):
+    """Base of every model here. `roles`: name -> positions in the model's own sequence, at least "context", "readout"."""
+
+    cfg: Any
+    roles: dict[str, list[int]]
+
+    def check_site(self, name: str) -> None:
+        """Raise unless `name` is a hook point that fires."""
+        if name not in self.hook_dict:
+            raise ConfigError(f"no hook point {name!r}; {nearest(name, self.hook_dict)}")
+        if not self._fires(name):
+            raise ConfigError(f"{name!r} does not fire unless model.set_use_attn_result(True) is called first")
+
+    def _fires(self, name: str) -> bool:
+        return self.cfg.use_attn_result or not name.endswith("attn.hook_result")
+
+    def _check_filter(self, names: NamesFilter | Iterable[str]) -> None:
+        if self._compiled_call_impl is not None:
+            raise ConfigError(
+                "this model was compiled in place (model.compile()), which ignores hooks without a word; "
+                "hook an uncompiled copy instead"
+            )
+        if names is None:
+            return
+        if callable(names):
+            if not any(names(name) for name in self.hook_dict):
+                raise ConfigError("the filter matches none of the model's hook points; list(model.hook_dict) names them")
+            return
+        for name in [names] if isinstance(names, str) else names:
+            self.check_site(name)
+
+    def hooks(
+        self,
+        fwd_hooks: list[tuple[str | Callable, Callable]] = [],  # noqa: B006 - the signature TransformerLens users know
+        bwd_hooks: list[tuple[str | Callable, Callable]] = [],  # noqa: B006
+        reset_hooks_end: bool = True,
+        clear_contexts: bool = False,
+    ) -> AbstractContextManager[Any]:
+        """As in TransformerLens; names are checked before anything is attached."""
+        for name, _ in [*fwd_hooks, *bwd_hooks]:
+            self._check_filter(name)
+        return super().hooks(fwd_hooks, bwd_hooks, reset_hooks_end, clear_contexts)
+
+    def add_hook(self, name: str | Callable[[str], bool], *args: Any, **kwargs: Any) -> None:
+        """As in TransformerLens; the name is checked first."""
+        self._check_filter(name)
+        super().add_hook(name, *args, **kwargs)
+
+    def add_caching_hooks(self, names_filter: NamesFilter = None, *args: Any, **kwargs: Any) -> dict:
+        """As in TransformerLens; names are checked first."""
+        self._check_filter(names_filter)
+        return super().add_caching_hooks(names_filter, *args, **kwargs)
+
+    def get_caching_hooks(self, names_filter: NamesFilter = None, *args: Any, **kwargs: Any) -> tuple:
+        """As in TransformerLens; names are checked first, and hook points that are switched off are left out."""
+        self._check_filter(names_filter)
+        cache, forward, backward = super().get_caching_hooks(names_filter, *args, **kwargs)
+        return cache, [h for h in forward if self._fires(h[0])], [h for h in backward if self._fires(h[0])]
+
+    def run_with_cache(  # type: ignore[override]
+        self,
+        *model_args: Any,
+        names_filter: NamesFilter = None,
+        clone: bool = False,
+        remove_batch_dim: bool = False,
+        device: Any = None,
+        incl_bwd: bool = False,
+        reset_hooks_end: bool = True,
+        clear_contexts: bool = False,
+        pos_slice: Any = None,
+        **model_kwargs: Any,
+    ) -> tuple[Tensor, Cache]:
+        """The output, and an `ActivationCache` of what the hook points saw.
+
+        `clone=True` copies each activation as it is stored: a hook that edits in place (``t[:, 0] = 0``) otherwise also
+        edits what is already cached, since neighbouring hook points share storage.
+        """
+        self._check_filter(names_filter)
+        if remove_batch_dim and model_args and model_args[0].shape[0] != 1:
+            raise ConfigError(f"remove_batch_dim needs a batch of 1, got {model_args[0].shape[0]} episodes")
+        cache, forward, backward = self.get_caching_hooks(
+            names_filter, incl_bwd, device, remove_batch_dim=remove_batch_dim, pos_slice=pos_slice
+        )
+        if clone:
+            forward = [(name, _cloning(save)) for name, save in forward]
+        with self.hooks(forward, backward, reset_hooks_end, clear_contexts):
+            output = self(*model_args, **model_kwargs)
+            if incl_bwd:
+                output.backward()
+        return output, Cache(cache, self, has_batch_dim=not remove_batch_dim)
+
+    def set_use_attn_result(self, use: bool) -> None:
+        """Whether ``attn.hook_result`` (batch, pos, head, d_model) is computed; off by default, since it is large."""
+        self.cfg.use_attn_result = use
+        for module in self.modules():
+            if hasattr(module, "use_attn_result"):
+                module.use_attn_result = use  # type: ignore[assignment]
+
+
+def _cloning(save: Callable) -> Callable:
+    return lambda tensor, hook: save(tensor.clone(), hook=hook)
+
+
+class LayerNorm(nn.Module):
+    """Layer normalisation with TransformerLens' hook points, fused unless they are in use (3e-6 relative apart)."""
+
+    def __init__(self, width: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.eps = eps
+        self.w = nn.Parameter(torch.ones(width))
+        self.b = nn.Parameter(torch.zeros(width))
+        self.hook_scale = HookPoint()
+        self.hook_normalized = HookPoint()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.hook_scale.has_hooks() or self.hook_normalized.has_hooks():
+            x = x - x.mean(-1, keepdim=True)
+            scale = self.hook_scale((x.square().mean(-1, keepdim=True) + self.eps).sqrt())
+            return self.hook_normalized(x / scale) * self.w + self.b
+        return nn.functional.layer_norm(x, self.w.shape, self.w, self.b, self.eps)

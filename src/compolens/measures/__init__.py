@@ -1,0 +1,1 @@
+"""Numbers from tensors: pure and model-free."""

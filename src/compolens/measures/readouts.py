@@ -1,0 +1,186 @@
+"""Linear readouts from streamed second moments: a ridge path per site, exact, in one pass over the episodes.
+
+Everything a linear readout's fit and score need is in the moments of (x, y): counts, sums, X'X, X'Y, Y'Y. They add, so
+they stream, merge across machines, and leave compositions out by subtraction; one eigendecomposition of the centred X'X
+gives the solutions at every penalty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class RidgeReadout:
+    """A frozen linear readout: x (n, features) -> x @ weight + bias (n, outputs), float64."""
+
+    weight: Tensor
+    bias: Tensor
+    l2: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x.double() @ self.weight + self.bias
+
+    @classmethod
+    def fit(cls, x: Tensor, y: Tensor, l2: float = 1.0, standardize: bool = True) -> RidgeReadout:
+        """Ridge with an unpenalised intercept; x (n, features), y (n, outputs); l2 multiplies |weight|² as in scikit-learn."""
+        return Moments.of(x, y).fit([l2], standardize)[0]
+
+
+@dataclass
+class Moments:
+    """Sums over episodes of x, y, x x', x y', y²; shapes (features,), (outputs,), (features, features), … in float64."""
+
+    n: int
+    x: Tensor
+    y: Tensor
+    xx: Tensor
+    xy: Tensor
+    yy: Tensor
+
+    @classmethod
+    def zeros(cls, features: int, outputs: int, device: torch.device | str = "cpu") -> Moments:
+        """The moments of no episodes."""
+        def zero(*shape: int) -> Tensor:
+            return torch.zeros(*shape, dtype=torch.float64, device=device)
+
+        return cls(0, zero(features), zero(outputs), zero(features, features), zero(features, outputs), zero(outputs))
+
+    @classmethod
+    def of(cls, x: Tensor, y: Tensor) -> Moments:
+        """The moments of x (n, features) and y (n, outputs)."""
+        x, y = x.double(), y.double()
+        return cls(len(x), x.sum(0), y.sum(0), x.T @ x, x.T @ y, y.square().sum(0))
+
+    def __add__(self, other: Moments) -> Moments:
+        return Moments(
+            self.n + other.n, self.x + other.x, self.y + other.y,
+            self.xx + other.xx, self.xy + other.xy, self.yy + other.yy,
+        )  # fmt: skip
+
+    def __sub__(self, other: Moments) -> Moments:
+        return Moments(
+            self.n - other.n, self.x - other.x, self.y - other.y,
+            self.xx - other.xx, self.xy - other.xy, self.yy - other.yy,
+        )  # fmt: skip
+
+    def outputs(self, chosen: slice) -> Moments:
+        """The moments with only some of the outputs."""
+        return Moments(self.n, self.x, self.y[chosen], self.xx, self.xy[:, chosen], self.yy[chosen])
+
+    @staticmethod
+    def total(parts: Iterable[Moments]) -> Moments:
+        """The sum of several; at least one."""
+        first, *rest = parts
+        for part in rest:
+            first = first + part
+        return first
+
+    def fit(self, penalties: Sequence[float], standardize: bool = True) -> list[RidgeReadout]:
+        """One readout per penalty, from one eigendecomposition.
+
+        Minimises |y - x w - b|² + l2 |w|², summed over episodes; the intercept is not penalised. With `standardize`, the
+        penalty acts on the weights of features scaled to unit variance (the readout returned applies to raw x).
+        Directions without variance get weight 0.
+        """
+        mean_x, mean_y = self.x / self.n, self.y / self.n
+        xx = self.xx - self.n * torch.outer(mean_x, mean_x)
+        xy = self.xy - self.n * torch.outer(mean_x, mean_y)
+        variance = xx.diagonal().clamp(min=0) / self.n
+        floor = 1e-12 * variance.max().clamp(min=1e-300)
+        scale = torch.where(variance > floor, variance.sqrt(), torch.inf) if standardize else torch.ones_like(variance)
+        values, vectors = torch.linalg.eigh(xx / torch.outer(scale, scale))
+        rotated = vectors.T @ (xy / scale[:, None])
+        smallest = values[-1].clamp(min=0) * len(values) * torch.finfo(values.dtype).eps
+        readouts = []
+        for l2 in penalties:
+            gain = torch.where(values > smallest, 1 / (values.clamp(min=0) + l2), 0.0)
+            weight = vectors @ (gain[:, None] * rotated) / scale[:, None]
+            readouts.append(RidgeReadout(weight, mean_y - mean_x @ weight, float(l2)))
+        return readouts
+
+    def sse(self, readout: RidgeReadout) -> Tensor:
+        """(outputs,) summed squared error of a readout on these episodes."""
+        w, b = readout.weight, readout.bias
+        fitted = (w * (self.xx @ w)).sum(0) + 2 * b * (self.x @ w) + self.n * b.square()
+        return (self.yy - 2 * ((w * self.xy).sum(0) + b * self.y) + fitted).clamp(min=0)
+
+    @property
+    def sst(self) -> Tensor:
+        """(outputs,) squared deviation of y from its mean over these episodes."""
+        return (self.yy - self.y.square() / self.n).clamp(min=0)
+
+    def r2(self, readout: RidgeReadout) -> Tensor:
+        """(outputs,) R²: 1 is perfect, 0 the mean predictor, may be negative; NaN where y does not vary."""
+        sst = self.sst
+        varies = sst > 1e-9 * self.yy.clamp(min=1e-300)
+        return torch.where(varies, 1 - self.sse(readout) / torch.where(varies, sst, 1.0), torch.nan)
+
+
+def add_by_group(totals: dict[int, Moments], x: Tensor, y: Tensor, group: Tensor) -> None:
+    """Add a batch's moments to running totals, one per group (composition); x (n, features), y (n, outputs), group (n,)."""
+    for g in group.unique().tolist():
+        part = Moments.of(x[group == g], y[group == g])
+        totals[g] = totals[g] + part if g in totals else part
+
+
+@dataclass(frozen=True)
+class GroupedR2:
+    """R² pooled over groups: per output (outputs,), its mean over outputs, and that mean's bootstrap interval over groups."""
+
+    per_output: np.ndarray
+    mean: float
+    lo: float
+    hi: float
+
+
+def grouped_r2(
+    groups: dict[int, Moments], readouts: RidgeReadout | dict[int, RidgeReadout], draws: int = 1000, seed: int = 0
+) -> GroupedR2:
+    """Score one readout, or one per group, on the groups' moments; 95 % intervals resample whole groups.
+
+    R²: 1 is perfect, 0 the mean over all groups, may be negative; outputs that do not vary are left out of the mean.
+    """
+    by_group = readouts if isinstance(readouts, dict) else dict.fromkeys(groups, readouts)
+    sse = torch.stack([m.sse(by_group[g]) for g, m in groups.items()]).cpu().numpy()
+    n = np.array([m.n for m in groups.values()], dtype=float)
+    y = torch.stack([m.y for m in groups.values()]).cpu().numpy()
+    yy = torch.stack([m.yy for m in groups.values()]).cpu().numpy()
+
+    def score(pick: np.ndarray) -> np.ndarray:
+        total = yy[pick].sum(-2) - y[pick].sum(-2) ** 2 / n[pick].sum(-1)[..., None]
+        varies = total > 1e-9 * np.maximum(yy[pick].sum(-2), 1e-300)
+        return np.where(varies, 1 - sse[pick].sum(-2) / np.where(varies, total, 1.0), np.nan)
+
+    per_output = score(np.arange(len(n)))
+    if np.isnan(per_output).all():
+        return GroupedR2(per_output, np.nan, np.nan, np.nan)
+    resampled = score(np.random.default_rng(seed).integers(len(n), size=(draws, len(n))))
+    means = np.nanmean(resampled[~np.isnan(resampled).all(-1)], axis=-1)
+    return GroupedR2(per_output, float(np.nanmean(per_output)), *map(float, np.quantile(means, [0.025, 0.975])))
+
+
+def leave_groups_out(
+    groups: Sequence[Moments], penalties: Sequence[float], standardize: bool = True
+) -> tuple[float, list[float]]:
+    """The penalty whose readouts predict left-out groups best, and every penalty's pooled R² over left-out groups.
+
+    Each group (a composition) is predicted from all the others, so what is chosen is chosen for new compositions.
+    """
+    whole = Moments.total(groups)
+    errors = torch.zeros(len(penalties), dtype=torch.float64)
+    for group in groups:
+        readouts = (whole - group).fit(penalties, standardize)
+        errors += torch.stack([group.sse(r).sum().cpu() for r in readouts])
+    scores = (1 - errors / whole.sst.sum().cpu()).tolist()
+    return float(penalties[int(torch.tensor(scores).argmax())]), scores
+
+
+def exact_active_set(decoded: Tensor, truth: Tensor, threshold: float = 0.25) -> Tensor:
+    """(n,) bool: whether the decoded code (n, outputs) exceeds the threshold exactly where the true one is not 0."""
+    return ((decoded > threshold) == (truth != 0)).all(1)

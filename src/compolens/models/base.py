@@ -1,0 +1,62 @@
+"""What an architecture is: a frozen description that builds a hookable model for a task's dimensions."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from compolens.configs import ConfigError
+from compolens.hooks import HookedModel
+
+
+class DoesNotApply(ConfigError):
+    """An architecture and a task that cannot work together, with the reason."""
+
+
+@dataclass(frozen=True)
+class Architecture(ABC):
+    """A description of a network; the description is the constructor.
+
+    `build` gets the task's dimensions and returns a `HookedModel` whose ``model(tokens)`` maps (batch, seq, d_in) to a
+    prediction at every position, (batch, seq, d_out). A pair that cannot work raises `DoesNotApply(reason)`.
+    """
+
+    @abstractmethod
+    def build(
+        self,
+        *,
+        d_in: int,
+        d_out: int,
+        seq: int | None = None,
+        answers: Sequence[int] = (-1,),
+        d_x: int | None = None,
+        mask: Tensor | None = None,
+        blocks: Sequence[Sequence[int]] | None = None,
+    ) -> HookedModel:
+        """d_in, d_out: widths of a token and of an answer; seq: tokens per episode; answers: the positions that count;
+        d_x: how many leading coordinates of a token are the query's input; mask: (seq, seq) bool, True where [query, key]
+        may attend; blocks: groups of positions that belong together."""
+
+
+def split_positions(seq: int | None, answers: Sequence[int]) -> tuple[list[int], list[int]]:
+    """(context, answers) as non-negative positions; without a sequence length the context is unknown, hence empty."""
+    if seq is None:
+        return [], list(answers)
+    wanted = sorted(a % seq for a in answers)
+    return [p for p in range(seq) if p not in wanted], wanted
+
+
+def truncated_lecun_(parameter: nn.Parameter, fan_in: int) -> nn.Parameter:
+    """Truncated normal at two standard deviations, with variance 1/fan_in after truncation (LeCun). In place."""
+    std = 1 / math.sqrt(fan_in) / 0.87962566103423978
+    nn.init.trunc_normal_(parameter, std=std, a=-2 * std, b=2 * std)
+    return parameter
+
+
+def count_parameters(model: nn.Module) -> int:
+    """The number of trainable scalars."""
+    return sum(p.numel() for p in model.parameters() if p.requires_grad)

@@ -1,0 +1,123 @@
+"""Inference separated from execution: a transformer reads the context into a code, an executor answers from the code.
+
+`CodeTransformer` is the shared encoder; an executor is any module ``(code, x) -> prediction``. `BottleneckMLP` executes
+with a generic network on [code; x]: the control that tells a bottleneck from a hypernetwork (compare Mittal et al.,
+2405.19162, where a bottleneck with a generic predictor brings no general benefit out of distribution).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from compolens.configs import require_positive
+from compolens.hooks import HookPoint
+from compolens.models.base import Architecture, DoesNotApply, split_positions, truncated_lecun_
+from compolens.models.softmax import SoftmaxAttention
+from compolens.models.transformer import Sizes, Transformer
+
+
+class CodeTransformer(Transformer):
+    """Context tokens and one learned summary token -> softmax transformer -> code (batch, 1, d_code) -> executor.
+
+    The model's own sequence is the context followed by the summary: ``roles["readout"]`` is the summary's position, and
+    ``blocks.*`` hook points have that length. The executor alone sees the queries. ``unembed`` maps to the code, which
+    ``hook_code`` holds; editing it changes what is executed, everywhere.
+    """
+
+    def __init__(
+        self, sizes: Sizes, executor: nn.Module, *, d_in: int, d_code: int, context: list[int], d_x: int
+    ) -> None:
+        length = len(context) + 1
+        mask = torch.eye(length, dtype=torch.bool)
+        mask[:, :-1] = True
+        super().__init__(sizes, SoftmaxAttention, d_in=d_in, d_out=d_code, seq=length, answers=(-1,), mask=mask)
+        with torch.no_grad():  # codes of unit length, so that what a hypernetwork generates starts at the right scale
+            self.unembed.W_U.div_(d_code**0.5)
+        self.summary = truncated_lecun_(nn.Parameter(torch.empty(sizes.d_model)), 1)
+        self.executor = executor
+        self.context, self.d_x = context, d_x
+        self.hook_code = HookPoint()
+        self.setup()
+
+    def encode(self, tokens: Tensor, stop_at_layer: int | None = None) -> Tensor:
+        """The code (batch, 1, d_code); with `stop_at_layer`, the residual stream entering that layer."""
+        embedded = self.embed(tokens[:, self.context])
+        summary = self.summary.expand(len(tokens), 1, -1)
+        resid = self.run_blocks(self.hook_embed(torch.cat([embedded, summary], dim=1)), stop_at_layer)
+        return resid if stop_at_layer is not None else self.hook_code(self.unembed(self.ln_final(resid))[:, -1:])
+
+    def execute(self, code: Tensor, tokens: Tensor) -> Tensor:
+        """What the executor answers at every position under the code (batch, 1, d_code)."""
+        return self.executor(code, tokens[..., : self.d_x])
+
+    def forward(self, tokens: Tensor, stop_at_layer: int | None = None) -> Tensor:
+        encoded = self.encode(tokens, stop_at_layer)
+        return encoded if stop_at_layer is not None else self.execute(encoded, tokens)
+
+
+def context_of(name: str, seq: int | None, answers: Sequence[int], d_x: int | None) -> tuple[list[int], int]:
+    """(context positions, d_x) of a task that separates context from queries; otherwise `DoesNotApply`."""
+    context, _ = split_positions(seq, answers)
+    if d_x is None or not context:
+        raise DoesNotApply(
+            f"{name} needs a task of (input, answer) pairs: build(..., seq=, answers=, d_x=), so that the executor can see "
+            "a query's input without the context"
+        )
+    return context, d_x
+
+
+class MLPExecutor(nn.Module):
+    """relu network on [code; x] with two hidden layers of d_hidden."""
+
+    def __init__(self, d_code: int, d_x: int, d_hidden: int, d_out: int) -> None:
+        super().__init__()
+        widths = [d_code + d_x, d_hidden, d_hidden, d_out]
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths[:-1], widths[1:], strict=True))
+        for layer in self.layers:
+            truncated_lecun_(layer.weight, layer.in_features)
+            nn.init.zeros_(layer.bias)
+        self.hook_hidden = HookPoint()
+
+    def forward(self, code: Tensor, x: Tensor) -> Tensor:
+        first, second, last = self.layers
+        hidden = torch.relu(first(torch.cat([code.expand(-1, x.shape[1], -1), x], dim=-1)))
+        return last(self.hook_hidden(torch.relu(second(hidden))))
+
+
+@dataclass(frozen=True)
+class BottleneckMLP(Architecture):
+    """`HypernetworkTransformer`'s encoder and code, executed by a generic MLP on [code; x] instead of a hypernetwork.
+
+    d_code: width of the code; d_hidden: width of the executor's two hidden layers; the rest sizes the encoder.
+    """
+
+    n_layers: int = 3
+    d_model: int = 64
+    n_heads: int = 4
+    d_head: int | None = None
+    d_mlp: int | None = None
+    d_code: int = 8
+    d_hidden: int = 64
+
+    def __post_init__(self) -> None:
+        Sizes.of(self)
+        require_positive(self, "d_code", "d_hidden")
+
+    def build(
+        self,
+        *,
+        d_in: int,
+        d_out: int,
+        seq: int | None = None,
+        answers: Sequence[int] = (-1,),
+        d_x: int | None = None,
+        mask: Tensor | None = None,
+        blocks: Sequence[Sequence[int]] | None = None,
+    ) -> CodeTransformer:
+        context, d_x = context_of("BottleneckMLP", seq, answers, d_x)
+        executor = MLPExecutor(self.d_code, d_x, self.d_hidden, d_out)
+        return CodeTransformer(Sizes.of(self), executor, d_in=d_in, d_code=self.d_code, context=context, d_x=d_x)

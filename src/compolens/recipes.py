@@ -1,0 +1,175 @@
+"""Probes and analyses: found by path or by bare name, run with provenance. A recipe is a file with one plain function.
+
+    probes/X.py     probe(trained, *, episodes=…, seed=…, …) -> table, or (table, per-episode rows); docstring = the question
+    analyses/X.py   needs = ("table", …); analyze(models, *, …) -> Drawing;                       docstring = the claim
+
+Keyword arguments become flags, the docstring the help text. Built-in recipes travel with the package.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import compolens
+from compolens.configs import ConfigError, nearest
+
+ROOMS = ("probes", "analyses")
+
+
+def room(kind: str) -> Path:
+    """Where the built-in recipes of a kind lie: beside the source in a checkout, inside the package when installed."""
+    package = Path(compolens.__file__).parent
+    checkout = package.parents[1] / kind
+    return checkout if checkout.is_dir() and (package.parents[1] / "pyproject.toml").exists() else package / "rooms" / kind
+
+
+def built_in(kind: str) -> dict[str, Path]:
+    """name -> file of the built-in recipes of a kind ("probes" or "analyses")."""
+    return {path.stem: path for path in sorted(room(kind).glob("*.py")) if not path.stem.startswith("_")}
+
+
+def locate(kind: str, name: str | Path) -> Path:
+    """A recipe's file, from its path or its bare name."""
+    path = Path(name)
+    if path.suffix == ".py":
+        if path.is_file():
+            return path
+        if path.stem in built_in(kind) and path.parent.name in ("", kind):
+            return built_in(kind)[path.stem]
+        raise ConfigError(f"there is no recipe file {path}; `compolens {_verb(kind)} --list` names the built-in ones")
+    if str(name) in built_in(kind):
+        return built_in(kind)[str(name)]
+    raise ConfigError(f"no recipe {str(name)!r} in {kind}; {nearest(str(name), built_in(kind))}")
+
+
+def _verb(kind: str) -> str:
+    return "probe" if kind == "probes" else "analyze"
+
+
+def docstring(path: Path) -> str:
+    """A recipe file's first docstring line, read without running it."""
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return text.splitlines()[0] if text else "(no docstring)"
+
+
+def load_file(path: Path) -> ModuleType:
+    """Run a Python file that the caller named and return its module."""
+    name = f"compolens_file_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses defined in the file look themselves up here
+    if str(path.parent.resolve()) not in sys.path:
+        sys.path.append(str(path.parent.resolve()))  # as `python file.py` would, so that a file can import its neighbours
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ConfigError(f"{path} failed to load: {type(error).__name__}: {error}") from error
+    return module
+
+
+def load_recipe(kind: str, name: str | Path) -> Callable[..., Any]:
+    """The function of a recipe: `probe` or `analyze`. ``load_recipe("probes", "latent_code")(trained, episodes=512)``."""
+    path = locate(kind, name)
+    function = getattr(load_file(path), _verb(kind), None)
+    if not callable(function):
+        raise ConfigError(f"{path} defines no function {_verb(kind)}(); see the built-in ones in {room(kind)}")
+    return function
+
+
+def options(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The keyword-only parameters of a recipe: its flags."""
+    return {
+        name: parameter
+        for name, parameter in inspect.signature(function, eval_str=True).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+
+
+def run_probe(
+    path: Path,
+    folder: Path,
+    arguments: dict[str, Any],
+    *,
+    steps: str = "final",
+    device: str = "cpu",
+    classes: tuple[type, ...] = (),
+    note: Callable[[str], None] = lambda _: None,
+) -> Path:
+    """Measure one model with one probe and save the table beside it; steps: "final", "all", or a kept step's number."""
+    import pandas as pd
+
+    from compolens import tables, zoo
+
+    function = load_recipe("probes", path)
+    final = zoo.read_step(folder)
+    if steps not in ("final", "all") and not steps.isdigit():
+        raise ConfigError(f"--steps must be final, all or a number, got {steps!r}")
+    wanted = zoo.kept_steps(folder) if steps == "all" else [final if steps == "final" else int(steps)]
+    parts, rows = [], []
+    for step in wanted:
+        note(f"step {step}" if len(wanted) > 1 else "")
+        result = function(zoo.load(folder, step, classes, device), **arguments)
+        table, episodes = result if isinstance(result, tuple) else (result, None)
+        parts.append(table.assign(step=step))
+        if episodes is not None:
+            rows.append(episodes.assign(step=step))
+    provenance = {
+        "weights": tables.file_digest(folder / "weights.safetensors"),
+        "recipe": tables.file_digest(path),
+        "recipe_path": str(path) if path not in built_in("probes").values() else None,
+        "arguments": {k: v for k, v in arguments.items() if v is not None},
+        "steps": wanted,
+        "version": compolens.__version__,
+        "command": f"compolens probe {path.stem} {folder.name}",
+    }
+    all_rows = pd.concat(rows, ignore_index=True) if rows else None
+    return tables.save(folder, path.stem, pd.concat(parts, ignore_index=True), provenance, all_rows)
+
+
+def run_analysis(path: Path, models: list[Path], arguments: dict[str, Any], out: Path, width: str) -> list[Path]:
+    """Draw one analysis from the models' tables; writes <name>.pdf, .png, .csv and a .json that names the runs."""
+    from compolens import figures
+
+    used, dropped = choose_models(path, models)
+    drawing = load_recipe("analyses", path)(used, **arguments)
+    sidecar = {
+        "recipe": path.name,
+        "runs": [str(m) for m in used],
+        "dropped": dropped,
+        "arguments": {k: v for k, v in arguments.items() if v is not None},
+        "version": compolens.__version__,
+        "command": " ".join(["compolens", "analyze", path.stem, *(str(m) for m in used)]),
+    }
+    return figures.save(drawing, out, path.stem, width, sidecar)
+
+
+def choose_models(path: Path, models: list[Path]) -> tuple[list[Path], dict[str, str]]:
+    """(models that have every table the analysis needs, dropped model -> reason); none left is an error."""
+    from compolens import tables
+
+    needs = getattr(load_file(path), "needs", None)
+    if not isinstance(needs, tuple):
+        raise ConfigError(f'{path} must say which tables it needs: needs = ("generalization",)')
+    used, dropped = [], {}
+    for model in models:
+        missing = [name for name in needs if not tables.path_of(model, name).exists()]
+        stale = {n: tables.why_stale(model, n, built_in("probes").get(n)) for n in needs if n not in missing}
+        if missing:
+            dropped[str(model)] = f"has no table {', '.join(missing)}"
+        elif any(stale.values()):
+            dropped[str(model)] = "; ".join(f"{n}: {reason}" for n, reason in stale.items() if reason)
+        else:
+            used.append(model)
+    if not used:
+        first, reason = next(iter(dropped.items()))
+        raise ConfigError(f"{path.stem}: {first} {reason}; type: compolens probe {' '.join(needs)} {first}")
+    return used, dropped

@@ -1,0 +1,28 @@
+"""What a reference is: a learner without training that answers the same episodes as a model."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from compolens.tasks.base import Episodes, TaskFamily
+
+
+@dataclass(frozen=True)
+class Reference(ABC):
+    """A frozen description, like an architecture; `name` is how tables and figures call it."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """A few words, as in a figure's legend."""
+
+    @abstractmethod
+    def why_not(self, task: TaskFamily) -> str:
+        """Why this reference does not apply to the task; "" if it does."""
+
+    @abstractmethod
+    def predict(self, task: TaskFamily, episodes: Episodes) -> Tensor:
+        """(batch, seq, d_out): its answers; positions that are not answers are arbitrary."""

@@ -1,0 +1,105 @@
+"""Learners that know the teacher's parts and differ in which combinations they believe possible.
+
+Each explains the context with every combination it allows: the coefficients are fitted by projected, damped Gauss-Newton
+(the task network is linear in them before its relu), and the combination that leaves the smallest error answers. Confined
+to training combinations, this is what perfect memory of the training tasks achieves on new ones; over all combinations,
+what perfect recombination achieves from N examples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from compolens.references.base import Reference
+from compolens.tasks.base import Episodes, TaskFamily
+from compolens.tasks.hyperteacher import _Teacher
+
+STEPS = 12
+
+
+def fit_composition(task: _Teacher, episodes: Episodes, composition: int) -> tuple[Tensor, Tensor]:
+    """(coefficients (batch, k), squared error (batch,)) of one combination fitted to each episode's context.
+
+    Coefficients stay within the family's bounds. Started at the middle of the bounds; a step is taken only where it
+    reduces the error, with Levenberg's damping.
+    """
+    bases, readout = task.bases(composition).to(episodes.tokens), task.teacher[1].to(episodes.tokens)
+    low, high = task.bounds(composition)
+    x, y = episodes.tokens[:, : task.n_context, : task.d_x], episodes.targets[:, : task.n_context]
+    parts = torch.einsum("bnx,kxh->bknh", x, bases)
+    batch, k = parts.shape[:2]
+    z = torch.full((batch, k), (low + high) / 2).to(x)
+    damping = torch.full((batch,), 1e-3).to(x)
+
+    def residual(z: Tensor) -> tuple[Tensor, Tensor]:
+        pre = (z[:, :, None, None] * parts).sum(1)
+        return y - torch.relu(pre) @ readout, pre
+
+    error, pre = residual(z)
+    sse = error.square().sum((1, 2))
+    for _ in range(STEPS):
+        jacobian = ((parts * (pre > 0)[:, None]) @ readout).flatten(2)
+        gram = jacobian @ jacobian.transpose(1, 2)
+        diagonal = torch.diag_embed(damping[:, None] * gram.diagonal(dim1=1, dim2=2) + 1e-9)
+        step = torch.linalg.solve(gram + diagonal, jacobian @ error.flatten(1)[..., None])[..., 0]
+        trial = (z + step).clamp(low, high)
+        trial_error, trial_pre = residual(trial)
+        trial_sse = trial_error.square().sum((1, 2))
+        better = trial_sse < sse
+        z = torch.where(better[:, None], trial, z)
+        sse = torch.where(better, trial_sse, sse)
+        error = torch.where(better[:, None, None], trial_error, error)
+        pre = torch.where(better[:, None, None], trial_pre, pre)
+        damping = torch.where(better, damping * 0.2, damping * 10).clamp(1e-7, 1e6)
+    return z, sse
+
+
+def best_explanation(task: _Teacher, episodes: Episodes, allowed: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """(prediction (batch, seq, d_y), composition (batch,)) of the allowed combination that explains each context best."""
+    x, readout = episodes.tokens[..., : task.d_x], task.teacher[1].to(episodes.tokens)
+    best_sse = torch.full((len(x),), torch.inf).to(x)
+    chosen = torch.full((len(x),), -1, device=x.device)
+    weights = x.new_zeros(len(x), task.d_x, task.d_hidden)
+    for composition in allowed:
+        z, sse = fit_composition(task, episodes, composition)
+        better = sse < best_sse
+        best_sse = torch.where(better, sse, best_sse)
+        chosen = torch.where(better, composition, chosen)
+        bases = task.bases(composition).to(x)
+        weights = torch.where(better[:, None, None], torch.einsum("bk,kxh->bxh", z, bases), weights)
+    return torch.relu(x @ weights) @ readout, chosen
+
+
+@dataclass(frozen=True)
+class _Composer(Reference):
+    def why_not(self, task: TaskFamily) -> str:
+        return "" if isinstance(task, _Teacher) else "the family has no teacher made of known parts"
+
+
+@dataclass(frozen=True)
+class TrainingCompositions(_Composer):
+    """The best predictor confined to training combinations: knows the teacher, recombines nothing."""
+
+    @property
+    def name(self) -> str:
+        return "best training composition"
+
+    def predict(self, task: TaskFamily, episodes: Episodes) -> Tensor:
+        assert isinstance(task, _Teacher)
+        return best_explanation(task, episodes, task.compositions("train"))[0]
+
+
+@dataclass(frozen=True)
+class AllCompositions(_Composer):
+    """The same over the full product of modules (every combination of 1 to K): the ceiling for N examples."""
+
+    @property
+    def name(self) -> str:
+        return "best of all compositions"
+
+    def predict(self, task: TaskFamily, episodes: Episodes) -> Tensor:
+        assert isinstance(task, _Teacher)
+        return best_explanation(task, episodes, tuple(range(len(task._universe))))[0]

@@ -1,0 +1,170 @@
+"""Tidy tables with provenance beside the model they measure: save, read, gather; and intervals over seeds and compositions.
+
+A table is ``<model>/tables/<probe>.csv`` with columns metric, value, lo, hi, split, site, role, control, n and whatever else
+it needs; the .json beside it holds the sha256 of weights and recipe, the arguments and the version. Never imports torch.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+import warnings
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from compolens.checkpoints import read_json, write_atomically, write_json
+from compolens.configs import ConfigError, nearest
+
+COLUMNS = ("metric", "value", "lo", "hi", "split", "site", "role", "control", "n")
+"""What every table has. control is "" for the measurement itself; NaN stands where a column does not apply."""
+
+
+class StaleTable(UserWarning):
+    """A table whose weights or recipe changed since it was measured."""
+
+
+def path_of(folder: str | Path, name: str) -> Path:
+    return Path(folder) / "tables" / f"{name}.csv"
+
+
+def file_digest(path: str | Path) -> str:
+    """sha256 of a file, "missing" if there is none."""
+    path = Path(path)
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else "missing"
+
+
+def save(
+    folder: str | Path, name: str, table: pd.DataFrame, provenance: dict[str, Any], episodes: pd.DataFrame | None = None
+) -> Path:
+    """Write a table, its provenance and its per-episode rows (<name>.episodes.parquet) beside a model."""
+    for column in COLUMNS:
+        if column not in table:
+            raise ConfigError(f"the table {name!r} lacks the column {column!r}; every table has {', '.join(COLUMNS)}")
+    if not table["control"].astype(str).str.len().gt(0).any():
+        raise ConfigError(f"the table {name!r} has no control rows (column 'control'); no number without its controls")
+    path = path_of(folder, name)
+    write_atomically(path, table.to_csv(index=False, float_format="%.6g").encode())
+    if episodes is not None:
+        write_atomically(path.with_suffix(".episodes.parquet"), episodes.to_parquet(index=False))
+    write_json(path.with_suffix(".json"), provenance)
+    return path
+
+
+def why_stale(folder: str | Path, name: str, recipe: str | Path | None = None) -> str:
+    """Why a table no longer describes its model ("" if it does)."""
+    provenance = read_json(path_of(folder, name).with_suffix(".json"))
+    if provenance["weights"] != file_digest(Path(folder) / "weights.safetensors"):
+        return "the weights changed since it was measured"
+    if recipe is not None and provenance["recipe"] != file_digest(recipe):
+        return "the probe changed since it was measured"
+    return ""
+
+
+def read(folder: str | Path, name: str) -> pd.DataFrame:
+    """One model's table, with empty controls as "". A missing one names the command to type; a stale one warns."""
+    path = path_of(folder, name)
+    if not path.exists():
+        raise ConfigError(f"{folder} has no table {name!r}; measure it with: compolens probe {name} {folder}")
+    provenance = read_json(path.with_suffix(".json"))
+    reason = why_stale(folder, name, provenance.get("recipe_path"))
+    if reason:
+        warnings.warn(f"{path} is stale: {reason}; compolens probe {name} {folder}", StaleTable, stacklevel=2)
+    text = dict.fromkeys(("metric", "split", "site", "role", "control", "composition", "reference", "fit"), "")
+    table = pd.read_csv(path, dtype={c: str for c in text}, keep_default_na=True)
+    return table.fillna({c: v for c, v in text.items() if c in table})
+
+
+def find(roots: Iterable[str | Path]) -> list[Path]:
+    """Every model folder at or below the given ones, sorted; a root that holds none is an error."""
+    found: list[Path] = []
+    for root in map(Path, roots):
+        if (root / "config.json").is_file():
+            found.append(root)
+            continue
+        below = sorted(path.parent for path in root.glob("**/config.json")) if root.is_dir() else []
+        if not below:
+            what = "holds no trained model" if root.is_dir() else "does not exist"
+            raise ConfigError(f"{root} {what}; train some with: compolens train FILE --out {root}")
+        found.extend(below)
+    return list(dict.fromkeys(found))
+
+
+def settings(folder: str | Path) -> dict[str, Any]:
+    """A model's config flattened into columns: model, architecture, task, support, seeds, steps, …"""
+    run = read_json(Path(folder) / "config.json")["run"]
+    row = {"model": Path(folder).name, "folder": str(folder)}
+    row |= {"architecture": run["architecture"]["class"], "task": run["task"]["class"]}
+    for part in ("architecture", "task"):
+        row |= {f"{part}.{k}": json.dumps(v) if isinstance(v, list | dict) else v for k, v in run[part].items() if k != "class"}
+    row |= {k: v for k, v in run.items() if not isinstance(v, dict | list) and k != "class"}
+    return row
+
+
+def gather(folders: str | Path | Iterable[str | Path], table: str) -> pd.DataFrame:
+    """One DataFrame from the tables of many models, joined with their configs and seeds as columns.
+
+    folders: paths, or a glob such as "runs/**"; models without the table are left out (`frame.attrs["missing"]` names
+    them); none at all is an error.
+    """
+    patterns = [folders] if isinstance(folders, str | Path) else list(folders)
+    paths = [Path(p) for pattern in patterns for p in (sorted(glob.glob(str(pattern), recursive=True)) or [str(pattern)])]
+    models = [p for p in dict.fromkeys(paths) if (p / "config.json").is_file()]
+    if not models:
+        raise ConfigError(f"no trained model matches {', '.join(map(str, patterns))}")
+    parts, missing = [], []
+    for folder in models:
+        if not path_of(folder, table).exists():
+            missing.append(str(folder))
+            continue
+        rows = read(folder, table)
+        known = {k: v for k, v in settings(folder).items() if k not in rows.columns}
+        parts.append(rows.assign(**known))
+    if not parts:
+        available = {p.stem for folder in models for p in (folder / "tables").glob("*.csv")}
+        raise ConfigError(
+            f"none of the {len(models)} models has a table {table!r} ({nearest(table, available)}); "
+            f"measure it with: compolens probe {table} {models[0]}"
+        )
+    frame = pd.concat(parts, ignore_index=True)
+    frame.attrs["missing"] = missing
+    return frame
+
+
+def weighted_mean(values: np.ndarray, weights: np.ndarray) -> float:
+    """Mean with weights; the pooled score when values are per-composition scores and weights their share of variance."""
+    return float((values * weights).sum() / weights.sum())
+
+
+def two_level_interval(
+    groups: Sequence[pd.DataFrame], level: float = 0.95, draws: int = 2000, seed: int = 0, value: str = "value"
+) -> tuple[float, float, float]:
+    """(mean, lo, hi) of a score over seeds, bootstrapping seeds and, within each, compositions.
+
+    groups: one DataFrame per seed, a row per composition, with `value` and "weight" columns. Episodes are not resampled:
+    they are the measurement, not the unit of replication.
+    """
+    rng = np.random.default_rng(seed)
+    arrays = [(g[value].to_numpy(float), g["weight"].to_numpy(float)) for g in groups]
+    point = float(np.mean([weighted_mean(v, w) for v, w in arrays]))
+    means = np.empty((len(arrays), draws))
+    for i, (v, w) in enumerate(arrays):
+        pick = rng.integers(len(v), size=(draws, len(v)))
+        means[i] = (v[pick] * w[pick]).sum(1) / w[pick].sum(1)
+    chosen = rng.integers(len(arrays), size=(draws, len(arrays)))
+    totals = means[chosen, np.arange(draws)[:, None]].mean(1)
+    tail = (1 - level) / 2
+    return point, float(np.quantile(totals, tail)), float(np.quantile(totals, 1 - tail))
+
+
+def paired_interval(
+    left: Sequence[pd.DataFrame], right: Sequence[pd.DataFrame], level: float = 0.95, draws: int = 2000, seed: int = 0
+) -> tuple[float, float, float]:
+    """(mean, lo, hi) of left - right over paired seeds and, within each, paired compositions (joined on "composition")."""
+    merged = [a.merge(b, on="composition", suffixes=("", "_right")) for a, b in zip(left, right, strict=True)]
+    differences = [m.assign(value=m["value"] - m["value_right"]) for m in merged]
+    return two_level_interval(differences, level, draws, seed)

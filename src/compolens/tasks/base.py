@@ -1,0 +1,176 @@
+"""What a task family is: it draws episodes whose latent task code, and whose held-out compositions, are known exactly."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from compolens.configs import ConfigError, nearest
+
+SPLITS = ("train", "test", "ood")
+"""train: compositions seen, for fitting; test: the same compositions, fresh randomness; ood: held-out compositions."""
+
+
+class Episodes(NamedTuple):
+    """A batch of episodes: what a model sees, what it should answer, and the latent code that caused both.
+
+    Shapes: tokens (batch, seq, d_in) floats or (batch, seq) ids; targets (batch, seq, ...); codes name -> (batch, ...);
+    composition (batch,) ints, the unit of held-out claims; inputs: what was drawn independently of the code, so that
+    `TaskFamily.render` can show the same inputs under another code; nuisances: what a readout might pick up instead.
+    """
+
+    tokens: Tensor
+    targets: Tensor
+    codes: dict[str, Tensor]
+    composition: Tensor
+    inputs: Tensor
+    nuisances: dict[str, Tensor]
+
+    def to(self, device: torch.device | str) -> Episodes:
+        """The same episodes on another device."""
+        return Episodes(
+            self.tokens.to(device),
+            self.targets.to(device),
+            {name: code.to(device) for name, code in self.codes.items()},
+            self.composition.to(device),
+            self.inputs.to(device),
+            {name: value.to(device) for name, value in self.nuisances.items()},
+        )
+
+
+@dataclass(frozen=True)
+class TaskFamily(ABC):
+    """A family of tasks: the description is the constructor, and equal descriptions draw equal episodes.
+
+    Everything random is a pure function of (the family's own seeds) and of the generator handed to `sample`; the teacher
+    and the split are drawn on the CPU, so every device faces the same task. Subclasses are frozen dataclasses with plain
+    fields. What a family cannot do it lists in `missing`, name -> reason; tables then say "not available: reason".
+    """
+
+    missing: ClassVar[dict[str, str]] = {}
+    code_kinds: ClassVar[dict[str, str]] = {}
+    """For every latent code: "continuous" or "categorical"."""
+    score_name: ClassVar[str] = "score"
+
+    # ---- shape: what a model may need to know to be built ------------------------------------------------------------
+    @property
+    @abstractmethod
+    def d_in(self) -> int:
+        """Width of one token."""
+
+    @property
+    @abstractmethod
+    def d_out(self) -> int:
+        """Width of one answer."""
+
+    @property
+    @abstractmethod
+    def seq(self) -> int:
+        """Tokens per episode."""
+
+    @property
+    @abstractmethod
+    def answers(self) -> tuple[int, ...]:
+        """Positions whose predictions count."""
+
+    @property
+    def mask(self) -> Tensor | None:
+        """(seq, seq) bool, [query, key] True where attention is allowed; None: everywhere."""
+        return None
+
+    @property
+    def blocks(self) -> tuple[tuple[int, ...], ...] | None:
+        """Groups of positions that belong together, the target group last; None where there are none."""
+        return None
+
+    @property
+    def dimensions(self) -> dict[str, Any]:
+        """The keyword arguments of `Architecture.build`.
+
+        d_x, where a family has it, is how many leading coordinates of a token are the query's input.
+        """
+        return {
+            "d_in": self.d_in,
+            "d_out": self.d_out,
+            "seq": self.seq,
+            "answers": self.answers,
+            "d_x": getattr(self, "d_x", None),
+            "mask": self.mask,
+            "blocks": self.blocks,
+        }
+
+    # ---- episodes ----------------------------------------------------------------------------------------------------
+    def rng(self, seed: int | str, split: str, step: int = 0, device: torch.device | str = "cpu") -> torch.Generator:
+        """A generator that is a pure function of (seed, split, step); splits never share randomness, nor do steps."""
+        self.check_split(split)
+        digest = hashlib.sha256(f"{seed}/{split}/{step}".encode()).digest()
+        generator = torch.Generator(device=device)
+        generator.manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+        return generator
+
+    @abstractmethod
+    def sample(
+        self, n: int, split: str, rng: torch.Generator, compositions: Sequence[int] | None = None
+    ) -> Episodes:
+        """`n` fresh episodes of a split, on the generator's device; `compositions` restricts them to some of the split's."""
+
+    def render(self, codes: dict[str, Tensor], inputs: Tensor) -> Episodes:
+        """The exact counterfactual: these inputs under those codes. Deterministic."""
+        raise ConfigError(f"{type(self).__name__} cannot render: {self.missing.get('render', 'no reason given')}")
+
+    # ---- compositions ------------------------------------------------------------------------------------------------
+    @abstractmethod
+    def compositions(self, split: str) -> tuple[int, ...]:
+        """The compositions of a split (test has train's)."""
+
+    @abstractmethod
+    def composition_name(self, composition: int) -> str:
+        """How a composition is called in tables and figures, e.g. ``"0+4"``."""
+
+    @abstractmethod
+    def describe_split(self) -> dict[str, Any]:
+        """What the training support covers and what it holds out; JSON-ready."""
+
+    # ---- loss and score ----------------------------------------------------------------------------------------------
+    @abstractmethod
+    def loss(self, prediction: Tensor, targets: Tensor) -> Tensor:
+        """Training loss, a scalar, read at the answer positions. prediction (batch, seq, d_out)."""
+
+    @abstractmethod
+    def errors(self, prediction: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Per episode (error, weight), each (batch,) float64, such that the score is 1 - sum(error) / sum(weight)."""
+
+    def score(self, prediction: Tensor, targets: Tensor) -> float:
+        """1 is perfect; pooled over everything given."""
+        error, weight = self.errors(prediction, targets)
+        return float(1 - error.detach().sum() / weight.sum())
+
+    def raw_statistic(self, episodes: Episodes) -> Tensor:
+        """(batch, features): what a linear readout of the latent code must beat, computed from the inputs alone."""
+        return episodes.tokens.flatten(1).double()
+
+    # ---- checks ------------------------------------------------------------------------------------------------------
+    def check_split(self, split: str) -> None:
+        if split not in SPLITS:
+            raise ConfigError(f"no split {split!r}; {nearest(str(split), SPLITS)}")
+
+    def choose_compositions(self, split: str, compositions: Sequence[int] | None) -> tuple[int, ...]:
+        """The compositions to draw from, after checking that those asked for belong to the split."""
+        self.check_split(split)
+        available = self.compositions(split)
+        if compositions is None:
+            chosen = available
+        else:
+            chosen = tuple(int(c) for c in compositions)
+            for composition in chosen:
+                if composition not in available:
+                    raise ConfigError(f"composition {composition} is not in split {split!r}; it has {list(available)}")
+        if not chosen:
+            raise ConfigError(f"split {split!r} has no composition to draw from")
+        return chosen

@@ -1,0 +1,139 @@
+"""Supports: which combinations of modules are seen in training, which are held out, and what that covers.
+
+A combination is an ascending tuple of module numbers. The named supports follow the public code of Schug et al.,
+"Discovering modular solutions that generalize compositionally" (2312.15001), and of 2507.07207 for `random`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from itertools import combinations
+from typing import Any
+
+from compolens.configs import ConfigError, require
+
+Combination = tuple[int, ...]
+Split = tuple[list[Combination], list[Combination]]
+
+
+def universe(n_modules: int, max_active: int) -> list[Combination]:
+    """All combinations of 1 to `max_active` of the modules, in order of size, then lexicographic."""
+    return [c for k in range(1, max_active + 1) for c in combinations(range(n_modules), k)]
+
+
+def covered(train: Iterable[Combination]) -> set[int]:
+    """The modules that occur in at least one training combination."""
+    return {module for combination in train for module in combination}
+
+
+def groups(train: Iterable[Combination], n_modules: int) -> list[list[int]]:
+    """Connected components of the module graph (an edge: active together in some training combination)."""
+    component = list(range(n_modules))
+    for combination in train:
+        merged = {component[m] for m in combination}
+        component = [min(merged) if c in merged else c for c in component]
+    return [[m for m in range(n_modules) if component[m] == c] for c in sorted(set(component))]
+
+
+def _ring_pairs(n_modules: int) -> list[Combination]:
+    """All pairs at ring distance 1 or 2."""
+    near = {tuple(sorted((m, (m + d) % n_modules))) for m in range(n_modules) for d in (1, 2)}
+    return sorted(near)  # type: ignore[arg-type]
+
+
+def _half_pairs(n_modules: int) -> list[Combination]:
+    """All pairs inside one half of the modules."""
+    half = n_modules // 2
+    return [(a, b) for a, b in combinations(range(n_modules), 2) if (a < half) == (b < half)]
+
+
+def _relabelled(chosen: list[Combination], n_modules: int, seed: int) -> list[Combination]:
+    """The same graph with shuffled module numbers; seed 0 keeps the reference's own numbering."""
+    if seed == 0:
+        return chosen
+    label = random.Random(seed).sample(range(n_modules), n_modules)
+    return sorted((tuple(sorted(label[m] for m in c)) for c in chosen), key=lambda c: (len(c), c))
+
+
+def _reference_split(n_modules: int, max_active: int, pairs: list[Combination], seed: int) -> Split:
+    require(
+        n_modules > 4 and n_modules % 2 == 0 and max_active == 2,
+        "the supports 'connected' and 'disconnected' need max_active=2 and an even number of modules above 4, "
+        f"got n_modules={n_modules}, max_active={max_active}; use support='random' or a list of combinations",
+    )
+    either = set(_ring_pairs(n_modules)) | set(_half_pairs(n_modules))
+    held_out = [pair for pair in combinations(range(n_modules), 2) if pair not in either]
+    train = [(m,) for m in range(n_modules)] + pairs
+    return _relabelled(train, n_modules, seed), _relabelled(held_out, n_modules, seed)
+
+
+def connected(n_modules: int, max_active: int, fraction_held_out: float, seed: int) -> Split:
+    """Singles and pairs at ring distance 1 or 2; held out: the pairs in neither this support nor `disconnected`."""
+    return _reference_split(n_modules, max_active, _ring_pairs(n_modules), seed)
+
+
+def disconnected(n_modules: int, max_active: int, fraction_held_out: float, seed: int) -> Split:
+    """Singles and pairs inside one half of the modules; the same combinations are held out as for `connected`."""
+    return _reference_split(n_modules, max_active, _half_pairs(n_modules), seed)
+
+
+def random_support(n_modules: int, max_active: int, fraction_held_out: float, seed: int) -> Split:
+    """A random fraction is held out, drawn again (up to 1,000 times) until every module is covered and connected."""
+    require(0 < fraction_held_out < 1, f"fraction_held_out must lie between 0 and 1, got {fraction_held_out}")
+    everything = universe(n_modules, max_active)
+    n_held_out = round(fraction_held_out * len(everything))
+    require(n_held_out >= 1, f"fraction_held_out={fraction_held_out} of {len(everything)} combinations holds out none")
+    shuffler = random.Random(seed)
+    for _ in range(1000):
+        order = shuffler.sample(everything, len(everything))
+        train = sorted(order[n_held_out:])
+        if len(covered(train)) == n_modules and len(groups(train, n_modules)) == 1:
+            return train, sorted(order[:n_held_out])
+    raise ConfigError(
+        f"no random support covers and connects all {n_modules} modules with fraction_held_out={fraction_held_out} "
+        "in 1,000 draws; hold out less"
+    )
+
+
+NAMED = {"connected": connected, "disconnected": disconnected, "random": random_support}
+
+
+def check_combinations(name: str, chosen: Iterable[Combination], n_modules: int, max_active: int) -> list[Combination]:
+    """An explicit list, checked: modules exist, sizes are allowed, nothing is listed twice."""
+    result = []
+    for combination in chosen:
+        require(
+            isinstance(combination, tuple) and all(isinstance(m, int) for m in combination) and len(combination) > 0,
+            f"{name} must be a list of combinations such as [[0], [0, 1]], got the entry {combination!r}",
+        )
+        for module in combination:
+            require(
+                0 <= module < n_modules,
+                f"{name} names module {module} in {list(combination)}, but there are only modules 0 to {n_modules - 1}",
+            )
+        clean = tuple(sorted(set(combination)))
+        require(len(clean) == len(combination), f"{name}: the combination {list(combination)} names a module twice")
+        require(
+            len(clean) <= max_active,
+            f"{name}: {list(combination)} has {len(clean)} modules, more than max_active={max_active}",
+        )
+        require(clean not in result, f"{name} lists the combination {list(clean)} twice")
+        result.append(clean)
+    require(len(result) > 0, f"{name} lists no combination")
+    return result
+
+
+def describe_support(train: list[Combination], held_out: list[Combination], n_modules: int) -> dict[str, Any]:
+    """What a support covers: JSON-ready."""
+    seen = covered(train)
+    components = [g for g in groups(train, n_modules) if set(g) & seen]
+    return {
+        "n_modules": n_modules,
+        "train": [list(c) for c in train],
+        "held_out": [list(c) for c in held_out],
+        "unseen_modules": sorted(set(range(n_modules)) - seen),
+        "groups": components,
+        "connected": len(components) == 1 and len(seen) == n_modules,
+        "uses_per_module": [sum(m in c for c in train) for m in range(n_modules)],
+    }

@@ -1,0 +1,423 @@
+"""How an architecture learns a task family: a `Run` describes it, `train` does it, and an interrupted one resumes.
+
+Equal `Run` means equal weights, bit for bit, on the same kind of device, torch version and thread count (CPU trainings
+use one). Data is a pure function of (data_seed, split, step), so a checkpoint needs no random state: weights, the
+optimizer's moments, the step and the history are enough.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import platform
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import nn
+
+from compolens import checkpoints
+from compolens.configs import ConfigError, construct, describe, frozen, require, require_positive
+from compolens.hooks import HookedModel
+from compolens.models.base import Architecture, count_parameters
+from compolens.tasks.base import SPLITS, TaskFamily
+
+RESUME = "resume.safetensors"
+
+
+class Diverged(ConfigError):
+    """Training produced a number that is not finite; the last good checkpoint was kept."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Training was stopped by a signal, after saving; `signum` says which."""
+
+    def __init__(self, signum: int, step: int, folder: Path) -> None:
+        super().__init__(f"stopped at step {step}; saved in {folder}: the same command goes on from there")
+        self.signum = signum
+
+
+@dataclass(frozen=True)
+class AdamW:
+    """AdamW with linear warm-up, then a cosine from lr to final * lr; weight decay on matrices only; gradients clipped.
+
+    lr, weight_decay: as in torch; warmup: steps; final: fraction of lr at the last step; clip: largest gradient norm.
+    """
+
+    lr: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.98)
+    weight_decay: float = 1e-2
+    warmup: int = 500
+    final: float = 0.02
+    clip: float = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "betas", frozen(self.betas))
+        require(self.lr > 0 and self.clip > 0, f"AdamW: lr and clip must be positive, got {self.lr} and {self.clip}")
+        require(self.weight_decay >= 0 and self.warmup >= 0, "AdamW: weight_decay and warmup must not be negative")
+
+    def build(self, model: nn.Module) -> torch.optim.AdamW:
+        """The optimizer; biases, gains and single vectors are not decayed."""
+        decayed, free = [], []
+        for name, parameter in model.named_parameters():
+            is_matrix = parameter.ndim >= 2 and not name.split(".")[-1].startswith("b")
+            (decayed if is_matrix else free).append(parameter)
+        groups = [{"params": decayed, "weight_decay": self.weight_decay}, {"params": free, "weight_decay": 0.0}]
+        return torch.optim.AdamW([g for g in groups if g["params"]], lr=self.lr, betas=self.betas, fused=True)
+
+    def rate(self, step: int, steps: int) -> float:
+        """Learning rate of the update that leads from `step` to `step + 1`."""
+        if step < self.warmup:
+            return self.lr * (step + 1) / self.warmup
+        progress = (step - self.warmup) / max(1, steps - self.warmup)
+        return self.lr * (self.final + (1 - self.final) * 0.5 * (1 + math.cos(math.pi * progress)))
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything that decides a training's outcome.
+
+    steps: updates (0 makes a folder of the model as built); keep: steps whose weights are kept beside the final ones;
+    evaluations: how many times, evenly spaced, the scores enter history.csv; evaluation_episodes: on how many episodes
+    per split; data_device: where episodes are drawn ("cpu" gives every device the same ones).
+    """
+
+    architecture: Architecture
+    task: TaskFamily
+    steps: int = 6000
+    init_seed: int = 0
+    data_seed: int = 0
+    batch_size: int = 64
+    optimizer: AdamW = field(default_factory=AdamW)
+    keep: tuple[int, ...] = ()
+    evaluations: int = 20
+    evaluation_episodes: int = 1024
+    data_device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "keep", tuple(sorted(set(frozen(self.keep)))))
+        require_positive(self, "batch_size", "evaluations", "evaluation_episodes")
+        require(self.steps >= 0, f"Run: steps must not be negative, got {self.steps}")
+        for step in self.keep:
+            require(0 <= step <= self.steps, f"Run: keep names step {step}, outside 0 to {self.steps}")
+
+    def build(self) -> HookedModel:
+        """The model as initialised: a function of the run alone, leaving global random state as it was."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.init_seed)
+            return self.architecture.build(**self.task.dimensions)
+
+    @property
+    def evaluated_steps(self) -> set[int]:
+        """The steps at which history.csv has a row, the last one included."""
+        return {round(self.steps * k / self.evaluations) for k in range(1, self.evaluations + 1)} | {self.steps}
+
+
+class Progress(NamedTuple):
+    """What `train` reports: where it is, the latest loss and scores, and now and then a sentence."""
+
+    step: int
+    steps: int
+    loss: float
+    scores: dict[str, float]
+    note: str = ""
+
+
+class Evaluation(NamedTuple):
+    """A score with its standard error over compositions (jackknife), and per composition (score, weight, episodes)."""
+
+    score: float
+    se: float
+    per_composition: dict[int, tuple[float, float, int]]
+
+
+def summarise(error: np.ndarray, weight: np.ndarray, composition: np.ndarray) -> Evaluation:
+    """Pool per-episode (error, weight) into 1 - sum(error)/sum(weight), with the composition as unit of replication."""
+    ids = np.unique(composition)
+    errors = np.array([error[composition == c].sum() for c in ids])
+    weights = np.array([weight[composition == c].sum() for c in ids])
+    counts = [int((composition == c).sum()) for c in ids]
+    score = 1 - errors.sum() / weights.sum()
+    se = float("nan")
+    if len(ids) > 1:
+        left_out = 1 - (errors.sum() - errors) / (weights.sum() - weights)
+        se = float(np.sqrt((len(ids) - 1) * np.mean((left_out - left_out.mean()) ** 2)))
+    rows = zip(ids, errors, weights, counts, strict=True)
+    return Evaluation(float(score), se, {int(c): (float(1 - e / w), float(w), k) for c, e, w, k in rows})
+
+
+@torch.no_grad()
+def evaluate(
+    model: HookedModel, task: TaskFamily, split: str, n: int, seed: int | str, device: str = "cpu", batch: int = 64
+) -> Evaluation:
+    """Score the model on n episodes of a split, drawn as training draws them: batch by batch from (seed, split, step)."""
+    parts = []
+    for step, size in enumerate(_batches(n, batch)):
+        episodes = task.sample(size, split, task.rng(seed, split, step)).to(device)
+        error, weight = task.errors(model(episodes.tokens), episodes.targets)
+        parts.append(torch.stack([error, weight, episodes.composition.double()]).cpu())
+    error, weight, composition = torch.cat(parts, dim=1).numpy()
+    return summarise(error, weight, composition.astype(int))
+
+
+def _batches(n: int, batch: int) -> list[int]:
+    return [min(batch, n - start) for start in range(0, n, batch)]
+
+
+def environment(device: str) -> dict[str, Any]:
+    """What bit-equality depends on besides the run."""
+    kind = torch.cuda.get_device_name(device) if str(device).startswith("cuda") else platform.machine()
+    return {
+        "torch": torch.__version__,
+        "device": str(device).split(":")[0],
+        "hardware": kind,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def train(
+    run: Run,
+    folder: str | Path,
+    *,
+    device: str = "cpu",
+    progress: Callable[[Progress], None] | None = None,
+    save_every: float = 20.0,
+) -> dict[str, Any]:
+    """Train a run into a folder, or go on where it was interrupted; returns the final scores.
+
+    save_every: seconds between checkpoints. A finished folder is returned as it is; a folder holding another run, or one
+    in training by another process, is refused. SIGINT and SIGTERM save first, then raise `Interrupted`.
+    """
+    folder = Path(folder)
+    with checkpoints.locked(folder), _one_thread(device), _signals() as stop:
+        check_folder(run, folder)
+        if (folder / "scores.json").exists():
+            return checkpoints.read_json(folder / "scores.json")
+        if not (folder / "config.json").exists():
+            checkpoints.write_json(folder / "config.json", {"format": 1, "run": describe(run)})
+        loop = _Training(run, folder, device, progress or (lambda _: None))
+        saved = time.monotonic()
+        while loop.step < run.steps:
+            loop.advance()
+            if stop or loop.step == run.steps or time.monotonic() - saved > save_every:
+                loop.save()
+                saved = time.monotonic()
+            if stop and loop.step < run.steps:
+                raise Interrupted(stop[0], loop.step, folder)
+        return loop.finish()
+
+
+def check_folder(run: Run, folder: Path) -> None:
+    """Raise if the folder holds another run, or something that is no run."""
+    config = folder / "config.json"
+    if config.exists():
+        described = checkpoints.read_json(config).get("run")
+        classes = (Run, type(run.optimizer), type(run.architecture), type(run.task))
+        try:
+            same = construct(described, classes) == run
+        except ConfigError:
+            same = False
+        if not same:
+            raise ConfigError(f"{folder} holds another run ({_difference(described, describe(run))}); choose another --out")
+    elif folder.exists() and any(p.name != ".lock" and not p.name.endswith(".tmp") for p in folder.iterdir()):
+        raise ConfigError(f"{folder} exists and holds no run; choose another --out")
+
+
+def _difference(old: Any, new: Any, path: str = "") -> str:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in [*new, *(k for k in old if k not in new)]:
+            if old.get(key) != new.get(key):
+                return _difference(old.get(key), new.get(key), f"{path}.{key}" if path else key)
+    return f"{path or 'run'} is {old!r} there, {new!r} here"
+
+
+class _Training:
+    """The state of one training: model, optimizer, step and history."""
+
+    def __init__(self, run: Run, folder: Path, device: str, progress: Callable[[Progress], None]) -> None:
+        self.run, self.folder, self.device, self.report = run, folder, device, progress
+        self.model = run.build().to(device)
+        self.optimizer = run.optimizer.build(self.model)
+        self.named = dict(self.model.named_parameters())
+        self.step, self.losses = 0, [0.0, 0]
+        self.history: list[dict[str, float]] = []
+        self.environments = [environment(device)]
+        if (folder / RESUME).exists():
+            self._resume()
+        elif 0 in run.keep:
+            self._keep()
+
+    # ---- one update --------------------------------------------------------------------------------------------------
+    def advance(self) -> None:
+        run, task = self.run, self.run.task
+        rng = task.rng(run.data_seed, "train", self.step, run.data_device)
+        episodes = task.sample(run.batch_size, "train", rng).to(self.device)
+        for group in self.optimizer.param_groups:
+            group["lr"] = run.optimizer.rate(self.step, run.steps)
+        loss = task.loss(self.model(episodes.tokens), episodes.targets)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), run.optimizer.clip)
+        value = float(loss.detach())
+        if not math.isfinite(value) or not math.isfinite(float(norm)):
+            self._diverged(value)
+        self.optimizer.step()
+        self.step += 1
+        self.losses = [self.losses[0] + value, self.losses[1] + 1]
+        if self.step in run.keep:
+            self._keep()
+        if self.step in run.evaluated_steps:
+            self._evaluate()
+        if self.step % 20 == 0 or self.step == run.steps:
+            scores = {k: self.history[-1][k] for k in SPLITS} if self.history else {}
+            self.report(Progress(self.step, run.steps, value, scores))
+
+    def _diverged(self, loss: float) -> None:
+        bad = [n for n, p in self.named.items() if p.grad is not None and not bool(torch.isfinite(p.grad).all())]
+        where = f"first non-finite gradient in {bad[0]}" if bad else "gradients are finite"
+        raise Diverged(
+            f"training diverged in the update after step {self.step}: loss {loss}, {where}. The last good checkpoint is kept "
+            f"in {self.folder}; lower the learning rate or the clip (optimizer=AdamW(lr=…, clip=…)) and choose another --out"
+        )
+
+    def _evaluate(self) -> None:
+        run = self.run
+        self.model.eval()
+        row: dict[str, float] = {"step": self.step, "loss": self.losses[0] / max(1, self.losses[1])}
+        for split in SPLITS:
+            row[split] = evaluate(
+                self.model, run.task, split, run.evaluation_episodes, run.data_seed, self.device, run.batch_size
+            ).score
+        self.model.train()
+        self.losses = [0.0, 0]
+        self.history.append(row)
+
+    # ---- checkpoints -------------------------------------------------------------------------------------------------
+    def _keep(self) -> None:
+        checkpoints.write_tensors(kept_weights(self.folder, self.step), self.model.state_dict(), {"step": self.step})
+
+    def save(self) -> None:
+        tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
+        for name, parameter in self.named.items():
+            for key, value in self.optimizer.state.get(parameter, {}).items():
+                tensors[f"optimizer.{key}.{name}"] = value
+        state = {
+            "step": self.step,
+            "losses": self.losses,
+            "history": self.history,
+            "environments": self.environments,
+        }
+        checkpoints.write_tensors(self.folder / RESUME, tensors, state)
+        self._write_history()
+
+    def _resume(self) -> None:
+        tensors, state = checkpoints.read_tensors(self.folder / RESUME)
+        weights = {k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")}
+        self.model.load_state_dict(weights)
+        for key, value in tensors.items():
+            if key.startswith("optimizer."):
+                _, slot, name = key.split(".", 2)
+                # the step counter of the fused optimizer lives on the parameter's device as well
+                self.optimizer.state[self.named[name]][slot] = value.to(self.device)
+        self.step, self.losses, self.history = state["step"], state["losses"], state["history"]
+        self.environments = state["environments"]
+        note = f"resumed at step {self.step}"
+        if self.environments[-1] != environment(self.device):
+            changed = {k: v for k, v in environment(self.device).items() if v != self.environments[-1].get(k)}
+            self.environments.append(environment(self.device))
+            note += f" in another environment ({changed}): the weights will not equal an uninterrupted run's bit for bit"
+        self.report(Progress(self.step, self.run.steps, float("nan"), {}, note))
+
+    def _write_history(self) -> None:
+        table = pd.DataFrame(self.history, columns=["step", "loss", *SPLITS])
+        checkpoints.write_atomically(self.folder / "history.csv", table.to_csv(index=False).encode())
+
+    # ---- the end -----------------------------------------------------------------------------------------------------
+    def finish(self) -> dict[str, Any]:
+        run = self.run
+        self.model.eval()
+        if not self.history:
+            self._evaluate()
+        scores: dict[str, Any] = {"step": self.step, "score": run.task.score_name}
+        for split in SPLITS:
+            result = evaluate(
+                self.model, run.task, split, 4 * run.evaluation_episodes, f"final/{run.data_seed}", self.device, 256
+            )
+            scores[split] = {"score": result.score, "se": result.se, "episodes": 4 * run.evaluation_episodes}
+        scores["parameters"] = count_parameters(self.model)
+        scores["environments"] = self.environments
+        self._write_history()
+        checkpoints.write_tensors(self.folder / "weights.safetensors", self.model.state_dict(), {"step": self.step})
+        checkpoints.write_atomically(self.folder / "README.md", card(run, self.folder.name, scores).encode())
+        checkpoints.write_json(self.folder / "scores.json", scores)  # last: its presence means "finished"
+        (self.folder / RESUME).unlink(missing_ok=True)
+        return scores
+
+
+def kept_weights(folder: Path, step: int) -> Path:
+    """Where the weights of a kept step lie."""
+    return folder / "steps" / f"{step}.safetensors"
+
+
+def card(run: Run, name: str, scores: dict[str, Any]) -> str:
+    """The model card: what was trained on what, the split, the scores with their standard error over compositions."""
+    split = run.task.describe_split()
+    environments = "; ".join(
+        f"torch {e['torch']}, {e['device']} ({e['hardware']}), {e['threads']} thread(s)" for e in scores["environments"]
+    )
+    lines = [
+        f"# {name}",
+        "",
+        f"{type(run.architecture).__name__} ({scores['parameters']:,} parameters) on {type(run.task).__name__}, "
+        f"{scores['step']:,} steps of {run.batch_size} episodes.",
+        "",
+        f"| split | {scores['score']} | ± s.e. over compositions | episodes |",
+        "|---|---|---|---|",
+        *(f"| {s} | {scores[s]['score']:.4f} | {scores[s]['se']:.4f} | {scores[s]['episodes']:,} |" for s in SPLITS),
+        "",
+        "train: compositions seen; test: the same, fresh episodes; ood: held-out compositions.",
+        "",
+        "## Split",
+        "",
+        *(f"- {key}: {value}" for key, value in split.items()),
+        "",
+        "## Made with",
+        "",
+        f"- {environments}",
+        f"- init seed {run.init_seed}, data seed {run.data_seed}; every setting is in config.json",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+@contextlib.contextmanager
+def _one_thread(device: str) -> Iterator[None]:
+    before = torch.get_num_threads()
+    if not str(device).startswith("cuda"):
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[list[int]]:
+    """A list that SIGINT and SIGTERM append to instead of tearing the process down; inert outside the main thread."""
+    caught: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield caught
+        return
+    before = {s: signal.signal(s, lambda signum, _: caught.append(signum)) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield caught
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)

@@ -1,0 +1,118 @@
+"""A trained model is a folder: load it, list it. Nothing in the folder is ever executed.
+
+    <run>/ config.json · weights.safetensors · scores.json · history.csv · README.md · steps/*.safetensors · tables/*.csv
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from compolens import checkpoints
+from compolens.configs import ConfigError, construct
+from compolens.hooks import HookedModel
+from compolens.models import ARCHITECTURES
+from compolens.tasks import FAMILIES, TaskFamily
+from compolens.training import AdamW, Run, kept_weights
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A model with everything it came from. `model` is in evaluation mode; `step` is the training step of its weights."""
+
+    run: Run
+    model: HookedModel
+    task: TaskFamily
+    folder: Path
+    step: int
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.folder.name
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    def untrained_twin(self) -> HookedModel:
+        """The same run as initialised, on the same device: what the architecture shows before it has learned anything."""
+        return self.run.build().to(self.device).eval()
+
+
+def read_run(folder: str | Path, classes: Iterable[type] = ()) -> Run:
+    """The `Run` a folder describes, built from known classes and the ones handed over, never from the folder."""
+    folder = Path(folder)
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"{folder} holds no trained model (no config.json); `compolens models DIR` lists those below DIR")
+    config = checkpoints.read_json(folder / "config.json")
+    if not isinstance(config, dict) or "run" not in config:
+        raise ConfigError(f"{folder / 'config.json'} describes no run; it should hold {{\"format\": 1, \"run\": …}}")
+    unknown = set(config) - {"format", "run"}
+    if unknown:
+        raise ConfigError(f"{folder / 'config.json'} has the unknown key {sorted(unknown)[0]!r}; allowed: format, run")
+    try:
+        run = construct(config["run"], [Run, AdamW, *ARCHITECTURES.values(), *FAMILIES.values(), *classes])
+    except ConfigError as error:
+        raise ConfigError(f"{folder / 'config.json'}: {error}") from error
+    if not isinstance(run, Run):
+        raise ConfigError(f"{folder / 'config.json'} describes a {type(run).__name__}, not a Run")
+    return run
+
+
+def kept_steps(folder: str | Path) -> list[int]:
+    """The steps of a folder that can be loaded: those kept along the way, ascending, then the final one."""
+    run_steps = read_step(Path(folder))
+    steps = {int(path.stem) for path in (Path(folder) / "steps").glob("*.safetensors") if path.stem.isdigit()}
+    return [*sorted(steps - {run_steps}), run_steps]
+
+
+def read_step(folder: Path) -> int:
+    """The final step of a finished folder."""
+    if not (folder / "scores.json").exists():
+        raise ConfigError(f"{folder} is not finished (no scores.json); run the same `compolens train` command to go on")
+    return int(checkpoints.read_json(folder / "scores.json")["step"])
+
+
+def load(
+    folder: str | Path, step: int | None = None, classes: Iterable[type] = (), device: str = "cpu"
+) -> TrainedModel:
+    """Load a trained model. `step`: one of the kept steps (default: the final weights); `classes`: classes of your own
+    that the run uses; they are looked up by name among these and the built-in ones, and nowhere else."""
+    folder = Path(folder)
+    run = read_run(folder, classes)
+    final = read_step(folder)
+    path = folder / "weights.safetensors"
+    if step is not None and step != final:
+        path = kept_weights(folder, step)
+        if not path.exists():
+            raise ConfigError(f"{folder} keeps no weights of step {step}; kept: {kept_steps(folder)}")
+    tensors, _ = checkpoints.read_tensors(path)
+    model = run.build()
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{path} does not fit its config.json: {reason[:300]}") from error
+    return TrainedModel(run, model.to(device).eval(), run.task, folder, final if step is None else step)
+
+
+def overview(folder: Path, classes: Iterable[type] = ()) -> dict[str, Any]:
+    """One row of `compolens models`: what it is and how it scores, or why it does not load."""
+    row: dict[str, Any] = {"model": folder.name}
+    try:
+        run = read_run(folder, classes)
+        row |= {"architecture": type(run.architecture).__name__, "task": type(run.task).__name__, "steps": run.steps}
+        if (folder / "scores.json").exists():
+            scores = checkpoints.read_json(folder / "scores.json")
+            row |= {"parameters": scores["parameters"]}
+            row |= {split: scores[split]["score"] for split in ("train", "test", "ood")}
+        else:
+            row["note"] = "not finished"
+    except ConfigError as error:
+        row["note"] = str(error)
+    return row
