@@ -180,7 +180,11 @@ class _Kept:
     def add(self, split, site, x, code, batch):
         decoded = self.fitted[site].readout(x)[:, : self.width]
         exact = exact_active_set(decoded, code, self.threshold)
-        self.recovered.setdefault((site, split), []).append(torch.stack([exact.long(), batch.episodes.composition]).cpu())
+        counts = self.recovered.setdefault((site, split), {})
+        for c in batch.episodes.composition.unique().tolist():
+            here = batch.episodes.composition == c
+            seen, right = counts.get(c, (0, 0))
+            counts[c] = (seen + int(here.sum()), right + int(exact[here].sum()))
         room = KEPT_EPISODES - self.counts[split]
         if site == self.best and room > 0:
             error, weight = self.task.errors(batch.prediction, batch.episodes.targets)
@@ -196,11 +200,11 @@ class _Kept:
     def recovery(self, site, control, n):
         """The share of episodes whose active set is exactly recovered, with its interval over compositions."""
         for split in ("test", "ood"):
-            exact, composition = torch.cat(self.recovered[site, split], dim=1).numpy()
-            shares = pd.Series(exact).groupby(composition).mean().to_numpy()
-            means = np.random.default_rng(0).choice(shares, size=(1000, len(shares))).mean(1)
-            lo, hi = np.quantile(means, [0.025, 0.975])
-            yield _row("active set exact", exact.mean(), lo, hi, split, site, control, n, fit="transfer", dimension="all")
+            seen, right = np.array(list(self.recovered[site, split].values()), dtype=float).T
+            pick = np.random.default_rng(0).integers(len(seen), size=(1000, len(seen)))
+            lo, hi = np.quantile(right[pick].sum(1) / seen[pick].sum(1), [0.025, 0.975])
+            share = right.sum() / seen.sum()
+            yield _row("active set exact", share, lo, hi, split, site, control, n, fit="transfer", dimension="all")
 
     def frame(self) -> pd.DataFrame:
         return pd.concat(self.parts, ignore_index=True)

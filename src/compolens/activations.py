@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from compolens.configs import ConfigError, nearest
+from compolens.configs import ConfigError, nearest, require
 from compolens.hooks import HookedModel
 from compolens.tasks.base import Episodes, TaskFamily
 
@@ -35,6 +35,7 @@ def draw(
     batch: int = BATCH,
 ) -> Iterator[Episodes]:
     """n episodes of a split in batches, a pure function of (seed, split): never what a training drew from its own seed."""
+    require(n >= 1, f"need at least one episode, got {n}")
     for step, start in enumerate(range(0, n, batch)):
         rng = task.rng(f"measure/{seed}", split, step)
         yield task.sample(min(batch, n - start), split, rng, compositions).to(device)

@@ -21,9 +21,10 @@ class SaveError(OSError):
 
 def write_atomically(path: Path, content: bytes) -> None:
     """All of the content or none of it: written beside the target, flushed to disk, then renamed over it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    temporary = ""
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()
@@ -85,11 +86,21 @@ def sha256(path: Path) -> str:
 def locked(folder: Path) -> Iterator[None]:
     """Exclusive use of a folder, for as long as the context lives; the kernel frees it when the process dies."""
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(f"{folder} is in training by another process; wait for it or choose another --out") from None
+    path = folder / ".lock"
+    file = open(path, "w")  # noqa: SIM115 - open for as long as the lock is held
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise ConfigError(f"{folder} is in training by another process; wait for it or choose another --out") from None
+    if os.fstat(file.fileno()).st_nlink == 0:  # its owner removed it between our opening and locking it
+        file.close()
+        with locked(folder):
+            yield
+        return
+    try:
         yield
-    with contextlib.suppress(OSError):
-        os.unlink(folder / ".lock")
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        file.close()

@@ -52,6 +52,13 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt as error:
         print(f"compolens: {error or 'interrupted'}", file=sys.stderr)
         return 128 + getattr(error, "signum", 2)
+    except Exception as error:
+        if os.environ.get("COMPOLENS_DEBUG"):
+            raise
+        from compolens.jobs import explain
+
+        print(f"compolens: error: {explain(error)}", file=sys.stderr)
+        return 2
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -63,12 +70,14 @@ def _dispatch(arguments: list[str]) -> int:
         parser.error(f"no command {arguments[0]!r}; {nearest(arguments[0], COMMANDS)}")
     if arguments and arguments[0] in ("probe", "analyze"):
         _add_recipe_flags(made[arguments[0]], "probes" if arguments[0] == "probe" else "analyses", arguments[1:])
-    options, unknown = parser.parse_known_args(arguments)
-    if options.command is None:
+    if not arguments or arguments[0] not in COMMANDS:
+        parser.parse_args(arguments)
         parser.print_help()
         return 0
+    command = made[arguments[0]]
+    options, unknown = command.parse_known_intermixed_args(arguments[1:])  # flags may stand before, between or after names
     if unknown:
-        made[options.command].unknown(unknown)
+        command.unknown(unknown)
     return options.run(options)
 
 
@@ -213,8 +222,12 @@ def _add_recipe_flags(parser: Parser, kind: str, arguments: list[str]) -> None:
     for name in named:
         function = recipes.load_recipe(kind, name)
         for option, parameter in recipes.options(function).items():
-            if f"--{option.replace('_', '-')}" not in parser._option_string_actions:
+            flag = f"--{option.replace('_', '-')}"
+            taken = parser._option_string_actions.get(flag)
+            if taken is None:
                 _add_flag(parser, name, option, parameter)
+            elif taken.dest != f"recipe_{option}":
+                raise ConfigError(f"{name}: its argument {option!r} would hide the flag {flag} of {parser.prog}; rename it")
     if named and any(a in ("-h", "--help") for a in arguments):
         texts = [inspect.getdoc(recipes.load_recipe(kind, name)) or "" for name in named]
         parser.description = "\n\n".join(f"{Path(n).stem}: {t}" for n, t in zip(named, texts, strict=True))
@@ -264,15 +277,19 @@ def _probe(options: argparse.Namespace) -> int:
     files, folders = split_items("probes", options.items)
     _need("probes", "probe", files, folders)
     _check_device(options.device)
-    work = []
-    for folder in tables.find(folders):
+    if options.steps not in ("final", "all") and not options.steps.isdigit():
+        raise ConfigError(f"--steps must be final, all or a number, got {options.steps!r}")
+    models, work = tables.find(folders), []
+    names = [folder.name for folder in models]
+    for folder in models:
+        label = folder.name if names.count(folder.name) == 1 else str(folder)
         for file in files:
             arguments = _recipe_arguments("probes", file, options)
             if not options.again and _up_to_date(folder, file, arguments, options.steps):
-                print(f"{folder.name} · {file.stem}: up to date", file=sys.stderr)
+                print(f"{label} · {file.stem}: up to date", file=sys.stderr)
                 continue
             job = (str(file), str(folder), arguments, options.steps, options.device, tuple(options.classes))
-            work.append(jobs.Job(f"{folder.name} · {file.stem}", probe_one, job))
+            work.append(jobs.Job(f"{label} · {file.stem}", probe_one, job))
     return _conclude(jobs.run(work, options.jobs))
 
 
@@ -280,7 +297,7 @@ def _up_to_date(folder: Path, file: Path, arguments: dict[str, Any], steps: str)
     from compolens import checkpoints, tables, zoo
 
     path = tables.path_of(folder, file.stem)
-    if not path.exists() or tables.why_stale(folder, file.stem, file):
+    if not path.exists() or not path.with_suffix(".json").exists() or tables.why_stale(folder, file.stem, file):
         return False
     provenance = checkpoints.read_json(path.with_suffix(".json"))
     final = zoo.read_step(folder)
@@ -363,7 +380,7 @@ def _record(options: argparse.Namespace) -> int:
     sites: list[str] = []
     for pattern in options.sites:
         matched = [name for name in trained.model.hook_dict if fnmatch.fnmatchcase(name, pattern)]
-        if not matched:
+        if not matched or matched == [pattern]:
             trained.model.check_site(pattern)
         sites += [name for name in matched if name not in sites]
     episodes = activations.draw(trained.task, options.split, options.episodes, options.seed, options.device)
@@ -376,8 +393,26 @@ def _record(options: argparse.Namespace) -> int:
 def _make_models(commands: Any) -> Parser:
     parser = _command(commands, "models", _models, "list trained models with their scores", "compolens models trained_models")
     parser.add_argument("folders", nargs="*", default=None, metavar="DIR", help="where to look (default: trained_models, runs)")
+    parser.add_argument("--summary", action="store_true", help="a Markdown table: means over seeds with 95 %% intervals (needs the table generalization)")
     _common(parser, "with")
     return parser
+
+
+def _summarise(folders: list[Path]) -> int:
+    """Groups of models that differ in seeds alone: parameters, seeds, test and ood score with two-level intervals."""
+    from compolens import checkpoints, verdict
+
+    print("| setting | architecture | parameters | seeds | test | ood |")
+    print("|---|---|---|---|---|---|")
+    for group in verdict.group(folders):
+        parameters = checkpoints.read_json(group.folders[0] / "scores.json")["parameters"]
+        cells = []
+        for split in ("test", "ood"):
+            found = verdict.score(group, split)
+            spread = f" [{found.lo:.3f}, {found.hi:.3f}]" if len(group.folders) >= verdict.SEEDS else ""
+            cells.append(f"{found.value:.3f}{spread}")
+        print(f"| {group.setting} | {group.architecture} | {parameters:,} | {len(group.folders)} | {cells[0]} | {cells[1]} |")
+    return 0
 
 
 def _models(options: argparse.Namespace) -> int:
@@ -386,6 +421,8 @@ def _models(options: argparse.Namespace) -> int:
     roots = options.folders or [d for d in ("trained_models", "runs") if Path(d).is_dir()]
     if not roots:
         raise ConfigError("there is neither trained_models nor runs here; name a folder: compolens models DIR")
+    if options.summary:
+        return _summarise(tables.find(roots))
     columns = ["model", "architecture", "task", "steps", "parameters", "train", "test", "ood", "note"]
     rows = []
     for folder in tables.find(roots):

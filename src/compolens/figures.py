@@ -46,7 +46,7 @@ ARCHITECTURE_COLORS: Mapping[str, str] = {  # Okabe-Ito; no other label gets one
     "HYLA": "#E69F00",
     "SparseCoding": "#CC79A7",
 }
-SERIES_COLORS = ("#44AA99", "#882255", "#999933", "#CC6677", "#332288", "#DDCC77", "#AA4499", "#117733")
+SERIES_COLORS = ("#882255", "#44AA99", "#999933", "#332288", "#CC6677", "#117733", "#AA4499", "#DDCC77")
 """For labels that are not architectures, in order of appearance (Tol's muted scheme, colour-blind safe)."""
 CONTROL_COLORS = ("#444444", "#888888", "#666666", "#AAAAAA")
 """Greys for controls and reference lines, so that colour always means a result."""
@@ -114,7 +114,7 @@ class Mark(ABC):
         return [self.label]
 
     def scaled(self) -> pd.Series | None:
-        """The values shown on a colour scale, if any."""
+        """The values shown on a colour scale, if any, named after the quantity."""
         return None
 
     def _column(self, role: str) -> pd.Series:
@@ -311,9 +311,9 @@ class Bars(Mark):
 class HeatMap(Mark):
     """A grid of colours from long-form rows; categories keep the order of first appearance, the first row on top.
 
-    With `centre` the colours diverge symmetrically around it, else they are sequential. `label` names the quantity:
-    heat maps of a drawing with the same label and centre share one scale. Up to 12 x 12 cells carry their numbers, in
-    print only where these are large enough to read. A cell without a row, or with NaN, is grey.
+    With `centre` the colours diverge symmetrically around it, else they are sequential. `label` names the quantity
+    (default: the column's name); heat maps of a drawing with the same quantity and centre share one scale. Cells carry
+    their numbers up to 12 x 12, in print only where these are large enough to read. Cells without a value are grey.
     """
 
     data: pd.DataFrame
@@ -335,8 +335,8 @@ class HeatMap(Mark):
         if rows.empty or rows[["x", "y"]].isna().any(axis=None):
             raise ValueError(f"HeatMap needs rows, each with {self.x!r} and {self.y!r}; got none, or one without")
         if (twice := rows.duplicated(["x", "y"])).any():
-            cell = tuple(rows.loc[twice, ["x", "y"]].iloc[0])
-            raise ValueError(f"HeatMap needs one row per cell; got several for {self.x!r}, {self.y!r} = {cell}")
+            x, y = map(_text, rows.loc[twice, ["x", "y"]].iloc[0])
+            raise ValueError(f"HeatMap needs one row per cell; got several for {self.x} {x!r} and {self.y} {y!r}")
         (column, columns), (row, names) = pd.factorize(rows["x"]), pd.factorize(rows["y"])
         values = np.full((len(names), len(columns)), np.nan)
         values[row, column] = rows["value"]
@@ -346,7 +346,7 @@ class HeatMap(Mark):
         return []
 
     def scaled(self) -> pd.Series | None:
-        return self.rows()["value"]
+        return self.rows()["value"].rename(self.label or self.value)
 
     def draw(self, axes: Axes, scene: _Scene) -> None:
         values, columns, names = self.grid()
@@ -378,8 +378,8 @@ class HeatMap(Mark):
 class Map(Mark):
     """A 2-D map of points coloured by the column `by`: a legend if it holds categories, a colour bar if numbers.
 
-    `label` titles the colour bar (default: the column's name), or precedes each category in the legend.
-    Points without x, y or `by` are not drawn.
+    `label` names the quantity (default: the column's name), or precedes each category in the legend. Maps of a drawing
+    with the same quantity share one scale. Points without x, y or `by` are not drawn.
     """
 
     data: pd.DataFrame
@@ -402,7 +402,7 @@ class Map(Mark):
 
     def scaled(self) -> pd.Series | None:
         values = self.rows()["value"]
-        return None if _categorical(values) else values
+        return None if _categorical(values) else values.rename(self.label or self.by)
 
     def _entry(self, category: str) -> str:
         return f"{self.label}: {category}" if self.label else category
@@ -545,9 +545,9 @@ class Drawing:
         """The interactive figure: as wide as its container, with a fixed height in pixels."""
         from plotly.subplots import make_subplots
 
-        columns = self.columns or min(len(self.panels), 3)
+        columns = min(self.columns or 3, len(self.panels))
         scenes = _scenes(self.panels, columns)
-        bars = any(scene.scale for scene in scenes)
+        bars = {scene.column for scene in scenes if scene.bar}
         titles = ["<br>".join(textwrap.wrap(panel.title, max(100 // columns, 16))) for panel in self.panels]
         # Heights in px: titles and axis labels around each row of axes. Widths are shares of a page of about 1000 px.
         rows, head, axes, foot = scenes[-1].row, 30 + 18 * max(title.count("<br>") for title in titles), 260, 70
@@ -556,8 +556,12 @@ class Drawing:
         figure = make_subplots(
             rows=rows,
             cols=columns,
+            specs=[
+                [{} if at < len(scenes) else None for at in range(i, i + columns)]
+                for i in range(0, rows * columns, columns)
+            ],
             subplot_titles=titles,
-            horizontal_spacing=min(0.16 if bars else 0.09, 0.5 / columns),
+            horizontal_spacing=min(0.16 if bars - {columns} else 0.09, 0.5 / columns),
             vertical_spacing=(head + foot) / body if rows > 1 else 0,
         )
         figure.update_annotations(font_size=14)
@@ -570,7 +574,7 @@ class Drawing:
             template="simple_white",
             barmode="overlay",  # bars come with places of their own
             height=head + 20 + body + foot + legend,
-            margin={"t": head + 20, "b": foot, "l": 70, "r": 90 if bars else 20},
+            margin={"t": head + 20, "b": foot, "l": 70, "r": 90 if columns in bars else 20},
             legend={"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom", "x": 0},
             hoverlabel={"namelength": -1},
         )
@@ -589,9 +593,10 @@ def save(
     if clash := {key for key in notes if key in extra and extra[key] != notes[key]}:
         raise ValueError(f"sidecar contradicts the drawing's own {' and '.join(sorted(clash))}")
     figure, pdf, png = drawing.matplotlib(width), BytesIO(), BytesIO()
+    figure.set_layout_engine("none")  # laid out already; pdf and png come out alike, and sooner
     with _print_style():
-        figure.savefig(pdf, format="pdf", metadata={"Title": drawing.claim, "CreationDate": None})
-        figure.savefig(png, format="png", metadata={"Title": drawing.claim}, dpi=300)
+        figure.savefig(pdf, format="pdf", dpi=300, metadata={"Title": drawing.claim, "CreationDate": None})
+        figure.savefig(png, format="png", dpi=300, metadata={"Title": drawing.claim})
     contents = {
         "pdf": pdf.getvalue(),
         "png": png.getvalue(),
@@ -677,7 +682,7 @@ class _Scene:
         self.categories = list(found) if named and found else None
         numbers = np.concatenate([np.empty(0), *map(self.places, columns)])
         self.numbers = numbers[np.isfinite(numbers)]
-        self.whole = len(numbers) > 0 and bool((self.numbers == self.numbers.round()).all())
+        self.whole = len(self.numbers) > 0 and bool((self.numbers == self.numbers.round()).all())
         self.taken: dict[float, list[tuple[str, int]]] = {}  # seats by place
         for mark in panel.marks:
             if isinstance(mark, Bars | Points) and self.categories:
@@ -714,7 +719,7 @@ class _Scene:
         if isinstance(mark, Points):
             # Multiples of the golden ratio spread any number of repeats evenly, and need no random state.
             at = pd.Series(x)
-            spread = (at.groupby(at).cumcount() + 0.5) * 0.618034 % 1 - 0.309
+            spread = (at.groupby(at).cumcount() * 0.618034 + 0.5) % 1 - 0.5
             x = np.where(at.duplicated(keep=False), x + 0.7 * width * spread, x)
         return x, width
 
@@ -766,32 +771,34 @@ class _Scene:
 def _scenes(panels: Sequence[Panel], columns: int) -> list[_Scene]:
     legend, scales = _Legend([mark for panel in panels for mark in panel.marks]), _scales(panels)
     # A scale has one colour bar per row of panels, right of the last panel that uses it.
-    last = {(i // columns, scale): i for i, scale in enumerate(scales)}
-    return [
-        _Scene(panel, (i // columns + 1, i % columns + 1), legend, scale, last[i // columns, scale] == i)
-        for i, (panel, scale) in enumerate(zip(panels, scales, strict=True))
-    ]
+    last = {(i // columns, scale): i for i, scale in enumerate(scales) if scale}
+    bars = [last.get((i // columns, scale)) == i for i, scale in enumerate(scales)]
+    cells = [(i // columns + 1, i % columns + 1) for i in range(len(panels))]
+    return [_Scene(*parts[:2], legend, *parts[2:]) for parts in zip(panels, cells, scales, bars, strict=True)]
 
 
 def _scales(panels: Sequence[Panel]) -> list[_Scale | None]:
-    """The colour scale of each panel: one for all panels that show the same labelled quantity around one centre."""
-    shown = {i: mark for i, panel in enumerate(panels) for mark in panel.marks if mark.scaled() is not None}
-    keys = {i: (mark.label or i, getattr(mark, "centre", None)) for i, mark in shown.items()}
+    """The colour scale of each panel: one for all panels that show the same quantity around the same centre."""
+    keys: list[Any] = [None] * len(panels)
+    shown: dict[Any, list[pd.Series]] = {}
+    for i, panel in enumerate(panels):
+        for mark in panel.marks:
+            if (values := mark.scaled()) is not None:
+                keys[i] = values.name, getattr(mark, "centre", None)
+                shown.setdefault(keys[i], []).append(values)
     scales: dict[Any, _Scale | None] = {None: None}
-    for key in dict.fromkeys(keys.values()):
-        marks = [mark for i, mark in shown.items() if keys[i] == key]
-        values = np.concatenate([mark.scaled() for mark in marks])
-        values = values[np.isfinite(values)]
-        title = marks[0].label or getattr(marks[0], "by", "")
-        if (centre := key[1]) is not None:
-            reach = np.abs(values - centre).max(initial=0) or 1
+    for (quantity, centre), parts in shown.items():
+        known = np.concatenate(parts)
+        known = known[np.isfinite(known)]
+        if centre is not None:
+            reach = np.abs(known - centre).max(initial=0) or 1
             lo, hi, stops = centre - reach, centre + reach, _RED_BLUE
         else:
-            lo, hi, stops = values.min(initial=np.inf), values.max(initial=-np.inf), _VIRIDIS
+            lo, hi, stops = known.min(initial=np.inf), known.max(initial=-np.inf), _VIRIDIS
             if not lo < hi:  # one value, or none
-                lo, hi = (lo - 0.5, lo + 0.5) if len(values) else (0, 1)
-        scales[key] = _Scale(float(lo), float(hi), tuple(stops.split()), title)
-    return [scales[keys.get(i)] for i in range(len(panels))]
+                lo, hi = (lo - 0.5, lo + 0.5) if len(known) else (0, 1)
+        scales[quantity, centre] = _Scale(float(lo), float(hi), tuple(stops.split()), str(quantity))
+    return [scales[key] for key in keys]
 
 
 # --- the printed page ------------------------------------------------------------------------------------------------
@@ -807,7 +814,7 @@ class _Page:
 
         # Narrower panels would have no room for their labels or colour bars.
         narrowest_in = 2.2 if any(mark.scaled() is not None for p in drawing.panels for mark in p.marks) else 1.6
-        columns = drawing.columns or max(1, min(len(drawing.panels), 3, int(width_in / narrowest_in)))
+        columns = min(drawing.columns or max(1, min(3, int(width_in / narrowest_in))), len(drawing.panels))
         self.scenes = _scenes(drawing.panels, columns)
         rows = self.scenes[-1].row
         layout = ConstrainedLayoutEngine(w_pad=0.03, h_pad=0.03, wspace=0.02, hspace=0.03)
@@ -822,11 +829,10 @@ class _Page:
         height = max(self._height(axes, scene) for axes, scene in zip(self.axes, self.scenes, strict=True))
         for axes, scene in zip(self.axes, self.scenes, strict=True):
             self._fit(axes, scene, height)
-        self.figure.set_figheight((rows * (height + 120) + self._legend()) / 72)  # enough for a first measurement
-        for _ in range(2):
-            layout.execute(self.figure)
-            missing = height - min(_size(axes)[1] for axes in self.axes)
-            self.figure.set_figheight(self.figure.get_figheight() + rows * missing / 72)
+        self.figure.set_figheight((rows * (height + 120) + self._legend()) / 72)  # enough to measure what else it takes
+        layout.execute(self.figure)
+        surplus = min(_size(axes)[1] for axes in self.axes) - height
+        self.figure.set_figheight(self.figure.get_figheight() - rows * surplus / 72)
         layout.execute(self.figure)
         for axes, scene in zip(self.axes, self.scenes, strict=True):
             self._annotate(axes, scene)
@@ -854,9 +860,10 @@ class _Page:
     def _fit(self, axes: Axes, scene: _Scene, height: float) -> None:
         """Wrap, turn or thin out text so that it fits axes of this height."""
         width = _size(axes)[0]
-        axes.set_title(_wrap(scene.panel.title, 8, 1.05 * width))
-        axes.set_xlabel(_wrap(scene.panel.x, 8, 1.05 * width))
-        axes.set_ylabel(_wrap(axes.get_ylabel(), 8, 1.05 * height))
+        title = _wrap(scene.panel.title, 8, width)
+        axes.set_title(title, size=min(8, max(5, 8 * width / max(_breadth(title, 8), 1))))  # for words wider than this
+        axes.set_xlabel(_wrap(scene.panel.x, 8, width))
+        axes.set_ylabel(_wrap(axes.get_ylabel(), 8, height))
         if scene.heat:
             names = list(map(_text, scene.heat.grid()[2]))
             step = math.ceil(7 * len(names) / height)
@@ -865,7 +872,7 @@ class _Page:
             return
         texts, slot = list(map(_text, scene.categories)), width / len(scene.categories)
         folded = [_wrap(text, 6, slot - 6) for text in texts]
-        widest = max(_breadth(line, 6) for text in folded for line in text.split("\n")) + 6
+        widest = max(_breadth(text, 6) for text in folded) + 6
         step, style = 1, dict[str, Any]()
         if widest <= slot and max(text.count("\n") for text in folded) < 3:
             texts = folded
@@ -923,18 +930,24 @@ def _size(axes: Axes) -> tuple[float, float]:
 
 
 def _breadth(text: str, size: float) -> float:
-    """The printed width of one line in points."""
+    """The printed width of a text's widest line in points."""
     from matplotlib.textpath import TextPath
 
-    return TextPath((0, 0), text, size=size).get_extents().width if text.strip() else 0.0
+    lines = [line for line in text.split("\n") if line.strip()]
+    return max((TextPath((0, 0), line, size=size).get_extents().width for line in lines), default=0.0)
 
 
 def _wrap(text: str, size: float, width: float) -> str:
-    """Break a text of this font size into lines of about `width`; both in points."""
-    breadth = _breadth(text.replace("\n", " "), size)
+    """Break a text of this font size into lines of at most `width`, words permitting; both in points."""
+    breadth = _breadth(text, size)
     if breadth <= width:
         return text
-    return textwrap.fill(text, max(4, int(len(text) * width / breadth)), break_long_words=False)
+    longest = max(map(len, text.split()), default=1)
+    for characters in range(max(math.ceil(1.1 * len(text) * width / breadth), longest), longest - 1, -1):
+        wrapped = textwrap.fill(text, characters, break_long_words=False)
+        if _breadth(wrapped, size) <= width:
+            break
+    return wrapped
 
 
 # --- small things ----------------------------------------------------------------------------------------------------

@@ -56,11 +56,16 @@ def _attempt(job: Job, report: Report) -> tuple[str, Any]:
     except Exception as error:
         if os.environ.get("COMPOLENS_DEBUG"):
             raise
-        place = error.__traceback__
-        while place is not None and place.tb_next is not None:
-            place = place.tb_next
-        where = f" ({os.path.basename(place.tb_frame.f_code.co_filename)}:{place.tb_lineno})" if place else ""
-        return "failed", f"{type(error).__name__}: {error}{where}; COMPOLENS_DEBUG=1 shows the traceback"
+        return "failed", explain(error)
+
+
+def explain(error: Exception) -> str:
+    """One line for an error that nobody foresaw: what, where, and how to see more."""
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    where = f" ({os.path.basename(place.tb_frame.f_code.co_filename)}:{place.tb_lineno})" if place else ""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}{where}; COMPOLENS_DEBUG=1 shows the traceback"
 
 
 def _note(outcome: Outcome, display: Display, name: str, kind: str, value: Any) -> None:

@@ -125,7 +125,7 @@ def run_probe(
     provenance = {
         "weights": tables.file_digest(folder / "weights.safetensors"),
         "recipe": tables.file_digest(path),
-        "recipe_path": str(path) if path not in built_in("probes").values() else None,
+        "recipe_path": None if path.resolve() in {p.resolve() for p in built_in("probes").values()} else str(path.resolve()),
         "arguments": {k: v for k, v in arguments.items() if v is not None},
         "steps": wanted,
         "version": compolens.__version__,

@@ -104,6 +104,9 @@ class Run:
     def __post_init__(self) -> None:
         object.__setattr__(self, "keep", tuple(sorted(set(frozen(self.keep)))))
         require_positive(self, "batch_size", "evaluations", "evaluation_episodes")
+        for name in ("steps", "init_seed", "data_seed"):
+            value = getattr(self, name)
+            require(isinstance(value, int), f"Run: {name} must be a whole number, got {value!r}")
         require(self.steps >= 0, f"Run: steps must not be negative, got {self.steps}")
         for step in self.keep:
             require(0 <= step <= self.steps, f"Run: keep names step {step}, outside 0 to {self.steps}")
@@ -211,7 +214,10 @@ def train(
                 saved = time.monotonic()
             if stop and loop.step < run.steps:
                 raise Interrupted(stop[0], loop.step, folder)
-        return loop.finish()
+        scores = loop.finish()
+        if stop:  # it came too late to stop this run, not too late to stop what the caller does next
+            raise Interrupted(stop[0], loop.step, folder)
+        return scores
 
 
 def check_folder(run: Run, folder: Path) -> None:
@@ -282,6 +288,7 @@ class _Training:
     def _diverged(self, loss: float) -> None:
         bad = [n for n, p in self.named.items() if p.grad is not None and not bool(torch.isfinite(p.grad).all())]
         where = f"first non-finite gradient in {bad[0]}" if bad else "gradients are finite"
+        self.save()  # the weights before the update that failed
         raise Diverged(
             f"training diverged in the update after step {self.step}: loss {loss}, {where}. The last good checkpoint is kept "
             f"in {self.folder}; lower the learning rate or the clip (optimizer=AdamW(lr=…, clip=…)) and choose another --out"

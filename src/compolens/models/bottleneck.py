@@ -35,9 +35,7 @@ class CodeTransformer(Transformer):
         mask = torch.eye(length, dtype=torch.bool)
         mask[:, :-1] = True
         super().__init__(sizes, SoftmaxAttention, d_in=d_in, d_out=d_code, seq=length, answers=(-1,), mask=mask)
-        with torch.no_grad():  # codes of unit length, so that what a hypernetwork generates starts at the right scale
-            self.unembed.W_U.div_(d_code**0.5)
-        self.summary = truncated_lecun_(nn.Parameter(torch.empty(sizes.d_model)), 1)
+        self.summary = nn.Parameter(0.02 * torch.randn(sizes.d_model))
         self.executor = executor
         self.context, self.d_x = context, d_x
         self.hook_code = HookPoint()

@@ -1,0 +1,50 @@
+# Needs python3 (3.11 or newer), pip and make. Everything is installed into .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+JOBS ?= 2
+export OMP_NUM_THREADS ?= 1
+MEASURES := generalization latent_code patching
+CLAIMS := who_generalizes where_codes_live where_the_task_is_decided
+DEMO := runs/demo
+
+.PHONY: setup demo test lint bench figures zoo notebooks clean
+
+setup: .venv/.installed
+
+.venv/.installed: pyproject.toml constraints.txt
+	@test -d .venv || $(PYTHON) -m venv .venv
+	@echo "installing into .venv (some minutes the first time)"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@
+
+demo: setup  ## train two small models side by side, measure them, write the report
+	$(BIN)/compolens train trained_models/demo.py --out $(DEMO) --jobs $(JOBS)
+	$(BIN)/compolens probe $(MEASURES) $(DEMO)/softmax $(DEMO)/hypernetwork --episodes 1024 --jobs $(JOBS)
+	$(BIN)/compolens analyze $(CLAIMS) $(DEMO)/softmax $(DEMO)/hypernetwork --out $(DEMO)/figures
+	$(BIN)/compolens report $(DEMO)/softmax $(DEMO)/hypernetwork -o $(DEMO)/report.html
+
+test: setup lint  ## everything that .ci/run runs
+	$(BIN)/python -m pytest -n 2
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: setup  ## speed and memory, as ratios measured in one run
+	$(BIN)/python tests/benchmarks/bench.py
+
+figures: setup  ## redraw every figure of the README from the shipped tables
+	$(BIN)/compolens analyze $(CLAIMS) trained_models --out trained_models/figures
+	$(BIN)/compolens analyze who_generalizes trained_models/F-softmax-? trained_models/F-hypernetwork-? --out trained_models/figures/F
+
+zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept) and measure it
+	$(BIN)/compolens train trained_models/runs.py --out trained_models --jobs $(JOBS)
+	$(BIN)/compolens probe $(MEASURES) trained_models --jobs $(JOBS)
+	$(BIN)/compolens probe generalization latent_code trained_models/F-softmax-0 trained_models/F-hypernetwork-0 --steps all --jobs $(JOBS)
+
+notebooks: setup  ## execute the notebooks in place
+	$(BIN)/python -m jupyter nbconvert --to notebook --execute --inplace notebooks/*.ipynb
+
+clean:
+	rm -rf runs .ruff_cache .mypy_cache .hypothesis

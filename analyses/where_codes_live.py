@@ -1,0 +1,70 @@
+"""By layer and token role, where the task code can be read out, and whether held-out compositions share the readout."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from compolens import tables
+from compolens.figures import Band, Drawing, Line, Panel, Points, Rule
+from compolens.verdict import Group, group
+
+needs = ("latent_code",)
+FITS = (("transfer", "test", "fitted on training, scored on test"), ("transfer", "ood", "fitted on training, scored on ood"), ("within", "ood", "fitted within ood"))
+COLORS = ("#0072B2", "#D55E00", "#009E73")
+
+
+def analyze(models: list[Path], *, metric: str = "r2") -> Drawing:
+    """R² of the linear readout of the code by layer, a panel per architecture, setting and token role: lines are means over
+    seeds, points the seeds; grey bands the untrained twin and shuffled codes (95 % intervals over compositions); the dashed line is the best linear
+    readout of the raw input moments.
+
+    metric: "r2", or "active set exact" (the share of episodes whose active modules are all recovered).
+    """
+    groups, panels = group(models), []
+    for g in groups:
+        frame = load(g, metric)
+        for role in [r for r in ("context", "readout", "all") if r in set(frame[frame["layer"] >= 0]["role"])]:
+            if role != "all":
+                panels.append(_panel(title(g, groups), frame, role))
+    caption = (
+        "Ridge readout of the task code from the residual stream (layer 0: embedding). Readouts are fitted on training "
+        "compositions and scored on fresh episodes of these (test) and on held-out compositions (ood), or fitted within the "
+        "held-out ones. Lines are means over seeds, points seeds. Open marks right of the last layer: the explicit code."
+    )
+    return Drawing("Where does the task code live?", tuple(panels), caption, columns=2)
+
+
+def load(g: Group, metric: str) -> pd.DataFrame:
+    """The latent_code rows of a group, averaged over code dimensions, a row per seed."""
+    frame = tables.gather(g.folders, "latent_code")
+    frame = frame[frame["step"] == frame.groupby("model")["step"].transform("max")]
+    return frame[(frame["metric"] == metric) & frame["dimension"].isin(["mean", "all"])]
+
+
+def title(g: Group, groups: list[Group]) -> str:
+    """The architecture, and the setting where there is more than one."""
+    return g.architecture if len({other.setting for other in groups}) == 1 else f"{g.architecture}, {g.setting}"
+
+
+def _panel(name: str, frame: pd.DataFrame, role: str) -> Panel:
+    here = frame[(frame["role"] == role) & (frame["layer"] >= 0)]
+    explicit = frame[(frame["role"] == "all")] if role == "readout" else frame.iloc[:0]
+    marks: list = []
+    for control, label in (("untrained", "untrained twin"), ("shuffled", "shuffled codes")):
+        rows = here[(here["control"] == control) & (here["split"] == "ood") & (here["fit"] == "transfer")]
+        if len(rows):
+            span = rows.groupby("layer", as_index=False).agg(lo=("lo", "min"), hi=("hi", "max"))
+            marks.append(Band(span, "layer", "lo", "hi", label=f"{label} (ood)", color="#999999" if control == "untrained" else "#CCCCCC"))
+    for (fit, split, label), color in zip(FITS, COLORS, strict=True):
+        rows = here[(here["control"] == "") & (here["fit"] == fit) & (here["split"] == split)]
+        if rows.empty:
+            continue
+        marks.append(Line(rows.groupby("layer", as_index=False)["value"].mean(), "layer", "value", label=label, color=color))
+        marks.append(Points(rows, "layer", "value", color=color, hover="model"))
+        code = explicit[(explicit["control"] == "") & (explicit["fit"] == fit) & (explicit["split"] == split)]
+        if len(code):
+            marks.append(Points(code, "layer", "value", color=color, hover="model", open=True))
+    raw = frame[(frame["control"] == "raw input") & (frame["split"] == "ood") & (frame["fit"] == "transfer")]
+    marks.append(Rule(float(raw["value"].mean()), label="raw input moments (ood)"))
+    low = min(0.0, float(here[here["control"] == ""]["value"].min()))
+    return Panel(f"{name}: {role}", "layer", "R² of the code", tuple(marks), y_range=(max(low, -0.5), 1.02))

@@ -1,0 +1,34 @@
+"""By layer and token role, how far patching one task's activations into another moves the answer to the first task's."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from compolens import tables
+from compolens.figures import Drawing, HeatMap, Panel
+from compolens.verdict import group
+
+needs = ("patching",)
+
+
+def analyze(models: list[Path], *, split: str = "ood") -> Drawing:
+    """Heat maps of the share of the answer that follows a patch (1: all of it), layer by token role, means over seeds; beside
+    each the control with another code's activations, which should stay near 0.
+
+    split: test or ood.
+    """
+    groups, panels = group(models), []
+    for g in groups:
+        name = g.architecture if len({other.setting for other in groups}) == 1 else f"{g.architecture}, {g.setting}"
+        frame = tables.gather(g.folders, "patching")
+        frame = frame[(frame["step"] == frame.groupby("model")["step"].transform("max")) & (frame["split"] == split)]
+        frame = frame[frame["layer"] <= frame[frame["role"] == "readout"]["layer"].max()]
+        for control, label in (("", "source's code"), ("another code", "another code (control)"), ("untrained", "untrained twin")):
+            rows = frame[frame["control"] == control].groupby(["layer", "role"], as_index=False, sort=False)["value"].mean()
+            rows = rows.assign(layer=rows["layer"].astype(int).astype(str))
+            panels.append(Panel(f"{name}: {label}", "layer", "token role", (HeatMap(pd.DataFrame(rows), "layer", "role", "value", centre=0.0),)))
+    caption = (
+        "Activation patching between two episodes with the same inputs and different codes: share of the way that the answer "
+        "moves to the source's own answer when the residual stream at a layer and token role is the source's."
+    )
+    return Drawing("Where is it decided which task is executed?", tuple(panels), caption, columns=3)

@@ -1,0 +1,63 @@
+"""Which architectures answer held-out compositions as well as those they were trained on."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from compolens import tables
+from compolens.figures import Bars, Drawing, Panel, Points, Rule, color_of
+from compolens.verdict import SEEDS, group, score
+
+needs = ("generalization",)
+SPLITS = ("test", "ood")
+
+
+def analyze(models: list[Path], *, references: bool = True) -> Drawing:
+    """Score on training compositions (test) and held-out ones (ood), a panel per setting: every seed a point; from 5 seeds on
+    a bar for the mean with its 95 % interval over seeds and compositions; references as lines.
+
+    references: draw the learners that are no networks.
+    """
+    groups = group(models)
+    settings = list(dict.fromkeys(g.setting for g in groups))
+    panels = []
+    for setting in settings:
+        here = [g for g in groups if g.setting == setting]
+        marks: list = []
+        for g in here:
+            rows = [(split, score_of(f, split), f.name) for split in SPLITS for f in g.folders]
+            data = pd.DataFrame(rows, columns=["split", "score", "model"])
+            color = color_of(g.architecture)
+            if len(g.folders) >= SEEDS:
+                means = [score(g, split) for split in SPLITS]
+                columns = {"mean": [e.value for e in means], "lo": [e.lo for e in means], "hi": [e.hi for e in means]}
+                bars = pd.DataFrame({"split": SPLITS, **columns})
+                marks.append(Bars(bars, "split", "mean", label=g.architecture, color=color, lo="lo", hi="hi"))
+            marks.append(Points(data, "split", "score", label=g.architecture, color=color, hover="model"))
+        if references:
+            marks += [Rule(value, label=name) for name, value in reference_scores(here[0].folders[0]).items()]
+        panels.append(Panel(setting, "", "R²", tuple(marks)))
+    caption = (
+        "Pooled score on fresh episodes of training compositions (test) and on held-out compositions (ood). Points are seeds, bars their mean with a 95 % interval over seeds and compositions. "
+        "Lines: learners without training on the same ood episodes; true code is the ceiling."
+    )
+    return Drawing("Who answers held-out compositions?", tuple(panels), caption)
+
+
+def score_of(folder: Path, split: str) -> float:
+    """The pooled score of one model on one split, at its last step."""
+    frame = _pooled(folder, split)
+    return float(frame[frame["control"] == ""]["value"].iloc[0])
+
+
+def reference_scores(folder: Path) -> dict[str, float]:
+    """name -> ood score of the references that apply."""
+    frame = _pooled(folder, "ood")
+    frame = frame[(frame["control"] == "reference") & frame["value"].notna()]
+    return dict(zip(frame["reference"], frame["value"], strict=True))
+
+
+def _pooled(folder: Path, split: str) -> pd.DataFrame:
+    frame = tables.read(folder, "generalization")
+    frame = frame[(frame["step"] == frame["step"].max()) & (frame["metric"] == "score")]
+    return frame[(frame["split"] == split) & (frame["composition"] == "all")]

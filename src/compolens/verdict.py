@@ -1,0 +1,238 @@
+"""The rules that turn tables into sentences: each with its threshold and reason, each pointing to the numbers behind it.
+
+A verdict is about a group: models of one architecture on one setting (same task up to seeds). Reads tables only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas as pd
+
+from compolens import tables
+from compolens.configs import ConfigError
+
+LEARNED = 0.9
+"""Test score, between floor and ceiling, from which training compositions count as learned: above it, most of what an answer
+needs is right; a model below it has not finished its training task, and its held-out score says little."""
+SAME = 0.05
+"""Held-out compositions count as answered equally well if they lose less than this share of (ceiling - floor)."""
+CLEARLY = 0.10
+"""…and as clearly worse from this share on; between the two the word is "somewhat"."""
+NO_BETTER = 0.05
+"""Beating a learner that recombines nothing by less than this is not recombining."""
+SHARED = 0.05
+"""A readout's loss on held-out compositions below this R² is none. A larger one is laid to what is bigger: what a fit within
+the held-out compositions wins back (there, but not shared), or what even that misses (lost)."""
+SEEDS = 5
+"""With fewer seeds, points are shown and no difference is claimed."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Where a number stands: table, row filter, the models averaged over, and the number."""
+
+    table: str
+    where: dict[str, str]
+    models: tuple[str, ...]
+    value: float
+    lo: float = float("nan")
+    hi: float = float("nan")
+
+    def __str__(self) -> str:
+        rows = ", ".join(f"{k}={v}" for k, v in self.where.items())
+        spread = "" if pd.isna(self.lo) else f" [{self.lo:.3f}, {self.hi:.3f}]"
+        return f"{self.value:.3f}{spread}: mean over {len(self.models)} model(s) of table {self.table}, rows {rows}"
+
+
+@dataclass(frozen=True)
+class Clause:
+    """One claim in words, with the numbers that carry it."""
+
+    text: str
+    evidence: tuple[Evidence, ...]
+
+
+@dataclass
+class Group:
+    """Models that differ in seeds alone."""
+
+    architecture: str
+    setting: str
+    folders: list[Path] = field(default_factory=list)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(f.name for f in self.folders)
+
+
+_SEEDS = ("task.teacher_seed", "task.split_seed", "init_seed", "data_seed", "model", "folder", "keep")
+
+
+def setting_of(row: dict) -> str:
+    """A setting in a few words: the task with what distinguishes it, seeds left out."""
+    support = row.get("task.support")
+    widths = f"{row['task.d_x']}→{row['task.d_y']}" if "task.d_x" in row and "task.d_y" in row else ""
+    named = support if support is None or not str(support).startswith("[") else "listed"
+    return " ".join(str(p) for p in (row["task"], widths, named) if p)
+
+
+def group(folders: Sequence[Path]) -> list[Group]:
+    """Split model folders into groups that differ in seeds alone, in order of first appearance."""
+    groups: dict[tuple, Group] = {}
+    for folder in folders:
+        row = tables.settings(folder)
+        key = tuple(sorted((k, str(v)) for k, v in row.items() if k not in _SEEDS))
+        groups.setdefault(key, Group(row["architecture"], setting_of(row))).folders.append(Path(folder))
+    return list(groups.values())
+
+
+def score(group: Group, split: str, reference: str = "model") -> Evidence:
+    """The pooled score of the model (or of a reference) on a split, with its two-level interval over seeds and compositions."""
+    parts = [_per_composition(folder, split, reference) for folder in group.folders]
+    if len(parts) < 2:
+        pooled = _rows(group.folders[0], "generalization", metric="score", split=split, reference=reference, composition="all")
+        value, lo, hi = (float(pooled[c].iloc[0]) for c in ("value", "lo", "hi"))
+    else:
+        value, lo, hi = tables.two_level_interval(parts)
+    where = {"metric": "score", "split": split, "reference": reference}
+    return Evidence("generalization", where, group.names, value, lo, hi)
+
+
+def readout(group: Group, layer_role: tuple[float, str], fit: str, split: str, control: str = "") -> Evidence:
+    """Mean over seeds of the code's R² at a layer and token role."""
+    layer, role = layer_role
+    where = {"metric": "r2", "dimension": "mean", "layer": layer, "role": role, "fit": fit, "split": split, "control": control}
+    values = [_rows(folder, "latent_code", **where)["value"].iloc[0] for folder in group.folders]
+    return Evidence("latent_code", {k: str(v) for k, v in where.items()}, group.names, float(pd.Series(values).mean()))
+
+
+def _rows(folder: Path, table: str, **where: object) -> pd.DataFrame:
+    frame = tables.read(folder, table)
+    if "step" in frame:
+        frame = frame[frame["step"] == frame["step"].max()]
+    for column, value in where.items():
+        frame = frame[frame[column] == value]
+    if frame.empty:
+        wanted = ", ".join(f"{k}={v}" for k, v in where.items())
+        raise ConfigError(f"{folder}: table {table} has no row with {wanted}; type: compolens probe {table} {folder} --again")
+    return frame
+
+
+def _per_composition(folder: Path, split: str, reference: str = "model") -> pd.DataFrame:
+    frame = _rows(folder, "generalization", metric="score", split=split, reference=reference)
+    return frame[frame["composition"] != "all"][["composition", "value", "weight"]]
+
+
+def judge(group: Group) -> list[Clause]:
+    """What the tables say about one group, clause by clause; clauses whose table is missing are left out."""
+    if not _have(group, "generalization"):
+        return []
+    clauses, ood = _generalization(group)
+    if _have(group, "latent_code"):
+        clauses += _code(group)
+    return clauses
+
+
+def _have(group: Group, table: str) -> bool:
+    return all(tables.path_of(folder, table).exists() for folder in group.folders)
+
+
+def _references(group: Group) -> list[str]:
+    frame = _rows(group.folders[0], "generalization", metric="score", split="ood", composition="all", control="reference")
+    return list(frame[frame["value"].notna()]["reference"])
+
+
+def _generalization(group: Group) -> tuple[list[Clause], Evidence]:
+    test, ood = score(group, "test"), score(group, "ood")
+    references = {name: score(group, "ood", name) for name in _references(group)}
+    ceiling = references.get("true code")
+    top = ceiling.value if ceiling else 1.0
+    weak = [references[n] for n in ("in-context ridge", "best training composition") if n in references]
+    floor = max([e.value for e in weak], default=0.0)
+    scale = max(top - floor, 1e-9)
+    clauses = []
+    if test.value / top < LEARNED:
+        clauses.append(Clause(f"has not learned its training compositions (test {test.value:.3f})", (test,)))
+    else:
+        clauses.append(Clause(f"answers the compositions it was trained on (test {test.value:.3f})", (test,)))
+    lost = (test.value - ood.value) / scale
+    how = "as well" if lost < SAME else "clearly worse" if lost >= CLEARLY else "somewhat worse"
+    clauses.append(Clause(f"answers held-out ones {how} (ood {ood.value:.3f}, a gap of {test.value - ood.value:.3f})", (test, ood)))
+    if weak:
+        best = max(weak, key=lambda e: e.value)
+        name = best.where["reference"]
+        if ood.value - best.value < NO_BETTER:
+            clauses.append(Clause(f"is no better on held-out ones than {name} ({best.value:.3f}): nothing is recombined", (ood, best)))
+        elif how != "as well":
+            text = f"still stands well above {name} ({best.value:.3f}): it recombines in part"
+            clauses.append(Clause(text, (ood, best)))
+    return clauses, ood
+
+
+def _code(group: Group) -> list[Clause]:
+    """Where the answer is read: is the code there, shared with held-out compositions, and more than the input offers?"""
+    frame = _rows(group.folders[0], "latent_code", metric="r2", dimension="mean", control="", fit="transfer", split="test")
+    last = frame["layer"].max()
+    role = "all" if "all" in set(frame["role"]) else "readout"
+    place = (float(last), role)
+    test, ood = readout(group, place, "transfer", "test"), readout(group, place, "transfer", "ood")
+    within = readout(group, place, "within", "ood")
+    raw = readout(group, (-1.0, "context"), "transfer", "ood", "raw input")
+    where = "its explicit code" if role == "all" else f"layer {last:.0f}, where the answer is read,"
+    numbers = f"(R² {test.value:.2f} on training, {ood.value:.2f} on held-out compositions; {within.value:.2f} if fitted there)"
+    if test.value - ood.value < SHARED:
+        text = f"{where} holds the task code in a form that held-out compositions share {numbers}"
+    elif within.value - ood.value >= test.value - within.value:
+        text = f"{where} holds the code of held-out compositions, but in a form not shared with training ones {numbers}"
+    else:
+        text = f"{where} loses part of the code of held-out compositions {numbers}"
+    clauses = [Clause(text, (test, ood, within))]
+    if ood.value < raw.value:
+        text = f"a linear readout of the raw input moments does better on held-out compositions ({raw.value:.2f})"
+        clauses.append(Clause(f"{text}: decodability alone shows no inference", (ood, raw)))
+    return clauses
+
+
+def compare(left: Group, right: Group) -> Clause | None:
+    """The difference in ood score between two groups on the same tasks; claimed only with enough seeds."""
+    if not (_have(left, "generalization") and _have(right, "generalization")):
+        return None
+    by_task = {_task_key(f): f for f in right.folders}
+    pairs = [(f, by_task[_task_key(f)]) for f in left.folders if _task_key(f) in by_task]
+    if not pairs:
+        return None
+    parts = [[_per_composition(f, "ood") for f in side] for side in zip(*pairs, strict=True)]
+    value, lo, hi = tables.paired_interval(*parts)
+    names = tuple(f.name for pair in pairs for f in pair)
+    evidence = Evidence("generalization", {"metric": "score", "split": "ood", "difference": "paired"}, names, value, lo, hi)
+    who = f"{left.architecture} scores {abs(value):.3f} {'above' if value >= 0 else 'below'} {right.architecture} on held-out compositions"
+    if len(pairs) < SEEDS:
+        return Clause(f"{who}; with {len(pairs)} paired seed(s) no difference is claimed", (evidence,))
+    sure = "" if lo > 0 or hi < 0 else ", which is within the noise"
+    return Clause(f"{who} (95 % interval [{lo:.3f}, {hi:.3f}], {len(pairs)} paired seeds){sure}", (evidence,))
+
+
+def _task_key(folder: Path) -> tuple:
+    row = tables.settings(folder)
+    return tuple(sorted((k, str(v)) for k, v in row.items() if k.startswith("task")))
+
+
+def sentences(folders: Sequence[Path]) -> list[tuple[str, list[Clause]]]:
+    """(who, clauses) per group, then per pair of architectures on one setting: the whole verdict."""
+    groups = group(folders)
+    result = []
+    for one in groups:
+        clauses = judge(one)
+        if clauses:
+            seeds = f"{len(one.folders)} seed{'s' if len(one.folders) > 1 else ''}"
+            result.append((f"{one.architecture} on {one.setting} ({seeds})", clauses))
+    for i, left in enumerate(groups):
+        for right in groups[i + 1 :]:
+            if left.setting == right.setting and left.architecture != right.architecture:
+                clause = compare(left, right)
+                if clause is not None:
+                    result.append(("Compared", [clause]))
+    return result
