@@ -9,14 +9,18 @@ from compolens.figures import Band, Drawing, Line, Panel, Points, Rule
 from compolens.verdict import Group, group
 
 needs = ("latent_code",)
-FITS = (("transfer", "test", "fitted on training, scored on test"), ("transfer", "ood", "fitted on training, scored on ood"), ("within", "ood", "fitted within ood"))
+FITS = (
+    ("transfer", "test", "fitted on training, scored on test"),
+    ("transfer", "ood", "fitted on training, scored on ood"),
+    ("within", "ood", "fitted within ood"),
+)
 COLORS = ("#0072B2", "#D55E00", "#009E73")
 
 
 def analyze(models: list[Path], *, metric: str = "r2") -> Drawing:
     """R² of the linear readout of the code by layer, a panel per architecture, setting and token role: lines are means over
-    seeds, points the seeds; grey bands the untrained twin and shuffled codes (95 % intervals over compositions); the dashed line is the best linear
-    readout of the raw input moments.
+    seeds, points the seeds; grey bands the untrained twin and shuffled codes (95 % intervals over compositions); the dashed
+    line is the best linear readout of the raw input moments.
 
     metric: "r2", or "active set exact" (the share of episodes whose active modules are all recovered).
     """
@@ -54,7 +58,11 @@ def _panel(name: str, frame: pd.DataFrame, role: str) -> Panel:
         rows = here[(here["control"] == control) & (here["split"] == "ood") & (here["fit"] == "transfer")]
         if len(rows):
             span = rows.groupby("layer", as_index=False).agg(lo=("lo", "min"), hi=("hi", "max"))
-            marks.append(Band(span, "layer", "lo", "hi", label=f"{label} (ood)", color="#999999" if control == "untrained" else "#CCCCCC"))
+            marks.append(
+                Band(
+                    span, "layer", "lo", "hi", label=f"{label} (ood)", color="#999999" if control == "untrained" else "#CCCCCC"
+                )
+            )
     for (fit, split, label), color in zip(FITS, COLORS, strict=True):
         rows = here[(here["control"] == "") & (here["fit"] == fit) & (here["split"] == split)]
         if rows.empty:

@@ -23,10 +23,21 @@ def analyze(models: list[Path], *, split: str = "ood") -> Drawing:
         frame = tables.gather(g.folders, "patching")
         frame = frame[(frame["step"] == frame.groupby("model")["step"].transform("max")) & (frame["split"] == split)]
         frame = frame[frame["layer"] <= frame[frame["role"] == "readout"]["layer"].max()]
-        for control, label in (("", "source's code"), ("another code", "another code (control)"), ("untrained", "untrained twin")):
+        for control, label in (
+            ("", "source's code"),
+            ("another code", "another code (control)"),
+            ("untrained", "untrained twin"),
+        ):
             rows = frame[frame["control"] == control].groupby(["layer", "role"], as_index=False, sort=False)["value"].mean()
             rows = rows.assign(layer=rows["layer"].astype(int).astype(str))
-            panels.append(Panel(f"{name}: {label}", "layer", "token role", (HeatMap(pd.DataFrame(rows), "layer", "role", "value", centre=0.0),)))
+            panels.append(
+                Panel(
+                    f"{name}: {label}",
+                    "layer",
+                    "token role",
+                    (HeatMap(pd.DataFrame(rows), "layer", "role", "value", centre=0.0),),
+                )
+            )
     caption = (
         "Activation patching between two episodes with the same inputs and different codes: share of the way that the answer "
         "moves to the source's own answer when the residual stream at a layer and token role is the source's."

@@ -38,7 +38,8 @@ def analyze(models: list[Path], *, references: bool = True) -> Drawing:
             marks += [Rule(value, label=name) for name, value in reference_scores(here[0].folders[0]).items()]
         panels.append(Panel(setting, "", "R²", tuple(marks)))
     caption = (
-        "Pooled score on fresh episodes of training compositions (test) and on held-out compositions (ood). Points are seeds, bars their mean with a 95 % interval over seeds and compositions. "
+        "Pooled score on fresh episodes of training compositions (test) and on held-out compositions (ood). Points "
+        "are seeds, bars their mean with a 95 % interval over seeds and compositions (from 5 seeds on). "
         "Lines: learners without training on the same ood episodes; true code is the ceiling."
     )
     return Drawing("Who answers held-out compositions?", tuple(panels), caption)

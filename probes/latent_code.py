@@ -65,7 +65,9 @@ def probe(
         scored = {s: _moments(trained, model, sites, s, episodes, f"{seed}/score", kept) for s in ("test", "ood")}
         for site in sites:
             name = "raw input" if site == RAW else control
-            results = _results(fitted[site], fit[site], held_out[site], {s: m[site] for s, m in scored.items()}, len(dimensions))
+            results = _results(
+                fitted[site], fit[site], held_out[site], {s: m[site] for s, m in scored.items()}, len(dimensions)
+            )
             rows += [row for row in _rows(site, results, dimensions, name, fitted[site].l2, episodes) if _wanted(row, control)]
             rows += kept.recovery(site, name, episodes)
         if control == "":
@@ -97,7 +99,9 @@ def _code(task, episodes) -> torch.Tensor:
 
 def _control_task(code, composition):
     """The code with its dimensions renumbered at random per composition: memorisable, but with nothing to share."""
-    orders = {c: torch.randperm(code.shape[1], generator=torch.Generator().manual_seed(c)) for c in composition.unique().tolist()}
+    orders = {
+        c: torch.randperm(code.shape[1], generator=torch.Generator().manual_seed(c)) for c in composition.unique().tolist()
+    }
     order = torch.stack([orders[c] for c in composition.tolist()]).to(code.device)
     return code.gather(1, order)
 

@@ -57,6 +57,7 @@ def intervene(model: HookedModel, episodes: Episodes, edits: dict[str, Callable[
 
     An edit gets a copy, so editing it in place is safe.
     """
+
     def apply(edit: Callable[[Tensor], Tensor]) -> Callable:
         return lambda tensor, hook: edit(tensor.clone())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fnmatch
 import inspect
 import os
@@ -31,7 +32,9 @@ class Parser(argparse.ArgumentParser):
 
     def unknown(self, arguments: list[str]) -> typing.NoReturn:
         first = arguments[0]
-        hint = nearest(first.split("=")[0], self._option_string_actions) if first.startswith("-") else f"try {self.prog} --help"
+        hint = (
+            nearest(first.split("=")[0], self._option_string_actions) if first.startswith("-") else f"try {self.prog} --help"
+        )
         self.error(f"unknown argument {first}; {hint}")
 
 
@@ -62,7 +65,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    parser = Parser(prog="compolens", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser = Parser(
+        prog="compolens", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("--version", action="version", version=f"compolens {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     made = {name: make(commands) for name, make in COMMANDS.items()}
@@ -71,7 +76,9 @@ def _dispatch(arguments: list[str]) -> int:
     if arguments and arguments[0] in ("probe", "analyze"):
         _add_recipe_flags(made[arguments[0]], "probes" if arguments[0] == "probe" else "analyses", arguments[1:])
     if not arguments or arguments[0] not in COMMANDS:
-        parser.parse_args(arguments)
+        _, unknown = parser.parse_known_args(arguments)
+        if unknown:
+            parser.unknown(unknown)
         parser.print_help()
         return 0
     command = made[arguments[0]]
@@ -109,7 +116,7 @@ def _make_train(commands: Any) -> Parser:
         "compolens train trained_models/runs.py 'F-*' --out runs --jobs 2",
     )  # fmt: skip
     parser.add_argument("file", help="a Python file that defines `runs`, a dict name -> Run")
-    parser.add_argument("names", nargs="*", help="which runs (names or patterns; default: all)")
+    parser.add_argument("names", nargs="*", default=[], help="which runs (names or patterns; default: all)")
     parser.add_argument("--list", action="store_true", help="show the runs and train none")
     parser.add_argument("--out", default="runs", help="where the folders go (default runs)")
     _common(parser, "jobs", "device")
@@ -123,10 +130,10 @@ def read_runs(file: str) -> dict[str, Any]:
 
     path = Path(file)
     if not path.is_file():
-        raise ConfigError(f"there is no file {path}; it should define runs = {{\"name\": Run(...)}}")
+        raise ConfigError(f'there is no file {path}; it should define runs = {{"name": Run(...)}}')
     runs = getattr(load_file(path), "runs", None)
     if not isinstance(runs, dict) or not runs or not all(isinstance(run, Run) for run in runs.values()):
-        raise ConfigError(f"{path} defines no runs: it needs a dict  runs = {{\"name\": Run(...)}}")
+        raise ConfigError(f'{path} defines no runs: it needs a dict  runs = {{"name": Run(...)}}')
     return runs
 
 
@@ -157,7 +164,10 @@ def train_one(file: str, name: str, folder: str, device: str, *, report: Callabl
         report(state.step, state.steps, state.note or f"loss {state.loss:.4f}  {scores}")
 
     scores = train(read_runs(file)[name], folder, device=device, progress=progress)
-    return "  ".join(f"{split} {scores[split]['score']:.4f} ± {scores[split]['se']:.4f}" for split in ("train", "test", "ood"))
+    texts = [f"{split} {scores[split]['score']:.4f} ± {scores[split]['se']:.4f}" for split in ("train", "test", "ood")]
+    if len(scores["environments"]) > 1:
+        texts.append("(resumed in another environment: not an uninterrupted run's weights bit for bit)")
+    return "  ".join(texts)
 
 
 def _print_runs(runs: dict[str, Any], out: Path) -> None:
@@ -192,7 +202,12 @@ def _make_analyze(commands: Any) -> Parser:
     parser.add_argument("items", nargs="*", metavar="RECIPE… FOLDER…", help="analyses by name or path, then model folders")
     parser.add_argument("--list", action="store_true", help="show each analysis' claim")
     parser.add_argument("--out", default="figures", help="where the figures go (default figures)")
-    parser.add_argument("--width", default="page", help="column or page: a one-column or a full-width figure (default page)")
+    parser.add_argument(
+        "--width",
+        default="page",
+        choices=["column", "page"],
+        help="column or page: a one-column or a full-width figure (default page)",
+    )
     return parser
 
 
@@ -210,7 +225,9 @@ def split_items(kind: str, items: list[str]) -> tuple[list[Path], list[Path]]:
         elif os.sep not in item and not files:
             raise ConfigError(f"no recipe {item!r} in {kind}; {nearest(item, recipes.built_in(kind))}")
         else:
-            raise ConfigError(f"there is no folder {item!r}, nor a recipe of that name ({nearest(item, recipes.built_in(kind))})")
+            raise ConfigError(
+                f"there is no folder {item!r}, nor a recipe of that name ({nearest(item, recipes.built_in(kind))})"
+            )
     return files, folders
 
 
@@ -258,7 +275,10 @@ def _recipe_arguments(kind: str, file: Path, options: argparse.Namespace) -> dic
 def _list_recipes(kind: str) -> int:
     from compolens import recipes
 
-    _print_table(["recipe", "question" if kind == "probes" else "claim"], [[n, recipes.docstring(p)] for n, p in recipes.built_in(kind).items()])
+    _print_table(
+        ["recipe", "question" if kind == "probes" else "claim"],
+        [[n, recipes.docstring(p)] for n, p in recipes.built_in(kind).items()],
+    )
     return 0
 
 
@@ -350,7 +370,9 @@ def _make_report(commands: Any) -> Parser:
 def _report(options: argparse.Namespace) -> int:
     from compolens import report, tables
 
-    path, sentences = report.write(tables.find([Path(f) for f in options.folders]), Path(options.output), _outside(options.classes))
+    path, sentences = report.write(
+        tables.find([Path(f) for f in options.folders]), Path(options.output), _outside(options.classes)
+    )
     print("\n".join(sentences))
     print(f"\nreport: {path}")
     return 0
@@ -362,7 +384,9 @@ def _make_record(commands: Any) -> Parser:
         "compolens record runs/F-softmax-0 --sites blocks.1.hook_resid_post -o activations",
     )  # fmt: skip
     parser.add_argument("folder", help="a model folder")
-    parser.add_argument("--sites", nargs="+", required=True, metavar="SITE", help="hook points, or patterns such as 'blocks.*.hook_resid_post'")
+    parser.add_argument(
+        "--sites", nargs="+", required=True, metavar="SITE", help="hook points, or patterns such as 'blocks.*.hook_resid_post'"
+    )
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help="where the arrays go")
     parser.add_argument("--split", default="ood", help="train, test or ood (default ood)")
     parser.add_argument("--episodes", type=int, default=1024, metavar="N", help="how many episodes (default 1024)")
@@ -379,10 +403,7 @@ def _record(options: argparse.Namespace) -> int:
     trained = zoo.load(options.folder, options.step, _outside(options.classes), options.device)
     sites: list[str] = []
     for pattern in options.sites:
-        matched = [name for name in trained.model.hook_dict if fnmatch.fnmatchcase(name, pattern)]
-        if not matched or matched == [pattern]:
-            trained.model.check_site(pattern)
-        sites += [name for name in matched if name not in sites]
+        sites += [name for name in _matching_sites(trained.model, pattern) if name not in sites]
     episodes = activations.draw(trained.task, options.split, options.episodes, options.seed, options.device)
     folder = activations.export(trained.model, episodes, sites, options.output, options.episodes)
     for path in sorted(folder.glob("*.npy")):
@@ -390,10 +411,28 @@ def _record(options: argparse.Namespace) -> int:
     return 0
 
 
+def _matching_sites(model: Any, pattern: str) -> list[str]:
+    """The hook points that fire and match; none, or a name that does not fire, is an error."""
+    matched = []
+    for name in fnmatch.filter(model.hook_dict, pattern):
+        with contextlib.suppress(ConfigError):
+            model.check_site(name)
+            matched.append(name)
+    if not matched:
+        model.check_site(pattern)
+    return matched
+
+
 def _make_models(commands: Any) -> Parser:
     parser = _command(commands, "models", _models, "list trained models with their scores", "compolens models trained_models")
-    parser.add_argument("folders", nargs="*", default=None, metavar="DIR", help="where to look (default: trained_models, runs)")
-    parser.add_argument("--summary", action="store_true", help="a Markdown table: means over seeds with 95 %% intervals (needs the table generalization)")
+    parser.add_argument(
+        "folders", nargs="*", default=None, metavar="DIR", help="where to look (default: trained_models, runs)"
+    )
+    parser.add_argument(
+        "--summary",
+        action="store_true",
+        help="a Markdown table: means over seeds with 95 %% intervals (needs the table generalization)",
+    )
     _common(parser, "with")
     return parser
 
@@ -427,7 +466,12 @@ def _models(options: argparse.Namespace) -> int:
     rows = []
     for folder in tables.find(roots):
         row = zoo.overview(folder, _outside(options.classes))
-        rows.append([f"{v:.4f}" if isinstance(v, float) else f"{v:,}" if isinstance(v, int) else v for v in (row.get(c, "") for c in columns)])
+        rows.append(
+            [
+                f"{v:.4f}" if isinstance(v, float) else f"{v:,}" if isinstance(v, int) else v
+                for v in (row.get(c, "") for c in columns)
+            ]
+        )
     if not any(row[-1] for row in rows):
         columns, rows = columns[:-1], [row[:-1] for row in rows]
     _print_table(columns, rows)
@@ -452,7 +496,9 @@ def _check_device(device: str) -> None:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise ConfigError(f"device {device!r} cannot be used ({reason}); allowed here: cpu" + (", cuda" if torch.cuda.is_available() else "")) from error
+        raise ConfigError(
+            f"device {device!r} cannot be used ({reason}); allowed here: cpu" + (", cuda" if torch.cuda.is_available() else "")
+        ) from error
 
 
 def _outside(places: typing.Iterable[str]) -> tuple[type, ...]:

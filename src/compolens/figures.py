@@ -17,7 +17,6 @@ import html
 import itertools
 import json
 import math
-import os
 import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,6 +28,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pandas as pd
+
+from compolens.checkpoints import write_atomically
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -541,6 +542,14 @@ class Drawing:
         with _print_style():
             return _Page(self, WIDTHS[width]).figure
 
+    def _repr_png_(self) -> bytes:
+        """What a notebook shows for a drawing that is a cell's last value."""
+        content = BytesIO()
+        figure = self.matplotlib()
+        figure.set_layout_engine("none")
+        figure.savefig(content, format="png", dpi=130)
+        return content.getvalue()
+
     def plotly(self) -> go.Figure:
         """The interactive figure: as wide as its container, with a fixed height in pixels."""
         from plotly.subplots import make_subplots
@@ -557,8 +566,7 @@ class Drawing:
             rows=rows,
             cols=columns,
             specs=[
-                [{} if at < len(scenes) else None for at in range(i, i + columns)]
-                for i in range(0, rows * columns, columns)
+                [{} if at < len(scenes) else None for at in range(i, i + columns)] for i in range(0, rows * columns, columns)
             ],
             subplot_titles=titles,
             horizontal_spacing=min(0.16 if bars - {columns} else 0.09, 0.5 / columns),
@@ -603,9 +611,10 @@ def save(
         "csv": drawing.frame().to_csv(index=False, lineterminator="\n").encode(),
         "json": (json.dumps(_plain(notes | extra), indent=2, ensure_ascii=False) + "\n").encode(),
     }
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    return [_replace(folder / f"{name}.{suffix}", content) for suffix, content in contents.items()]
+    paths = [Path(folder) / f"{name}.{suffix}" for suffix in contents]
+    for path, content in zip(paths, contents.values(), strict=True):
+        write_atomically(path, content)
+    return paths
 
 
 # --- what both renderers share ---------------------------------------------------------------------------------------
@@ -771,10 +780,12 @@ class _Scene:
 def _scenes(panels: Sequence[Panel], columns: int) -> list[_Scene]:
     legend, scales = _Legend([mark for panel in panels for mark in panel.marks]), _scales(panels)
     # A scale has one colour bar per row of panels, right of the last panel that uses it.
-    last = {(i // columns, scale): i for i, scale in enumerate(scales) if scale}
-    bars = [last.get((i // columns, scale)) == i for i, scale in enumerate(scales)]
-    cells = [(i // columns + 1, i % columns + 1) for i in range(len(panels))]
-    return [_Scene(*parts[:2], legend, *parts[2:]) for parts in zip(panels, cells, scales, bars, strict=True)]
+    last = {(i // columns, scale): i for i, scale in enumerate(scales)}
+    scenes = []
+    for i, (panel, scale) in enumerate(zip(panels, scales, strict=True)):
+        bar = scale is not None and last[i // columns, scale] == i
+        scenes.append(_Scene(panel, (i // columns + 1, i % columns + 1), legend, scale, bar))
+    return scenes
 
 
 def _scales(panels: Sequence[Panel]) -> list[_Scale | None]:
@@ -1008,13 +1019,3 @@ def _plain(value: Any) -> Any:
         case Path():
             return str(value)
     return value
-
-
-def _replace(path: Path, content: bytes) -> Path:
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        draft.write_bytes(content)
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
-    return path

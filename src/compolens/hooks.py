@@ -10,7 +10,6 @@ The only file that imports transformer_lens. What differs from a bare `HookedRoo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -75,7 +74,7 @@ class HookedModel(HookedRootModule):
         bwd_hooks: list[tuple[str | Callable, Callable]] = [],  # noqa: B006
         reset_hooks_end: bool = True,
         clear_contexts: bool = False,
-    ) -> AbstractContextManager[Any]:
+    ) -> Any:
         """As in TransformerLens; names are checked before anything is attached."""
         for name, _ in [*fwd_hooks, *bwd_hooks]:
             self._check_filter(name)
@@ -86,12 +85,16 @@ class HookedModel(HookedRootModule):
         self._check_filter(name)
         super().add_hook(name, *args, **kwargs)
 
-    def add_caching_hooks(self, names_filter: NamesFilter = None, *args: Any, **kwargs: Any) -> dict:
+    def add_caching_hooks(  # type: ignore[override]
+        self, names_filter: NamesFilter = None, *args: Any, **kwargs: Any
+    ) -> dict:
         """As in TransformerLens; names are checked first."""
         self._check_filter(names_filter)
         return super().add_caching_hooks(names_filter, *args, **kwargs)
 
-    def get_caching_hooks(self, names_filter: NamesFilter = None, *args: Any, **kwargs: Any) -> tuple:
+    def get_caching_hooks(  # type: ignore[override]
+        self, names_filter: NamesFilter = None, *args: Any, **kwargs: Any
+    ) -> tuple:
         """As in TransformerLens; names are checked first, and hook points that are switched off are left out."""
         self._check_filter(names_filter)
         cache, forward, backward = super().get_caching_hooks(names_filter, *args, **kwargs)

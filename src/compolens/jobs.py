@@ -134,7 +134,9 @@ def _collect(jobs: list[Job], processes: list[Any], events: Any, outcome: Outcom
                 if not process.is_alive() and process.pid in running:
                     name = running.pop(process.pid)
                     open_jobs.discard(name)
-                    reason = "stopped" if outcome.signum else f"its process died (exit code {process.exitcode}; out of memory?)"
+                    reason = (
+                        "stopped" if outcome.signum else f"its process died (exit code {process.exitcode}; out of memory?)"
+                    )
                     outcome.failures[name] = reason
                     display.finish(name, reason)
             if not any(process.is_alive() for process in processes) and events.empty():
@@ -184,7 +186,12 @@ class Display:
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-            columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TimeRemainingColumn(), TextColumn("{task.fields[text]}"))
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=24),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[text]}"),
+            )
             self.bars = Progress(*columns, console=Console(stderr=True))
             self.bars.start()
         return self

@@ -22,6 +22,7 @@ from compolens.configs import ConfigError
 from compolens.figures import Drawing, HeatMap, Panel
 from compolens.tasks import TaskFamily
 
+PAGE = Path(__file__).with_name("report_page.html")
 MAX_ATTENTION = 4
 """Attention is drawn for the first model of at most this many groups."""
 
@@ -66,7 +67,11 @@ def plain(judged: list[tuple[str, list[verdict.Clause]]]) -> list[str]:
 def _model_row(folder: Path, classes: tuple[type, ...]) -> dict[str, Any]:
     row = zoo.overview(folder, classes)
     settings = tables.settings(folder)
-    seeds = {k.split(".")[-1]: settings[k] for k in ("init_seed", "data_seed", "task.teacher_seed", "task.split_seed") if k in settings}
+    seeds = {
+        k.split(".")[-1]: settings[k]
+        for k in ("init_seed", "data_seed", "task.teacher_seed", "task.split_seed")
+        if k in settings
+    }
     return row | {"seeds": ", ".join(f"{k.removesuffix('_seed')} {v}" for k, v in seeds.items())}
 
 
@@ -75,7 +80,9 @@ def _splits(folders: Sequence[Path], classes: tuple[type, ...]) -> list[dict[str
     seen: dict[str, dict[str, Any]] = {}
     for folder in folders:
         task = zoo.read_run(folder, classes).task
-        entry = seen.setdefault(repr(task), {"task": type(task).__name__, "split": _in_words(task.describe_split()), "models": [], "figure": None})
+        entry = seen.setdefault(
+            repr(task), {"task": type(task).__name__, "split": _in_words(task.describe_split()), "models": [], "figure": None}
+        )
         entry["models"].append(folder.name)
         entry["figure"] = entry["figure"] or _split_picture(task)
     entries = list(seen.values())
@@ -87,6 +94,7 @@ def _splits(folders: Sequence[Path], classes: tuple[type, ...]) -> list[dict[str
 
 def _in_words(split: dict[str, Any]) -> dict[str, str]:
     """Combinations as 0+4, lists joined."""
+
     def word(value: Any) -> str:
         return "+".join(map(str, value)) if isinstance(value, list) else str(value)
 
@@ -146,7 +154,7 @@ def _attention(folders: Sequence[Path], classes: tuple[type, ...]) -> list[dict[
 
     from compolens.activations import draw
 
-    entries = []
+    entries: list[dict[str, Any]] = []
     for group in verdict.group(folders)[:MAX_ATTENTION]:
         trained = zoo.load(group.folders[0], classes=classes)
         sites = [name for name in trained.model.hook_dict if name.endswith("attn.hook_code")]
@@ -163,7 +171,9 @@ def _attention(folders: Sequence[Path], classes: tuple[type, ...]) -> list[dict[
         columns = code.shape[-1]
         composition = trained.task.composition_name(int(episode.composition[0]))
         drawing = Drawing(f"Attention of {group.folders[0].name}", tuple(panels), columns=columns)
-        entries.append(_figure(drawing) | {"id": f"attention-{len(entries)}", "model": group.folders[0].name, "composition": composition})
+        entries.append(
+            _figure(drawing) | {"id": f"attention-{len(entries)}", "model": group.folders[0].name, "composition": composition}
+        )
     return entries
 
 
@@ -177,7 +187,7 @@ def _attention_panel(title: str, weights: np.ndarray) -> Panel:
 
 def _tables(folders: Sequence[Path]) -> list[dict[str, str]]:
     """Every table of every model, the rows that pool over compositions and code dimensions, folded away."""
-    entries = []
+    entries: list[dict[str, str]] = []
     for folder in folders:
         for path in sorted((folder / "tables").glob("*.csv")):
             frame = tables.read(folder, path.stem)
@@ -185,11 +195,12 @@ def _tables(folders: Sequence[Path]) -> list[dict[str, str]]:
             for column, kept in (("composition", "all"), ("dimension", "mean")):
                 if column in frame and (frame[column] == kept).any():
                     frame = frame[(frame[column] == kept) | ((column == "dimension") & (frame[column] == "all"))]
-            frame = frame.loc[:, [c for c in frame.columns if frame[c].nunique(dropna=False) > 1 or c in ("metric", "value")]]
+            frame = frame.loc[:, [c for c in frame.columns if len(frame[c].unique()) > 1 or c in ("metric", "value")]]
             command = json.loads(path.with_suffix(".json").read_text())["command"]
             shown = frame.to_html(index=False, na_rep="", float_format=lambda v: f"{v:.4g}", border=0, classes="table")
-            entries.append({"id": f"{path.stem}--{folder.name}", "model": folder.name, "name": path.stem, "html": shown,
-                            "command": command, "shown": f"{len(frame)} of {total} rows; all in {folder.name}/tables/{path.name}"})  # fmt: skip
+            entry = {"id": f"{path.stem}--{folder.name}", "model": folder.name, "name": path.stem, "html": shown}
+            where = f"{len(frame)} of {total} rows; all in {folder.name}/tables/{path.name}"
+            entries.append(entry | {"command": command, "shown": where})
     return entries
 
 
@@ -209,56 +220,5 @@ def _render(**parts: Any) -> str:
                 numbers.append(len(evidence))
             entry.append({"text": clause.text, "numbers": numbers})
         judged.append({"who": who, "clauses": entry})
-    page = Environment(autoescape=True).from_string(PAGE)
+    page = Environment(autoescape=True).from_string(PAGE.read_text(encoding="utf-8"))
     return page.render(judged=judged, evidence=evidence, plotly=get_plotlyjs(), escape=html.escape, **parts)
-
-
-PAGE = """<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>compolens report</title>
-<style>
-:root { --ink:#1c2128; --soft:#5b6673; --line:#dfe3e8; --tint:#f5f7fa; --link:#0b5cad; }
-* { box-sizing:border-box } body { font:15px/1.55 system-ui,"Segoe UI","DejaVu Sans",sans-serif; color:var(--ink); margin:0; background:#fff }
-main { max-width:1120px; margin:0 auto; padding:28px 24px 80px } h1 { font-size:26px; margin:0 0 2px } h2 { font-size:19px; margin:44px 0 10px; padding-top:10px; border-top:1px solid var(--line) }
-h3 { font-size:15px; margin:18px 0 4px } p { margin:6px 0 } a { color:var(--link); text-decoration:none } a:hover { text-decoration:underline }
-.soft { color:var(--soft) } .verdict { background:var(--tint); border-left:4px solid var(--link); padding:12px 18px; margin:12px 0 }
-.verdict li { margin:3px 0 } sup a { font-size:11px; padding:0 1px } nav a { margin-right:14px } code { background:var(--tint); padding:1px 5px; font-size:13px; overflow-wrap:anywhere }
-table { border-collapse:collapse; font-size:13px; margin:8px 0 } th,td { text-align:left; padding:3px 10px 3px 0; border-bottom:1px solid var(--line); vertical-align:top } th { color:var(--soft); font-weight:600 }
-td { font-variant-numeric:tabular-nums } .scroll { overflow-x:auto; max-height:520px; overflow-y:auto } details { margin:6px 0 } summary { cursor:pointer } .figure { width:100% } .narrow { max-width:460px }
-.note { background:#fff6e5; border-left:4px solid #e0a100; padding:8px 14px; margin:10px 0 } ol.evidence li { margin:2px 0; font-size:13px } :target { background:#fff3bf }
-</style></head><body><main>
-<h1>Why does it generalize, or not?</h1>
-<p class="soft">{{ models|length }} trained model{{ "s" if models|length != 1 }} · compolens {{ version }} · <code>{{ command }}</code></p>
-<nav><a href="#verdict">Verdict</a><a href="#models">Models</a><a href="#split">Split</a><a href="#figures">Figures</a><a href="#attention">Attention</a><a href="#tables">Tables</a><a href="#evidence">Evidence</a></nav>
-{% for note in notes %}<p class="note">{{ note }}</p>{% endfor %}
-<h2 id="verdict">Verdict</h2>
-<div class="verdict">{% for entry in judged %}<h3>{{ entry.who }}</h3><ul>{% for clause in entry.clauses %}<li>{{ clause.text }}<sup>{% for n in clause.numbers %} <a href="#e{{ n }}">[{{ n }}]</a>{% endfor %}</sup></li>{% endfor %}</ul>{% endfor %}</div>
-<p class="soft">Scores: 1 is perfect; for R², 0 is a predictor that knows each task's mean answer. <b>test</b>: fresh episodes of the compositions trained on. <b>ood</b>: compositions never trained on. Numbers in brackets lead to the evidence. A difference between architectures is claimed only from 5 paired seeds on.</p>
-<h2 id="models">What was trained</h2>
-<div class="scroll"><table><tr><th>model</th><th>architecture</th><th>parameters</th><th>task</th><th>steps</th><th>seeds</th><th>train</th><th>test</th><th>ood</th></tr>
-{% for m in models %}<tr><td>{{ m.model }}</td><td>{{ m.architecture }}</td><td>{{ "{:,}".format(m.parameters) if m.parameters else "" }}</td><td>{{ m.task }}</td><td>{{ "{:,}".format(m.steps) if m.steps else "" }}</td><td>{{ m.seeds }}</td>{% for s in ("train", "test", "ood") %}<td>{{ "%.4f"|format(m[s]) if m[s] is defined else "" }}</td>{% endfor %}</tr>{% endfor %}</table></div>
-<h2 id="split">What was seen, what was held out</h2>
-{% for s in splits %}<details {{ "open" if s.open }}><summary>{{ s.task }}: {{ s.split.support if s.split.support is defined else "split" }} · {{ s.models|join(", ") }}</summary>
-<table>{% for k, v in s.split.items() %}<tr><th>{{ k }}</th><td>{{ v }}</td></tr>{% endfor %}</table>
-{% if s.figure %}<div class="figure narrow" id="{{ s.id }}" style="height:{{ s.figure.height }}px"></div>{% endif %}</details>{% endfor %}
-<h2 id="figures">Figures</h2>
-{% for f in figures %}<h3 id="{{ f.id }}">{{ f.claim }}</h3><div class="figure" id="plot-{{ f.id }}" style="height:{{ f.height }}px"></div><p class="soft">{{ f.caption }} <code>{{ f.command }}</code></p>{% for d in f.dropped %}<p class="soft">left out: {{ d }}</p>{% endfor %}{% endfor %}
-{% for text in left_out %}<p class="soft">not drawn: {{ text }}</p>{% endfor %}
-<h2 id="attention">Attention</h2>
-{% if not attention %}<p class="soft">None of these models has attention.</p>{% endif %}
-{% for a in attention %}<details {{ "open" if loop.first }}><summary>{{ a.model }}, one held-out episode (composition {{ a.composition }}); rows are queries, columns keys</summary><div class="figure" id="{{ a.id }}" style="height:{{ a.height }}px"></div></details>{% endfor %}
-<h2 id="tables">Tables</h2>
-{% for t in tables %}<details id="{{ t.id }}"><summary>{{ t.model }} · {{ t.name }} <span class="soft">({{ t.shown }})</span></summary><p class="soft"><code>{{ t.command }}</code></p><div class="scroll">{{ t.html|safe }}</div></details>{% endfor %}
-<h2 id="evidence">Evidence</h2>
-<ol class="evidence">{% for e in evidence %}<li id="e{{ e.number }}">{{ e.text }} — {% for m in e.models %}<a href="#{{ e.table }}--{{ m }}">{{ m }}</a> {% endfor %}</li>{% endfor %}</ol>
-</main>
-<script>{{ plotly|safe }}</script>
-<script>
-const figures = { {% for s in splits if s.figure %}"{{ s.id }}": {{ s.figure.json|safe }}, {% endfor %}{% for f in figures %}"plot-{{ f.id }}": {{ f.json|safe }}, {% endfor %}{% for a in attention %}"{{ a.id }}": {{ a.json|safe }}, {% endfor %} };
-function show(id) { const at = document.getElementById(id); if (at && !at.dataset.drawn && at.offsetParent !== null) { at.dataset.drawn = 1; Plotly.newPlot(at, figures[id].data, figures[id].layout, {responsive: true, displaylogo: false}); } }
-function showAll() { Object.keys(figures).forEach(show); }
-function reveal() { const at = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1))); if (at && at.tagName === "DETAILS") at.open = true; }
-document.querySelectorAll("details").forEach(d => d.addEventListener("toggle", showAll)); window.addEventListener("hashchange", reveal); reveal(); showAll();
-</script>
-</body></html>
-"""

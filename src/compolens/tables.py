@@ -100,7 +100,9 @@ def settings(folder: str | Path) -> dict[str, Any]:
     row = {"model": Path(folder).name, "folder": str(folder)}
     row |= {"architecture": run["architecture"]["class"], "task": run["task"]["class"]}
     for part in ("architecture", "task"):
-        row |= {f"{part}.{k}": json.dumps(v) if isinstance(v, list | dict) else v for k, v in run[part].items() if k != "class"}
+        row |= {
+            f"{part}.{k}": json.dumps(v) if isinstance(v, list | dict) else v for k, v in run[part].items() if k != "class"
+        }
     row |= {k: v for k, v in run.items() if not isinstance(v, dict | list) and k != "class"}
     return row
 

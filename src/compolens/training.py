@@ -65,7 +65,8 @@ class AdamW:
 
     def build(self, model: nn.Module) -> torch.optim.AdamW:
         """The optimizer; biases, gains and single vectors are not decayed."""
-        decayed, free = [], []
+        decayed: list[nn.Parameter] = []
+        free: list[nn.Parameter] = []
         for name, parameter in model.named_parameters():
             is_matrix = parameter.ndim >= 2 and not name.split(".")[-1].startswith("b")
             (decayed if is_matrix else free).append(parameter)

@@ -90,7 +90,7 @@ def group(folders: Sequence[Path]) -> list[Group]:
 
 
 def score(group: Group, split: str, reference: str = "model") -> Evidence:
-    """The pooled score of the model (or of a reference) on a split, with its two-level interval over seeds and compositions."""
+    """Pooled score of the model (or of a reference) on a split, with its two-level interval over seeds and compositions."""
     parts = [_per_composition(folder, split, reference) for folder in group.folders]
     if len(parts) < 2:
         pooled = _rows(group.folders[0], "generalization", metric="score", split=split, reference=reference, composition="all")
@@ -130,7 +130,7 @@ def judge(group: Group) -> list[Clause]:
     """What the tables say about one group, clause by clause; clauses whose table is missing are left out."""
     if not _have(group, "generalization"):
         return []
-    clauses, ood = _generalization(group)
+    clauses = _generalization(group)
     if _have(group, "latent_code"):
         clauses += _code(group)
     return clauses
@@ -145,7 +145,7 @@ def _references(group: Group) -> list[str]:
     return list(frame[frame["value"].notna()]["reference"])
 
 
-def _generalization(group: Group) -> tuple[list[Clause], Evidence]:
+def _generalization(group: Group) -> list[Clause]:
     test, ood = score(group, "test"), score(group, "ood")
     references = {name: score(group, "ood", name) for name in _references(group)}
     ceiling = references.get("true code")
@@ -160,16 +160,20 @@ def _generalization(group: Group) -> tuple[list[Clause], Evidence]:
         clauses.append(Clause(f"answers the compositions it was trained on (test {test.value:.3f})", (test,)))
     lost = (test.value - ood.value) / scale
     how = "as well" if lost < SAME else "clearly worse" if lost >= CLEARLY else "somewhat worse"
-    clauses.append(Clause(f"answers held-out ones {how} (ood {ood.value:.3f}, a gap of {test.value - ood.value:.3f})", (test, ood)))
+    clauses.append(
+        Clause(f"answers held-out ones {how} (ood {ood.value:.3f}, a gap of {test.value - ood.value:.3f})", (test, ood))
+    )
     if weak:
         best = max(weak, key=lambda e: e.value)
         name = best.where["reference"]
         if ood.value - best.value < NO_BETTER:
-            clauses.append(Clause(f"is no better on held-out ones than {name} ({best.value:.3f}): nothing is recombined", (ood, best)))
+            clauses.append(
+                Clause(f"is no better on held-out ones than {name} ({best.value:.3f}): nothing is recombined", (ood, best))
+            )
         elif how != "as well":
             text = f"still stands well above {name} ({best.value:.3f}): it recombines in part"
             clauses.append(Clause(text, (ood, best)))
-    return clauses, ood
+    return clauses
 
 
 def _code(group: Group) -> list[Clause]:
@@ -182,7 +186,9 @@ def _code(group: Group) -> list[Clause]:
     within = readout(group, place, "within", "ood")
     raw = readout(group, (-1.0, "context"), "transfer", "ood", "raw input")
     where = "its explicit code" if role == "all" else f"layer {last:.0f}, where the answer is read,"
-    numbers = f"(R² {test.value:.2f} on training, {ood.value:.2f} on held-out compositions; {within.value:.2f} if fitted there)"
+    numbers = (
+        f"(R² {test.value:.2f} on training, {ood.value:.2f} on held-out compositions; {within.value:.2f} if fitted there)"
+    )
     if test.value - ood.value < SHARED:
         text = f"{where} holds the task code in a form that held-out compositions share {numbers}"
     elif within.value - ood.value >= test.value - within.value:
@@ -204,11 +210,12 @@ def compare(left: Group, right: Group) -> Clause | None:
     pairs = [(f, by_task[_task_key(f)]) for f in left.folders if _task_key(f) in by_task]
     if not pairs:
         return None
-    parts = [[_per_composition(f, "ood") for f in side] for side in zip(*pairs, strict=True)]
-    value, lo, hi = tables.paired_interval(*parts)
+    ours, theirs = ([_per_composition(pair[side], "ood") for pair in pairs] for side in (0, 1))
+    value, lo, hi = tables.paired_interval(ours, theirs)
     names = tuple(f.name for pair in pairs for f in pair)
     evidence = Evidence("generalization", {"metric": "score", "split": "ood", "difference": "paired"}, names, value, lo, hi)
-    who = f"{left.architecture} scores {abs(value):.3f} {'above' if value >= 0 else 'below'} {right.architecture} on held-out compositions"
+    side = "above" if value >= 0 else "below"
+    who = f"{left.architecture} scores {abs(value):.3f} {side} {right.architecture} on held-out compositions"
     if len(pairs) < SEEDS:
         return Clause(f"{who}; with {len(pairs)} paired seed(s) no difference is claimed", (evidence,))
     sure = "" if lo > 0 or hi < 0 else ", which is within the noise"

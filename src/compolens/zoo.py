@@ -1,6 +1,6 @@
 """A trained model is a folder: load it, list it. Nothing in the folder is ever executed.
 
-    <run>/ config.json · weights.safetensors · scores.json · history.csv · README.md · steps/*.safetensors · tables/*.csv
+<run>/ config.json · weights.safetensors · scores.json · history.csv · README.md · steps/*.safetensors · tables/*.csv
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def read_run(folder: str | Path, classes: Iterable[type] = ()) -> Run:
         raise ConfigError(f"{folder} holds no trained model (no config.json); `compolens models DIR` lists those below DIR")
     config = checkpoints.read_json(folder / "config.json")
     if not isinstance(config, dict) or "run" not in config:
-        raise ConfigError(f"{folder / 'config.json'} describes no run; it should hold {{\"format\": 1, \"run\": …}}")
+        raise ConfigError(f'{folder / "config.json"} describes no run; it should hold {{"format": 1, "run": …}}')
     unknown = set(config) - {"format", "run"}
     if unknown:
         raise ConfigError(f"{folder / 'config.json'} has the unknown key {sorted(unknown)[0]!r}; allowed: format, run")
@@ -78,9 +78,7 @@ def read_step(folder: Path) -> int:
     return int(checkpoints.read_json(folder / "scores.json")["step"])
 
 
-def load(
-    folder: str | Path, step: int | None = None, classes: Iterable[type] = (), device: str = "cpu"
-) -> TrainedModel:
+def load(folder: str | Path, step: int | None = None, classes: Iterable[type] = (), device: str = "cpu") -> TrainedModel:
     """Load a trained model. `step`: one of the kept steps (default: the final weights); `classes`: classes of your own
     that the run uses; they are looked up by name among these and the built-in ones, and nowhere else."""
     folder = Path(folder)

@@ -46,6 +46,7 @@ class Moments:
     @classmethod
     def zeros(cls, features: int, outputs: int, device: torch.device | str = "cpu") -> Moments:
         """The moments of no episodes."""
+
         def zero(*shape: int) -> Tensor:
             return torch.zeros(*shape, dtype=torch.float64, device=device)
 

@@ -6,11 +6,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from torch import Tensor, nn
 
 from compolens.configs import ConfigError
 from compolens.hooks import HookedModel
+
+T = TypeVar("T", bound=Tensor)
 
 
 class DoesNotApply(ConfigError):
@@ -50,7 +53,7 @@ def split_positions(seq: int | None, answers: Sequence[int]) -> tuple[list[int],
     return [p for p in range(seq) if p not in wanted], wanted
 
 
-def truncated_lecun_(parameter: nn.Parameter, fan_in: int) -> nn.Parameter:
+def truncated_lecun_(parameter: T, fan_in: int) -> T:
     """Truncated normal at two standard deviations, with variance 1/fan_in after truncation (LeCun). In place."""
     std = 1 / math.sqrt(fan_in) / 0.87962566103423978
     nn.init.trunc_normal_(parameter, std=std, a=-2 * std, b=2 * std)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -28,9 +29,7 @@ class CodeTransformer(Transformer):
     ``hook_code`` holds; editing it changes what is executed, everywhere.
     """
 
-    def __init__(
-        self, sizes: Sizes, executor: nn.Module, *, d_in: int, d_code: int, context: list[int], d_x: int
-    ) -> None:
+    def __init__(self, sizes: Sizes, executor: nn.Module, *, d_in: int, d_code: int, context: list[int], d_x: int) -> None:
         length = len(context) + 1
         mask = torch.eye(length, dtype=torch.bool)
         mask[:, :-1] = True
@@ -74,8 +73,9 @@ class MLPExecutor(nn.Module):
     def __init__(self, d_code: int, d_x: int, d_hidden: int, d_out: int) -> None:
         super().__init__()
         widths = [d_code + d_x, d_hidden, d_hidden, d_out]
-        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths[:-1], widths[1:], strict=True))
-        for layer in self.layers:
+        layers = [nn.Linear(a, b) for a, b in pairwise(widths)]
+        self.layers = nn.ModuleList(layers)
+        for layer in layers:
             truncated_lecun_(layer.weight, layer.in_features)
             nn.init.zeros_(layer.bias)
         self.hook_hidden = HookPoint()

@@ -58,6 +58,4 @@ class SoftmaxTransformer(Architecture):
                 raise ValueError("a causal SoftmaxTransformer needs the sequence length: build(..., seq=...)")
             past = torch.ones(seq, seq, dtype=torch.bool).tril()
             mask = past if mask is None else mask & past
-        return Transformer(
-            Sizes.of(self), SoftmaxAttention, d_in=d_in, d_out=d_out, seq=seq, answers=answers, mask=mask
-        )
+        return Transformer(Sizes.of(self), SoftmaxAttention, d_in=d_in, d_out=d_out, seq=seq, answers=answers, mask=mask)

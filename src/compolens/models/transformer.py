@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -56,6 +56,18 @@ class Attention(nn.Module, ABC):
     """
 
     masked_score = -math.inf
+    W_Q: nn.Parameter
+    W_K: nn.Parameter
+    W_V: nn.Parameter
+    mask: Tensor | None
+    hook_q: HookPoint
+    hook_k: HookPoint
+    hook_v: HookPoint
+    hook_attn_scores: HookPoint
+    hook_pattern: HookPoint
+    hook_code: HookPoint
+    hook_z: HookPoint
+    hook_result: HookPoint
 
     def __init__(self, sizes: Sizes, mask: Tensor | None) -> None:
         super().__init__()
@@ -119,6 +131,11 @@ class Block(nn.Module):
     """Pre-norm: x + attn(ln1(x)), then + mlp(ln2(·))."""
 
     hook_out_is_single_residual_stream = True  # what TransformerLens' logit lens asks for
+    hook_resid_pre: HookPoint
+    hook_attn_out: HookPoint
+    hook_resid_mid: HookPoint
+    hook_mlp_out: HookPoint
+    hook_resid_post: HookPoint
 
     def __init__(self, sizes: Sizes, attention: type[Attention], mask: Tensor | None) -> None:
         super().__init__()
@@ -270,9 +287,10 @@ class Transformer(HookedModel):
     def accumulated_bias(self, layer: int, mlp_input: bool = False, include_mlp_biases: bool = True) -> Tensor:
         """(d_model,) sum of the output biases of the blocks before `layer` (and of its attention, with `mlp_input`)."""
         total = torch.zeros_like(self.ln_final.b)
-        for block in self.blocks[:layer]:
+        blocks = cast("list[Block]", list(self.blocks))
+        for block in blocks[:layer]:
             total = total + block.attn.b_O + (block.mlp.b_out if include_mlp_biases else 0)
-        return total + self.blocks[layer].attn.b_O if mlp_input else total
+        return total + blocks[layer].attn.b_O if mlp_input else total
 
     def tokens_to_residual_directions(self, outputs: int | Tensor) -> Tensor:
         """The unembedding direction of output coordinates: a "token" here is a coordinate of the answer."""

@@ -115,9 +115,7 @@ class TaskFamily(ABC):
         return generator
 
     @abstractmethod
-    def sample(
-        self, n: int, split: str, rng: torch.Generator, compositions: Sequence[int] | None = None
-    ) -> Episodes:
+    def sample(self, n: int, split: str, rng: torch.Generator, compositions: Sequence[int] | None = None) -> Episodes:
         """`n` fresh episodes of a split, on the generator's device; `compositions` restricts them to some of the split's."""
 
     def render(self, codes: dict[str, Tensor], inputs: Tensor) -> Episodes:

@@ -42,7 +42,8 @@ class _Teacher(TaskFamily):
     d_x, d_y, d_hidden: widths of x, y and of the task network's hidden layer; n_modules, max_active: M and K;
     n_context, n_queries: N and Q; support: "connected", "disconnected", "random" or a list of combinations;
     held_out: combinations held out beside an explicit list (default: every other one); fraction_held_out: for "random";
-    split_seed: draws the random support, and renumbers the modules of the named ones (0: not at all); coefficients: "continuous", "discrete" or "ones"; teacher_seed: draws the teacher.
+    split_seed: draws the random support, and renumbers the modules of the named ones (0: not at all);
+    coefficients: "continuous", "discrete" or "ones"; teacher_seed: draws the teacher.
     """
 
     d_x: int = 16
@@ -199,9 +200,7 @@ class _Teacher(TaskFamily):
         return self._answers(codes, x, self.composition_of(codes))
 
     # ---- episodes ----------------------------------------------------------------------------------------------------
-    def sample(
-        self, n: int, split: str, rng: torch.Generator, compositions: Sequence[int] | None = None
-    ) -> Episodes:
+    def sample(self, n: int, split: str, rng: torch.Generator, compositions: Sequence[int] | None = None) -> Episodes:
         require(n >= 1, f"need at least one episode, got n={n}")
         chosen = torch.tensor(self.choose_compositions(split, compositions), device=rng.device)
         composition = chosen[torch.randint(len(chosen), (n,), generator=rng, device=rng.device)]

@@ -7,7 +7,7 @@ A combination is an ascending tuple of module numbers. The named supports follow
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -48,10 +48,10 @@ def _half_pairs(n_modules: int) -> list[Combination]:
     return [(a, b) for a, b in combinations(range(n_modules), 2) if (a < half) == (b < half)]
 
 
-def _relabelled(chosen: list[Combination], n_modules: int, seed: int) -> list[Combination]:
+def _relabelled(chosen: Sequence[Combination], n_modules: int, seed: int) -> list[Combination]:
     """The same graph with shuffled module numbers; seed 0 keeps the reference's own numbering."""
     if seed == 0:
-        return chosen
+        return list(chosen)
     label = random.Random(seed).sample(range(n_modules), n_modules)
     return sorted((tuple(sorted(label[m] for m in c)) for c in chosen), key=lambda c: (len(c), c))
 

@@ -1,0 +1,602 @@
+"""What is plotted equals what was given, in all three renderings; what is saved is complete and fit for print."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.collections import PathCollection, PolyCollection, QuadMesh
+from matplotlib.colors import to_hex
+
+from compolens.figures import (
+    ARCHITECTURE_COLORS,
+    CONTROL_COLORS,
+    SERIES_COLORS,
+    WIDTHS,
+    Band,
+    Bars,
+    Drawing,
+    HeatMap,
+    Line,
+    Map,
+    Panel,
+    Points,
+    Rule,
+    color_of,
+    save,
+)
+
+SOURCE = Path(__file__).parents[1] / "src"
+NAN = float("nan")
+
+BY_LAYER = pd.DataFrame(
+    {
+        "layer": [0, 1, 2, 3, 4],
+        "r2": [0.1, 1 / 3, NAN, 0.7, 0.9],
+        "lo": [0.0, 0.1, NAN, 0.5, 0.7],
+        "hi": [0.3, 0.5, 0.6, 0.8, 1.0],
+    }
+)
+BY_SPLIT = pd.DataFrame(
+    {
+        "split": ["seen", "held out", "longer"],
+        "acc": [0.9, 0.1 + 0.2, NAN],
+        "lo": [0.85, 0.1, 0.2],
+        "hi": [0.95, NAN, 0.4],
+    }
+)
+SEEDS = pd.DataFrame({"split": ["seen", "seen", "held out"], "acc": [0.8, 0.7, 0.2], "run": ["s0", "s1", "s<2>"]})
+GRID = pd.DataFrame({"head": ["b", "a", "b", "a"], "layer": [1, 1, 0, 0], "effect": [0.25, -0.5, 1 / 3, NAN]})
+LATENTS = pd.DataFrame(
+    {"pc1": [0.0, 1.0, 2.0, 3.0], "pc2": [1.0, NAN, 0.5, 2.0], "task": list("aabb"), "loss": [0.1, 0.2, NAN, 0.4]}
+)
+
+
+def one(*marks, **options) -> Drawing:
+    return Drawing("a claim", [Panel("title", "x label", "y label", marks, **options)])
+
+
+def axes_of(drawing: Drawing, width: str = "page"):
+    return drawing.matplotlib(width).axes[0]
+
+
+def everything() -> Drawing:
+    return Drawing(
+        "all marks",
+        [
+            Panel(
+                "lines",
+                "layer",
+                "R²",
+                [
+                    Line(BY_LAYER, "layer", "r2", "HYLA"),
+                    Band(BY_LAYER, "layer", "lo", "hi", "shuffled"),
+                    Rule(0.5, "chance", lo=0.4, hi=0.6),
+                ],
+            ),
+            Panel(
+                "splits",
+                "split",
+                "accuracy",
+                [
+                    Bars(BY_SPLIT, "split", "acc", "HYLA", lo="lo", hi="hi"),
+                    Points(SEEDS, "split", "acc", "seeds", hover="run"),
+                    Rule(0.5, "chance"),
+                ],
+            ),
+            Panel("heat", "head", "layer", [HeatMap(GRID, "head", "layer", "effect", centre=0, label="Δ")]),
+            Panel("map", "PC 1", "PC 2", [Map(LATENTS, "pc1", "pc2", "loss")]),
+            Panel("tasks", "PC 1", "PC 2", [Map(LATENTS, "pc1", "pc2", "task")]),
+        ],
+        caption="A caption with α and −1.",
+    )
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    sidecar = {"seed": np.int64(3), "score": np.float32(0.5), "missing": NAN, "by": {"layer": np.array([1.0, np.inf])}}
+    folder = tmp_path_factory.mktemp("figures") / "new" / "folder"
+    return save(everything(), folder, "fig.1", width="column", sidecar=sidecar | {"shape": (2, 3)})
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+
+def test_frame_holds_every_number_of_every_mark() -> None:
+    frame = everything().frame()
+    assert list(frame) == ["panel", "series", "mark", "label", "x", "y", "lo", "hi", "value", "hover"]
+    expected = [
+        ("lines", "Line", "HYLA", BY_LAYER, {"x": "layer", "y": "r2"}),
+        ("lines", "Band", "shuffled", BY_LAYER, {"x": "layer", "lo": "lo", "hi": "hi"}),
+        (
+            "lines",
+            "Rule",
+            "chance",
+            pd.DataFrame({"y": [0.5], "lo": [0.4], "hi": [0.6]}),
+            {"y": "y", "lo": "lo", "hi": "hi"},
+        ),
+        ("splits", "Bars", "HYLA", BY_SPLIT, {"x": "split", "y": "acc", "lo": "lo", "hi": "hi"}),
+        ("splits", "Points", "seeds", SEEDS, {"x": "split", "y": "acc", "hover": "run"}),
+        ("splits", "Rule", "chance", pd.DataFrame({"y": [0.5]}), {"y": "y"}),
+        ("heat", "HeatMap", "Δ", GRID, {"x": "head", "y": "layer", "value": "effect"}),
+        ("map", "Map", "", LATENTS, {"x": "pc1", "y": "pc2", "value": "loss"}),
+        ("tasks", "Map", "", LATENTS, {"x": "pc1", "y": "pc2", "value": "task"}),
+    ]
+    assert frame["series"].nunique() == len(expected)
+    for (series, rows), (panel, mark, label, data, columns) in zip(frame.groupby("series"), expected, strict=True):
+        assert (set(rows["panel"]), set(rows["mark"]), set(rows["label"])) == ({panel}, {mark}, {label}), series
+        for canonical in ("x", "y", "lo", "hi", "value", "hover"):
+            given = data[columns[canonical]].tolist() if canonical in columns else [NAN] * len(data)
+            for shown, value in zip(rows[canonical].tolist(), given, strict=True):
+                assert shown == value or (pd.isna(shown) and pd.isna(value)), (mark, canonical)
+
+
+def test_frame_survives_csv_exactly(saved: list[Path]) -> None:
+    frame, read = everything().frame(), pd.read_csv(saved[2], dtype=str)
+    for column in frame:
+        for given, text in zip(frame[column], read[column], strict=True):
+            same = float(text) == given if isinstance(given, float) else text == str(given)
+            assert same or (pd.isna(text) and (pd.isna(given) or given == "")), (column, given, text)
+
+
+# --- the same numbers in both renderings -----------------------------------------------------------------------------
+
+
+def test_line() -> None:
+    drawing = one(Line(BY_LAYER, "layer", "r2", "trained", dash=True))
+    (line,), trace = axes_of(drawing).lines, drawing.plotly().data[0]
+    for x, y in ((line.get_xdata(), line.get_ydata()), (trace.x, trace.y)):
+        np.testing.assert_array_equal(x, BY_LAYER["layer"])
+        np.testing.assert_array_equal(y, BY_LAYER["r2"])  # the NaN included
+    assert trace.connectgaps is None
+    assert line.is_dashed() and trace.line.dash != "solid"
+    assert to_hex(line.get_color()).upper() == trace.line.color == SERIES_COLORS[0]
+
+
+def test_points_on_numbers_stay_where_they_are() -> None:
+    drawing = one(Points(BY_LAYER, "layer", "r2", "a"), Points(BY_LAYER, "layer", "hi", "b", open=True))
+    lines, traces = axes_of(drawing).lines, drawing.plotly().data
+    for line, trace, column in zip(lines, traces, ("r2", "hi"), strict=True):
+        for x, y in ((line.get_xdata(), line.get_ydata()), (trace.x, trace.y)):
+            np.testing.assert_array_equal(x, BY_LAYER["layer"])
+            np.testing.assert_array_equal(y, BY_LAYER[column])
+    assert [line.get_markerfacecolor() for line in lines] == [SERIES_COLORS[0], "white"]
+    assert [trace.marker.symbol for trace in traces] == ["circle", "circle-open"]
+
+
+def test_points_in_a_category_stand_apart() -> None:
+    marks = [Points(SEEDS, "split", "acc", label, hover="run") for label in "abc"]
+    drawing = one(*marks)
+    lines, traces = axes_of(drawing).lines, drawing.plotly().data
+    places = np.array([line.get_xdata() for line in lines])
+    np.testing.assert_array_equal(places, [trace.x for trace in traces])
+    assert len(np.unique(places)) == places.size  # nothing on top of anything else
+    assert (np.abs(places - [0, 0, 1]) < 0.4).all()  # all within their category
+    assert places[0].max() - 1 < places[1].max() - 1 < places[2].max() - 1
+    np.testing.assert_array_equal(places, [line.get_xdata() for line in axes_of(drawing).lines])  # deterministic
+    for line, trace in zip(lines, traces, strict=True):
+        np.testing.assert_array_equal(line.get_ydata(), SEEDS["acc"])
+        np.testing.assert_array_equal(trace.y, SEEDS["acc"])
+    assert list(traces[0].hovertext) == [
+        "x label: seen<br>y label: 0.8<br>run: s0",
+        "x label: seen<br>y label: 0.7<br>run: s1",
+        "x label: held out<br>y label: 0.2<br>run: s&lt;2&gt;",
+    ]
+
+
+def test_lone_points_are_centred_on_their_category() -> None:
+    marks = [
+        Points(pd.DataFrame({"arch": [name], "acc": [0.5]}), "arch", "acc", name) for name in ("HYLA", "SparseCoding")
+    ]
+    axes = axes_of(one(*marks))
+    assert [line.get_xdata().tolist() for line in axes.lines] == [[0.0], [1.0]]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["HYLA", "SparseCoding"]
+
+
+def test_band_on_numbers_has_a_gap_at_nan() -> None:
+    drawing = one(Band(BY_LAYER, "layer", "lo", "hi", "control"))
+    (band,), trace = (
+        [c for c in axes_of(drawing).collections if isinstance(c, PolyCollection)],
+        drawing.plotly().data[0],
+    )
+    left, right = (path.vertices[:-1].tolist() for path in band.get_paths())  # the last vertex closes the path
+    assert left == [[0, 0.0], [1, 0.1], [1, 0.5], [0, 0.3]]
+    assert right == [[3, 0.5], [4, 0.7], [4, 1.0], [3, 0.8]]
+    np.testing.assert_array_equal(trace.x, [0, 1, 1, 0, 0, NAN, 3, 4, 4, 3, 3])
+    np.testing.assert_array_equal(trace.y, [0.0, 0.1, 0.5, 0.3, 0.0, NAN, 0.5, 0.7, 1.0, 0.8, 0.5])
+    assert trace.fill == "toself"
+
+
+def test_band_on_categories_is_a_box_around_each() -> None:
+    drawing = one(Band(BY_SPLIT, "split", "lo", "hi"))
+    boxes = [path.vertices for path in axes_of(drawing).collections[0].get_paths()]
+    assert [(box[:, 1].min(), box[:, 1].max()) for box in boxes] == [(0.85, 0.95), (0.2, 0.4)]
+    assert all(box[:, 0].min() < place < box[:, 0].max() for box, place in zip(boxes, (0, 2), strict=True))
+    assert np.nanmax(drawing.plotly().data[0].y) == 0.95
+
+
+def test_bars_are_grouped_with_exact_error_bars() -> None:
+    other = BY_SPLIT.assign(acc=[0.5, 0.6, 0.7])
+    drawing = one(Bars(BY_SPLIT, "split", "acc", "a", lo="lo", hi="hi"), Bars(other, "split", "acc", "b"))
+    axes, figure = axes_of(drawing), drawing.plotly()
+    traces = [trace for trace in figure.data if trace.type == "bar"]
+    edges = []
+    for bars, trace, data in zip(axes.containers, traces, (BY_SPLIT, other), strict=True):
+        np.testing.assert_array_equal([bar.get_height() for bar in bars], data["acc"])
+        np.testing.assert_array_equal(trace.y, data["acc"])
+        middles = [bar.get_x() + bar.get_width() / 2 for bar in bars]
+        np.testing.assert_allclose(middles, trace.x)
+        assert bars[0].get_width() == pytest.approx(trace.width)
+        edges.append((np.array(middles) - trace.width / 2, np.array(middles) + trace.width / 2))
+    assert (edges[0][1] < edges[1][0]).all()  # side by side
+    assert (edges[0][0][1:] > edges[1][1][:-1]).all()  # and apart from the next category
+    # One error bar each for "seen" and "longer"; none for "held out", where one bound is NaN.
+    ends = [0.85, 0.95, NAN, 0.2, 0.4, NAN]
+    np.testing.assert_array_equal(axes.lines[0].get_ydata(), ends)
+    np.testing.assert_array_equal(figure.data[1].y, ends)
+    np.testing.assert_array_equal(figure.data[1].x[[0, 3]], traces[0].x[[0, 2]])
+    assert figure.layout.barmode == "overlay"
+    assert figure.layout.xaxis.ticktext == ("seen", "held out", "longer")
+
+
+def test_points_stand_on_the_bar_of_their_label() -> None:
+    axes = axes_of(
+        one(*(Bars(BY_SPLIT, "split", "acc", label) for label in "ab"), Points(BY_SPLIT, "split", "acc", "b"))
+    )
+    middles = [bar.get_x() + bar.get_width() / 2 for bar in axes.containers[1]]
+    points = next(line for line in axes.lines if line.get_marker() == "o")
+    np.testing.assert_allclose(points.get_xdata(), middles)
+
+
+def test_heat_map() -> None:
+    drawing = one(HeatMap(GRID, "head", "layer", "effect", centre=0, label="Δ"))
+    expected = [[0.25, -0.5], [1 / 3, NAN]]  # rows: layers 1, 0; columns: heads b, a; in order of appearance
+    figure, plotly = drawing.matplotlib(), drawing.plotly()
+    axes, trace = figure.axes[0], plotly.data[0]
+    (mesh,) = [c for c in axes.collections if isinstance(c, QuadMesh)]
+    np.testing.assert_array_equal(np.ma.filled(mesh.get_array(), NAN).reshape(2, 2), expected)
+    np.testing.assert_array_equal(trace.z, expected)
+    assert mesh.get_clim() == (trace.zmin, trace.zmax) == (-0.5, 0.5)  # symmetric
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == list(plotly.layout.xaxis.ticktext) == ["b", "a"]
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == list(plotly.layout.yaxis.ticktext) == ["1", "0"]
+    assert axes.yaxis_inverted() and plotly.layout.yaxis.range == (1.5, -0.5)  # row 0 on top
+    assert (
+        [text.get_text() for text in axes.texts]
+        == [text for row in trace.text for text in row]
+        == ["0.25", "−0.50", "0.33", ""]
+    )
+    assert trace.showscale and figure.axes[1].get_ylabel() == trace.colorbar.title.text == "Δ"
+
+
+def test_heat_map_without_centre_is_sequential_and_missing_cells_are_gaps() -> None:
+    drawing = one(HeatMap(GRID[:3], "head", "layer", "effect"))
+    mesh, trace = axes_of(drawing).collections[0], drawing.plotly().data[0]
+    assert mesh.get_clim() == (trace.zmin, trace.zmax) == (-0.5, 1 / 3)
+    assert np.isnan(trace.z[1, 1])
+    assert mesh.cmap(np.nan)[3] == 0  # transparent
+    ends = [to_hex(mesh.cmap(at)) for at in (0.0, 1.0)]
+    assert ends == [trace.colorscale[0][1], trace.colorscale[-1][1]] == ["#440154", "#fde725"]
+
+
+def test_large_heat_maps_carry_no_numbers() -> None:
+    grid = pd.DataFrame([{"x": x, "y": y, "v": x * y} for x in range(13) for y in range(3)])
+    drawing = one(HeatMap(grid, "x", "y", "v"))
+    assert not axes_of(drawing).texts
+    assert drawing.plotly().data[0].text is None
+
+
+def test_same_quantity_shares_scale_and_colour_bar() -> None:
+    double = GRID.assign(effect=2 * GRID["effect"])
+    panels = [
+        Panel(t, "", "", [HeatMap(d, "head", "layer", "effect", centre=0, label="Δ")])
+        for t, d in (("a", GRID), ("b", double))
+    ]
+    drawing = Drawing("claim", panels)
+    figure, traces = drawing.matplotlib(), drawing.plotly().data
+    assert len(figure.axes) == 3  # two panels, one colour bar
+    assert [axes.collections[0].get_clim() for axes in figure.axes[:2]] == [(-1, 1), (-1, 1)]
+    assert [(trace.zmin, trace.zmax, trace.showscale) for trace in traces] == [(-1, 1, False), (-1, 1, True)]
+    other = Panel("c", "", "", [HeatMap(double, "head", "layer", "effect", centre=0)])  # another quantity: "effect"
+    assert [trace.zmax for trace in Drawing("claim", [panels[0], other]).plotly().data] == [0.5, 1.0]
+
+
+def test_plotly_colour_bars_stay_in_their_gap() -> None:
+    panels = [Panel(t, "", "", [HeatMap(GRID, "head", "layer", "effect", label=t)]) for t in "abcdef"]
+    figure = Drawing("claim", panels).plotly()
+    for trace in figure.data:
+        axis = figure.layout["xaxis" + trace.xaxis[1:]]
+        following = [a.domain[0] for a in figure.select_xaxes() if a.domain[0] > axis.domain[1]]
+        assert axis.domain[1] < trace.colorbar.x < min(following, default=1.1) - 0.05
+        low, high = figure.layout["yaxis" + trace.yaxis[1:]].domain
+        assert trace.colorbar.len == pytest.approx(high - low) and trace.colorbar.y == pytest.approx((low + high) / 2)
+
+
+def test_map_by_category() -> None:
+    drawing = one(Map(LATENTS, "pc1", "pc2", "task"))
+    axes, traces = axes_of(drawing), drawing.plotly().data
+    for line, trace, (name, rows) in zip(axes.lines, traces, LATENTS.groupby("task"), strict=True):
+        for x, y in ((line.get_xdata(), line.get_ydata()), (trace.x, trace.y)):
+            np.testing.assert_array_equal(x, rows["pc1"])
+            np.testing.assert_array_equal(y, rows["pc2"])
+        assert trace.name == name and trace.showlegend
+        assert to_hex(line.get_color()).upper() == trace.marker.color
+    assert [text.get_text() for text in axes.figure.legends[0].get_texts()] == ["a", "b"]
+
+
+def test_map_by_number() -> None:
+    drawing = one(Map(LATENTS, "pc1", "pc2", "loss"))
+    figure, trace = drawing.matplotlib(), drawing.plotly().data[0]
+    (points,) = [c for c in figure.axes[0].collections if isinstance(c, PathCollection)]
+    known = LATENTS.dropna(subset=["loss"])
+    np.testing.assert_array_equal(np.ma.getdata(points.get_offsets()), known[["pc1", "pc2"]])
+    np.testing.assert_array_equal(points.get_array(), known["loss"])
+    np.testing.assert_array_equal((trace.x, trace.y, trace.marker.color), known[["pc1", "pc2", "loss"]].T)
+    assert points.get_clim() == (trace.marker.cmin, trace.marker.cmax) == (0.1, 0.4)
+    assert figure.axes[1].get_ylabel() == trace.marker.colorbar.title.text == "loss"
+
+
+def test_rule() -> None:
+    drawing = Drawing(
+        "claim",
+        [Panel(t, "", "", [Line(BY_LAYER, "layer", "r2"), Rule(1 / 3, "chance", lo=0.3, hi=0.4)]) for t in "ab"],
+    )
+    axes, (line, span, *others) = drawing.matplotlib().axes[1], drawing.plotly().layout.shapes
+    assert list(axes.lines[1].get_ydata()) == [1 / 3, 1 / 3] == [line.y0, line.y1]
+    assert (axes.patches[0].get_y(), axes.patches[0].get_y() + axes.patches[0].get_height()) == pytest.approx(
+        (0.3, 0.4)
+    )
+    assert (span.y0, span.y1) == (0.3, 0.4)
+    assert (line.xref, line.yref, others[0].xref, others[0].yref) == ("x domain", "y", "x2 domain", "y2")
+    assert (line.showlegend, others[0].showlegend) == (True, False)
+
+
+def test_nan_bar_is_not_a_zero() -> None:
+    drawing = one(Bars(BY_SPLIT, "split", "acc"))
+    assert np.isnan(axes_of(drawing).containers[0][2].get_height())
+    assert np.isnan(drawing.plotly().data[0].y[2])
+
+
+# --- colours, legends, layout ----------------------------------------------------------------------------------------
+
+
+def test_colours_are_distinct_and_stable() -> None:
+    names = [*ARCHITECTURE_COLORS, *(f"Architecture{i}" for i in range(30))]
+    colors = [color_of(name) for name in names]
+    assert len(set(colors)) == len(names)
+    assert all(re.fullmatch("#[0-9A-F]{6}", color) for color in colors)
+    assert color_of("SoftmaxTransformer") == "#0072B2"
+    assert color_of("Mamba") == "#773F22"  # a literal, so that a change of the hash would show
+
+
+def test_default_colours() -> None:
+    drawing = one(
+        Line(BY_LAYER, "layer", "r2", "HYLA"),
+        Line(BY_LAYER, "layer", "lo", "other"),
+        Line(BY_LAYER, "layer", "hi", "given", color="#123456"),
+        Band(BY_LAYER, "layer", "lo", "hi", "other"),
+        Band(BY_LAYER, "layer", "lo", "hi", "control"),
+        Rule(0.5, "chance"),
+    )
+    figure = drawing.plotly()
+    by_name = {(trace.name, trace.fill): trace.line.color for trace in figure.data}
+    assert by_name == {
+        ("HYLA", None): color_of("HYLA"),
+        ("other", None): SERIES_COLORS[0],
+        ("given", None): "#123456",
+        ("other", "toself"): SERIES_COLORS[0],  # the interval of a result has the result's colour
+        ("control", "toself"): CONTROL_COLORS[0],
+    }
+    assert figure.layout.shapes[0].line.color == CONTROL_COLORS[1]
+
+
+def test_repeated_labels_have_one_legend_entry() -> None:
+    marks = [
+        Line(BY_LAYER, "layer", "r2", "HYLA"),
+        Band(BY_LAYER, "layer", "lo", "hi", "HYLA"),
+        Line(BY_LAYER, "layer", "hi", ""),
+    ]
+    drawing = Drawing("claim", [Panel(title, "", "", [*marks, Rule(0.5, "chance")]) for title in "abcd"])
+    figure = drawing.matplotlib()
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["HYLA", "chance"]
+    assert not any(axes.get_legend() for axes in figure.axes)
+    plotly = drawing.plotly()
+    shown = [item.name for item in (*plotly.data, *plotly.layout.shapes) if item.showlegend]
+    assert shown == ["HYLA", "chance"]
+    assert {trace.legendgroup for trace in plotly.data} == {"HYLA", None}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_width_and_no_overlap(width: str) -> None:
+    labels = [f"condition number {i}" for i in range(9)]
+    long = "A long title that says in many words what the panel shows and why that matters"
+    panel = Panel(
+        long, "split of the evaluation data", "accuracy", [Points(SEEDS, "split", "acc", label) for label in labels]
+    )
+    figure = Drawing("claim", [panel] * 2).matplotlib(width)
+    figure.canvas.draw()
+    assert figure.get_figwidth() == WIDTHS[width]
+    page, renderer = figure.bbox, figure.canvas.get_renderer()
+    boxes = [axes.get_tightbbox(renderer) for axes in figure.axes] + [figure.legends[0].get_window_extent(renderer)]
+    for i, box in enumerate(boxes):
+        assert box.x0 >= page.x0 - 1 and box.x1 <= page.x1 + 1 and box.y0 >= page.y0 - 1 and box.y1 <= page.y1 + 1
+        assert not any(box.overlaps(other) for other in boxes[:i])
+    for axes in figure.axes:
+        assert "\n" in axes.get_title()
+        ticks = [tick.get_window_extent(renderer) for tick in axes.get_xticklabels()]
+        if axes.get_xticklabels()[0].get_rotation() == 0:
+            assert not any(a.overlaps(b) for a, b in itertools.pairwise(ticks))
+        assert axes.get_position().height * figure.get_figheight() > 1  # inches
+
+
+def test_many_short_categories_are_thinned_out() -> None:
+    layers = pd.DataFrame({"layer": range(40), "effect": np.linspace(0, 1, 40)})
+    drawing = Drawing("claim", [Panel("", "layer", "effect", [Bars(layers, "layer", "effect")])] * 3)
+    texts = [tick.get_text() for tick in axes_of(drawing).get_xticklabels()]
+    assert texts[0] == "0" and 1 < len(texts) < 40
+    assert texts == [str(int(texts[1]) * i) for i in range(len(texts))]
+
+
+@pytest.mark.parametrize(
+    ("panels", "columns", "width", "expected"),
+    [(4, None, "page", 3), (2, None, "column", 2), (1, 2, "page", 1), (3, 3, "column", 3)],
+)
+def test_panels_per_row(panels: int, columns: int | None, width: str, expected: int) -> None:
+    drawing = Drawing("", [Panel("", "", "", [Rule(1)])] * panels, columns=columns)
+    assert drawing.matplotlib(width).axes[0].get_gridspec().ncols == expected
+
+
+def test_plotly_grows_with_its_rows() -> None:
+    panels = [Panel(str(i), "", "", [Rule(i)]) for i in range(4)]
+    figure = Drawing("", panels).plotly()
+    assert len(list(figure.select_xaxes())) == 4  # no empty axes in the second row
+    assert figure.layout.height > Drawing("", panels[:3]).plotly().layout.height + 200
+    assert [note.text for note in figure.layout.annotations] == ["0", "1", "2", "3"]
+
+
+def test_y_range_and_axis_labels() -> None:
+    drawing = one(Line(BY_LAYER, "layer", "r2"), y_range=(-1, 2))
+    axes, layout = axes_of(drawing), drawing.plotly().layout
+    assert axes.get_ylim() == layout.yaxis.range == (-1, 2)
+    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_title()) == ("x label", "y label", "title")
+    assert (layout.xaxis.title.text, layout.yaxis.title.text) == ("x label", "y label")
+    assert layout.xaxis.dtick == 1  # no half layers
+
+
+def test_marks_without_values_are_drawn_empty() -> None:
+    none = pd.DataFrame({"x": [], "y": []})
+    drawing = one(
+        Line(none, "x", "y"),
+        Points(none, "x", "y"),
+        Bars(none, "x", "y"),
+        Band(none, "x", "y", "y"),
+        Map(none, "x", "y", "y"),
+    )
+    drawing.matplotlib()
+    assert drawing.frame().empty
+    assert all(len(trace.x) == 0 or np.isnan(trace.x).all() for trace in drawing.plotly().data)
+
+
+def test_plotly_serialises() -> None:
+    figure = everything().plotly()
+    assert set(figure.to_dict()) == {"data", "layout"}
+    assert json.loads(figure.to_json())["layout"]["height"] == figure.layout.height
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_save_writes_four_complete_files(saved: list[Path]) -> None:
+    assert [path.name for path in saved] == ["fig.1.pdf", "fig.1.png", "fig.1.csv", "fig.1.json"]
+    assert sorted(os.listdir(saved[0].parent)) == sorted(path.name for path in saved)  # no temporary files left
+    pdf, png, csv, notes = (path.read_bytes() for path in saved)
+    assert pdf.startswith(b"%PDF") and png.startswith(b"\x89PNG")
+    assert int.from_bytes(png[16:20], "big") == pytest.approx(WIDTHS["column"] * 300, abs=1)
+    assert csv.decode().splitlines()[0].startswith("panel,series,mark,label,x,y")
+    assert len(pd.read_csv(saved[2])) == len(everything().frame())
+    assert json.loads(notes) == {
+        "claim": "all marks",
+        "caption": "A caption with α and −1.",
+        "seed": 3,
+        "score": 0.5,
+        "missing": None,
+        "shape": [2, 3],
+        "by": {"layer": [1.0, None]},
+    }
+
+
+def test_the_same_drawing_gives_the_same_bytes(tmp_path: Path) -> None:
+    drawing = one(Points(SEEDS, "split", "acc", "seeds"))
+    first = [path.read_bytes() for path in save(drawing, tmp_path, "f")]
+    assert [path.read_bytes() for path in save(drawing, tmp_path, "f")] == first
+
+
+def test_fonts_are_embedded_as_truetype(saved: list[Path]) -> None:
+    pdf = saved[0].read_bytes()
+    streams = [pdf]
+    for match in re.finditer(rb"stream\r?\n(.*?)\r?\nendstream", pdf, re.DOTALL):
+        with contextlib.suppress(zlib.error):
+            streams.append(zlib.decompress(match[1]))
+    content = b"".join(streams)
+    assert b"/CIDFontType2" in content or b"/Type42" in content
+    assert b"/Type3" not in content
+
+
+def test_failure_leaves_the_old_files_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = [path.read_bytes() for path in save(one(Rule(1)), tmp_path, "f")]
+    with pytest.raises(TypeError):
+        save(one(Rule(2)), tmp_path, "f", sidecar={"unserialisable": object()})
+
+    def fail(*_: object) -> None:
+        raise OSError("disk")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="disk"):
+        save(one(Rule(2)), tmp_path, "f")
+    names = ["f.pdf", "f.png", "f.csv", "f.json"]
+    assert sorted(os.listdir(tmp_path)) == sorted(names)
+    assert [(tmp_path / name).read_bytes() for name in names] == before
+
+
+def test_the_callers_style_neither_changes_nor_matters(tmp_path: Path) -> None:
+    plain = save(one(Line(BY_LAYER, "layer", "r2")), tmp_path, "plain")[1].read_bytes()
+    with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red", "pdf.fonttype": 3}):
+        before = dict(matplotlib.rcParams)
+        styled = save(one(Line(BY_LAYER, "layer", "r2")), tmp_path, "styled")[1].read_bytes()
+        everything().plotly()
+        assert dict(matplotlib.rcParams) == before
+    assert styled == plain
+    assert "matplotlib.pyplot" not in sys.modules or not sys.modules["matplotlib.pyplot"].get_fignums()
+
+
+def test_import_is_light() -> None:
+    code = "import sys, compolens.figures; print([m for m in ('torch', 'matplotlib', 'plotly') if m in sys.modules])"
+    environment = os.environ | {"PYTHONPATH": str(SOURCE)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "parts"),
+    [
+        (lambda: Line(BY_LAYER, "layr", "r2"), ["Line.x", "'layr'", "Did you mean 'layer'", "'r2', 'lo', 'hi'"]),
+        (lambda: Points(SEEDS, "split", "acc", hover="runs"), ["Points.hover", "'runs'", "'run'"]),
+        (lambda: Bars(BY_SPLIT, "split", "acc", lo="lo", hi="high"), ["Bars.hi", "'high'", "'hi'"]),
+        (lambda: Bars(BY_SPLIT, "split", "acc", lo="lo"), ["Bars", "hi=None", "both or neither"]),
+        (lambda: Rule(0.5, hi=1), ["Rule", "lo=None", "both or neither"]),
+        (lambda: Line(SEEDS, "acc", "run"), ["Line.y", "numbers", "'run'", "'s0'"]),
+        (lambda: Map(LATENTS, "pc1", "pc2", "tsk"), ["Map.by", "'tsk'", "'task'"]),
+        (
+            lambda: HeatMap(pd.concat([GRID, GRID]), "head", "layer", "effect"),
+            ["one row per cell", "head 'b' and layer '1'"],
+        ),
+        (lambda: HeatMap(GRID.assign(head=None), "head", "layer", "effect"), ["HeatMap", "'head'"]),
+        (lambda: one(), ["'title'", "no marks"]),
+        (lambda: one(HeatMap(GRID, "head", "layer", "effect"), Rule(1)), ["HeatMap, Rule", "only by itself"]),
+        (lambda: one(*[Map(LATENTS, "pc1", "pc2", "loss")] * 2), ["Map, Map", "one colour bar"]),
+        (lambda: Drawing("my claim", []), ["'my claim'", "no panels"]),
+        (lambda: Drawing("c", [Panel("", "", "", [Rule(1)])], columns=0), ["columns is 0", "1 and more"]),
+        (lambda: one(Rule(1)).matplotlib("pgae"), ["width", "'pgae'", "Did you mean 'page'", "'column', 'page'"]),
+        (lambda: save(one(Rule(1)), "unused", "f", width="slide"), ["'slide'", "'column', 'page'"]),
+        (lambda: save(one(Rule(1)), "unused", "f", sidecar={"claim": "other"}), ["sidecar", "claim"]),
+    ],
+)
+def test_errors_say_what_was_got_and_what_is_allowed(make, parts: list[str]) -> None:
+    with pytest.raises(ValueError) as error:
+        make()
+    assert all(part in str(error.value) for part in parts), str(error.value)
+    assert not Path("unused").exists()
