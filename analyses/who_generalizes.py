@@ -5,16 +5,21 @@ from pathlib import Path
 import pandas as pd
 
 from compolens import tables
-from compolens.figures import Bars, Drawing, Panel, Points, Rule, color_of
+from compolens.figures import Band, Drawing, Panel, Points, Rule, color_of
 from compolens.verdict import SEEDS, group, score
 
 needs = ("generalization",)
 SPLITS = ("test", "ood")
 
 
+def short(architecture: str) -> str:
+    """What an architecture is called under an axis."""
+    return architecture.removesuffix("Transformer")
+
+
 def analyze(models: list[Path], *, references: bool = True) -> Drawing:
     """Score on training compositions (test) and held-out ones (ood), a panel per setting: every seed a point; from 5 seeds on
-    a bar for the mean with its 95 % interval over seeds and compositions; references as lines.
+    a box for the 95 % interval of their mean, over seeds and compositions; references as lines.
 
     references: draw the learners that are no networks.
     """
@@ -25,21 +30,21 @@ def analyze(models: list[Path], *, references: bool = True) -> Drawing:
         here = [g for g in groups if g.setting == setting]
         marks: list = []
         for g in here:
-            rows = [(split, score_of(f, split), f.name) for split in SPLITS for f in g.folders]
-            data = pd.DataFrame(rows, columns=["split", "score", "model"])
-            color = color_of(g.architecture)
+            name, color = short(g.architecture), color_of(g.architecture)
             if len(g.folders) >= SEEDS:
                 means = [score(g, split) for split in SPLITS]
-                columns = {"mean": [e.value for e in means], "lo": [e.lo for e in means], "hi": [e.hi for e in means]}
-                bars = pd.DataFrame({"split": SPLITS, **columns})
-                marks.append(Bars(bars, "split", "mean", label=g.architecture, color=color, lo="lo", hi="hi"))
-            marks.append(Points(data, "split", "score", label=g.architecture, color=color, hover="model"))
+                columns = {"lo": [e.lo for e in means], "hi": [e.hi for e in means]}
+                box = pd.DataFrame({"who": [f"{name} {split}" for split in SPLITS], **columns})
+                marks.append(Band(box, "who", "lo", "hi", color=color))
+            rows = [(f"{name} {split}", score_of(f, split), f.name) for split in SPLITS for f in g.folders]
+            data = pd.DataFrame(rows, columns=["who", "score", "model"])
+            marks.append(Points(data, "who", "score", label=g.architecture, color=color, hover="model"))
         if references:
             marks += [Rule(value, label=name) for name, value in reference_scores(here[0].folders[0]).items()]
-        panels.append(Panel(setting, "", "R²", tuple(marks)))
+        panels.append(Panel(setting, "", tables.settings(here[0].folders[0])["score_name"], tuple(marks)))
     caption = (
         "Pooled score on fresh episodes of training compositions (test) and on held-out compositions (ood). Points "
-        "are seeds, bars their mean with a 95 % interval over seeds and compositions (from 5 seeds on). "
+        "are seeds, boxes the 95 % interval of their mean over seeds and compositions (from 5 seeds on). "
         "Lines: learners without training on the same ood episodes; true code is the ceiling."
     )
     return Drawing("Who answers held-out compositions?", tuple(panels), caption)

@@ -5,7 +5,7 @@ R: narrow inputs (4 -> 4), where the effect reverses.
 Seed s draws teacher, module numbering, initial weights and data anew; architectures are paired on all of them.
 """
 
-from compolens import BottleneckMLP, Hyperteacher, HypernetworkTransformer, Run, SoftmaxTransformer, UnstructuredTeacher
+from compolens import BottleneckMLP, HypernetworkTransformer, Hyperteacher, Run, SoftmaxTransformer, UnstructuredTeacher
 
 along_the_way = (250, 500, 1000, 2000, 3000, 4500)
 runs: dict[str, Run] = {}

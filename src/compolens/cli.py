@@ -330,8 +330,13 @@ def probe_one(
     file: str, folder: str, arguments: dict[str, Any], steps: str, device: str, classes: tuple[str, ...], *, report: Callable
 ) -> str:
     """One probe on one model, in whatever process this is."""
+    import torch
+
     from compolens import recipes
 
+    torch.set_num_threads(
+        1
+    )  # side by side, more threads than cores slow each other down; and one gives the same digits anywhere
     report(0, 1, "measuring")
     path = recipes.run_probe(
         Path(file), Path(folder), arguments, steps=steps, device=device, classes=_outside(classes),

@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformer_lens import ActivationCache, HookedRootModule
+from transformer_lens import ActivationCache, FactoredMatrix, HookedRootModule
 from transformer_lens.hook_points import HookPoint
 
 from compolens.configs import ConfigError, nearest
 
-__all__ = ["Cache", "HookPoint", "HookedModel", "LayerNorm", "NamesFilter"]
+__all__ = ["Cache", "FactoredMatrix", "HookPoint", "HookedModel", "LayerNorm", "NamesFilter"]
 
 NamesFilter = str | list[str] | Callable[[str], bool] | None
 
@@ -62,7 +62,7 @@ class HookedModel(HookedRootModule):
         if names is None:
             return
         if callable(names):
-            if not any(names(name) for name in self.hook_dict):
+            if not any(names(name) for name in self.hook_dict if self._fires(name)):
                 raise ConfigError("the filter matches none of the model's hook points; list(model.hook_dict) names them")
             return
         for name in [names] if isinstance(names, str) else names:

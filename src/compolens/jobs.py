@@ -94,7 +94,7 @@ def _in_processes(jobs: list[Job], workers: int, outcome: Outcome, display: Disp
 
     context = multiprocessing.get_context("spawn")
     waiting, events = context.Queue(), context.Queue()
-    for job in jobs:
+    for job in [*jobs, *[None] * workers]:
         waiting.put(job)
     environment = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     before = {name: os.environ.get(name) for name in environment}
@@ -157,11 +157,15 @@ def _collect(jobs: list[Job], processes: list[Any], events: Any, outcome: Outcom
 
 def _worker(waiting: Any, events: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent passes on one SIGTERM
-    pid = os.getpid()
+    pid, parent = os.getpid(), os.getppid()
     while True:
         try:
-            job = waiting.get(timeout=0.2)
+            job = waiting.get(timeout=1.0)
         except queue.Empty:
+            if os.getppid() != parent:  # killed: nobody will send more, nor listen
+                return
+            continue
+        if job is None:
             return
         events.put((pid, job.name, "progress", (0, 1, "starting")))
         kind, value = _attempt(job, lambda *state, name=job.name: events.put((pid, name, "progress", state)))

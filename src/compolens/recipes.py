@@ -13,6 +13,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -147,6 +148,7 @@ def run_analysis(path: Path, models: list[Path], arguments: dict[str, Any], out:
         "dropped": dropped,
         "arguments": {k: v for k, v in arguments.items() if v is not None},
         "version": compolens.__version__,
+        "versions": {name: metadata.version(name) for name in ("numpy", "pandas", "matplotlib", "plotly")},
         "command": " ".join(["compolens", "analyze", path.stem, *(str(m) for m in used)]),
     }
     return figures.save(drawing, out, path.stem, width, sidecar)

@@ -39,6 +39,7 @@ def write(folders: Sequence[Path], path: Path, classes: tuple[type, ...] = ()) -
         warnings.simplefilter("always", tables.StaleTable)
         judged = verdict.sentences(measured)
         figures, left_out = _figures(measured)
+        shown = _tables(measured)
     notes = sorted({str(w.message) for w in caught if issubclass(w.category, tables.StaleTable)})
     notes += [f"{f.name}: not finished, left out" for f in folders if f not in finished]
     notes += [f"{f.name}: no table generalization, left out" for f in finished if f not in measured]
@@ -49,7 +50,7 @@ def write(folders: Sequence[Path], path: Path, classes: tuple[type, ...] = ()) -
         figures=figures,
         left_out=left_out,
         attention=_attention(measured, classes),
-        tables=_tables(measured),
+        tables=shown,
         notes=notes,
         command=" ".join(["compolens", "report", *(str(f) for f in folders), "-o", str(path)]),
         version=compolens.__version__,

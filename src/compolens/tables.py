@@ -104,7 +104,8 @@ def settings(folder: str | Path) -> dict[str, Any]:
             f"{part}.{k}": json.dumps(v) if isinstance(v, list | dict) else v for k, v in run[part].items() if k != "class"
         }
     row |= {k: v for k, v in run.items() if not isinstance(v, dict | list) and k != "class"}
-    return row
+    scores = Path(folder) / "scores.json"
+    return row | {"score_name": read_json(scores)["score"] if scores.exists() else "score"}
 
 
 def gather(folders: str | Path | Iterable[str | Path], table: str) -> pd.DataFrame:

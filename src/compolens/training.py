@@ -68,7 +68,7 @@ class AdamW:
         decayed: list[nn.Parameter] = []
         free: list[nn.Parameter] = []
         for name, parameter in model.named_parameters():
-            is_matrix = parameter.ndim >= 2 and not name.split(".")[-1].startswith("b")
+            is_matrix = parameter.ndim >= 2 and not name.split(".")[-1].startswith(("b_", "bias"))
             (decayed if is_matrix else free).append(parameter)
         groups = [{"params": decayed, "weight_decay": self.weight_decay}, {"params": free, "weight_decay": 0.0}]
         return torch.optim.AdamW([g for g in groups if g["params"]], lr=self.lr, betas=self.betas, fused=True)
@@ -202,6 +202,7 @@ def train(
     folder = Path(folder)
     with checkpoints.locked(folder), _one_thread(device), _signals() as stop:
         check_folder(run, folder)
+        _sweep(folder)
         if (folder / "scores.json").exists():
             return checkpoints.read_json(folder / "scores.json")
         if not (folder / "config.json").exists():
@@ -219,6 +220,14 @@ def train(
         if stop:  # it came too late to stop this run, not too late to stop what the caller does next
             raise Interrupted(stop[0], loop.step, folder)
         return scores
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what a killed process left behind: half-written files, and the checkpoint of a run that had finished."""
+    for torn in (*folder.glob(".*.tmp"), *folder.glob("steps/.*.tmp")):
+        torn.unlink()
+    if (folder / "scores.json").exists():
+        (folder / RESUME).unlink(missing_ok=True)
 
 
 def check_folder(run: Run, folder: Path) -> None:
@@ -271,10 +280,11 @@ class _Training:
         loss = task.loss(self.model(episodes.tokens), episodes.targets)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), run.optimizer.clip)
+        norm = nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
         value = float(loss.detach())
         if not math.isfinite(value) or not math.isfinite(float(norm)):
-            self._diverged(value)
+            self._diverged(value)  # before clipping, which would spread one bad gradient to all
+        nn.utils.clip_grads_with_norm_(self.model.parameters(), run.optimizer.clip, norm)
         self.optimizer.step()
         self.step += 1
         self.losses = [self.losses[0] + value, self.losses[1] + 1]

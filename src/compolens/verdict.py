@@ -106,7 +106,12 @@ def readout(group: Group, layer_role: tuple[float, str], fit: str, split: str, c
     layer, role = layer_role
     where = {"metric": "r2", "dimension": "mean", "layer": layer, "role": role, "fit": fit, "split": split, "control": control}
     values = [_rows(folder, "latent_code", **where)["value"].iloc[0] for folder in group.folders]
-    return Evidence("latent_code", {k: str(v) for k, v in where.items()}, group.names, float(pd.Series(values).mean()))
+    return Evidence(
+        "latent_code",
+        {k: f"{v:g}" if isinstance(v, float) else str(v) for k, v in where.items()},
+        group.names,
+        float(pd.Series(values).mean()),
+    )
 
 
 def _rows(folder: Path, table: str, **where: object) -> pd.DataFrame:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from compolens.configs import ConfigError, require_positive
-from compolens.hooks import HookedModel, HookPoint, LayerNorm
+from compolens.hooks import FactoredMatrix, HookedModel, HookPoint, LayerNorm
 from compolens.models.base import split_positions, truncated_lecun_
 
 
@@ -161,6 +161,8 @@ class Embed(nn.Module):
         self.b_E = nn.Parameter(torch.zeros(d_model))
 
     def forward(self, tokens: Tensor) -> Tensor:
+        if tokens.ndim != 3 or tokens.shape[-1] != self.W_E.shape[0]:
+            raise ConfigError(f"tokens must be (batch, seq, {self.W_E.shape[0]}), got {tuple(tokens.shape)}")
         return tokens @ self.W_E + self.b_E
 
 
@@ -231,6 +233,8 @@ class Transformer(HookedModel):
 
     def forward(self, tokens: Tensor, stop_at_layer: int | None = None) -> Tensor:
         """With `stop_at_layer`, the residual stream entering that layer (negative counts from the end)."""
+        if self.cfg.n_ctx is not None and tokens.shape[1] > self.cfg.n_ctx:
+            raise ConfigError(f"this model was built for at most {self.cfg.n_ctx} tokens, got {tokens.shape[1]}")
         resid = self.run_blocks(self.hook_embed(self.embed(tokens)), stop_at_layer)
         return resid if stop_at_layer is not None else self.unembed(self.ln_final(resid))
 
@@ -270,6 +274,16 @@ class Transformer(HookedModel):
         return self._stacked("W_O")
 
     @property
+    def QK(self) -> FactoredMatrix:
+        """(layer, head, d_model, d_model): W_Q W_K^T, factored."""
+        return FactoredMatrix(self.W_Q, self.W_K.transpose(-2, -1))
+
+    @property
+    def OV(self) -> FactoredMatrix:
+        """(layer, head, d_model, d_model): W_V W_O, factored."""
+        return FactoredMatrix(self.W_V, self.W_O)
+
+    @property
     def W_E(self) -> Tensor:
         """(d_in, d_model)"""
         return self.embed.W_E
@@ -293,8 +307,9 @@ class Transformer(HookedModel):
         return total + blocks[layer].attn.b_O if mlp_input else total
 
     def tokens_to_residual_directions(self, outputs: int | Tensor) -> Tensor:
-        """The unembedding direction of output coordinates: a "token" here is a coordinate of the answer."""
-        return self.W_U.T[outputs]
+        """(..., d_model) directions of the normalised stream that write output coordinates: a "token" here is a coordinate of
+        the answer. The final norm's gain is part of them, since TransformerLens' helpers divide by the scale alone."""
+        return (self.ln_final.w[:, None] * self.W_U).T[outputs]
 
     def to_single_token(self, output: int) -> int:
         """Output coordinates are their own names."""

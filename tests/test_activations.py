@@ -1,0 +1,181 @@
+"""Recording and intervening: what a hook point saw, nothing else, and edits that reach the answer and nothing else."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from compolens.activations import at_role, draw, export, intervene, record, residual_sites
+from compolens.configs import ConfigError
+from compolens.tasks import SPLITS
+from compolens.zoo import load
+
+SITES = ["blocks.0.hook_resid_pre", "blocks.1.attn.hook_pattern", "blocks.1.hook_resid_post", "ln_final.hook_normalized"]
+
+
+@pytest.fixture(params=["softmax", "hypernetwork"])
+def trained(request, tiny_models):
+    return load(tiny_models[request.param])
+
+
+@pytest.fixture
+def episodes(tiny_task):
+    (batch,) = draw(tiny_task, "ood", 12, seed=0)
+    return batch
+
+
+def rows(episodes):
+    return {tuple(row) for row in episodes.inputs.flatten(1).tolist()}
+
+
+# ---- record ----------------------------------------------------------------------------------------------------------
+def test_record_gives_what_run_with_cache_gives(trained):
+    batches = list(draw(trained.task, "test", 10, seed=1, batch=4))
+    recorded = list(record(trained.model, batches, SITES))
+    assert [len(r.prediction) for r in recorded] == [4, 4, 2]
+    for batch, result in zip(batches, recorded, strict=True):
+        prediction, cache = trained.model.run_with_cache(batch.tokens, names_filter=SITES)
+        assert list(result.sites) == SITES and result.episodes is batch
+        assert torch.equal(result.prediction, prediction)
+        assert all(torch.equal(result.sites[site], cache[site]) for site in SITES)
+
+
+def test_what_is_recorded_carries_no_gradient_and_the_caller_keeps_its_own(trained, episodes):
+    for result in record(trained.model, [episodes], SITES):
+        assert torch.is_grad_enabled()
+        assert not result.prediction.requires_grad and not any(a.requires_grad for a in result.sites.values())
+    assert trained.model(episodes.tokens).requires_grad
+
+
+def test_record_takes_batches_one_at_a_time(trained, episodes):
+    taken = []
+
+    def batches():
+        for k in range(3):
+            taken.append(k)
+            yield episodes
+
+    stream = record(trained.model, batches(), SITES[:1])
+    assert taken == []
+    next(stream)
+    assert taken == [0]
+
+
+def test_record_leaves_no_hook_behind(trained, episodes):
+    list(record(trained.model, [episodes], SITES))
+    assert not any(point.fwd_hooks for point in trained.model.hook_dict.values())
+
+
+def test_a_misspelt_site_is_refused(trained, episodes):
+    with pytest.raises(ConfigError, match=r"did you mean 'blocks\.\d\.hook_resid_p"):
+        next(record(trained.model, [episodes], ["blocks.0.hook_resid_pr"]))
+    with pytest.raises(ConfigError, match="no hook point"):
+        intervene(trained.model, episodes, {"blocks.9.hook_resid_pre": torch.zeros_like})
+
+
+# ---- intervene -------------------------------------------------------------------------------------------------------
+def test_intervening_equals_a_hook_written_by_hand(trained, episodes):
+    edits = {"blocks.0.hook_resid_post": lambda a: a.flip(0), "blocks.1.attn.hook_pattern": lambda a: a * 0.5}
+    by_hand = [(site, lambda a, hook, edit=edit: edit(a)) for site, edit in edits.items()]
+    expected = trained.model.run_with_hooks(episodes.tokens, fwd_hooks=by_hand)
+    result = intervene(trained.model, episodes, edits)
+    assert torch.equal(result, expected) and not torch.equal(result, trained.model(episodes.tokens))
+
+
+def test_an_edit_that_changes_nothing_changes_nothing(trained, episodes):
+    result = intervene(trained.model, episodes, dict.fromkeys(SITES[:3], lambda a: a))  # a hooked norm rounds differently
+    assert torch.equal(result, trained.model(episodes.tokens)) and not result.requires_grad
+
+
+def test_an_edit_in_place_reaches_the_answer_but_not_its_neighbours(trained, episodes):
+    def zero(activation):
+        activation[:] = 0
+        return activation
+
+    seen = {}
+    watch = [(site, lambda a, hook: seen.setdefault(hook.name, a)) for site in ("hook_embed", "blocks.0.hook_resid_pre")]
+    with trained.model.hooks(fwd_hooks=watch):
+        in_place = intervene(trained.model, episodes, {"blocks.0.hook_resid_pre": zero})
+    replaced = intervene(trained.model, episodes, {"blocks.0.hook_resid_pre": torch.zeros_like})
+    assert torch.equal(in_place, replaced) and not torch.equal(in_place, trained.model(episodes.tokens))
+    _, cache = trained.model.run_with_cache(episodes.tokens)
+    for site, activation in seen.items():  # these share storage with what was edited
+        assert torch.equal(activation, cache[site])
+
+
+def test_intervening_leaves_no_hook_behind_even_when_an_edit_fails(trained, episodes):
+    with pytest.raises(ZeroDivisionError):
+        intervene(trained.model, episodes, {SITES[0]: lambda a: 1 / 0})
+    assert not any(point.fwd_hooks for point in trained.model.hook_dict.values())
+
+
+# ---- token roles -----------------------------------------------------------------------------------------------------
+def test_roles_read_the_first_answer_the_mean_context_or_everything(trained):
+    length = 1 + max(trained.model.roles["readout"])
+    activation = torch.rand(3, length, 2, 5)
+    context, first = trained.model.roles["context"], trained.model.roles["readout"][0]
+    assert torch.equal(at_role(activation, trained.model, "readout"), activation[:, first].reshape(3, 10))
+    mean = sum(activation[:, p] for p in context) / len(context)
+    torch.testing.assert_close(at_role(activation, trained.model, "context"), mean.reshape(3, 10))
+    assert torch.equal(at_role(activation, trained.model, "all"), activation.reshape(3, -1))
+    with pytest.raises(ConfigError, match="no token role 'readuot'; did you mean 'readout'?"):
+        at_role(activation, trained.model, "readuot")
+
+
+def test_residual_sites_join_up_from_embedding_to_final_norm(trained, episodes):
+    sites = residual_sites(trained.model)
+    assert list(sites) == [0, 1, 2] and trained.model.cfg.n_layers == 2
+    _, cache = trained.model.run_with_cache(episodes.tokens)
+    assert torch.equal(cache[sites[0]], cache["hook_embed"])
+    for layer in (0, 1):
+        added = cache[f"blocks.{layer}.hook_attn_out"] + cache[f"blocks.{layer}.hook_mlp_out"]
+        torch.testing.assert_close(cache[sites[layer + 1]], cache[sites[layer]] + added)
+
+
+# ---- draw ------------------------------------------------------------------------------------------------------------
+def test_drawing_is_a_function_of_seed_and_split(tiny_task):
+    once, again = (list(draw(tiny_task, "test", 20, seed=7, batch=8)) for _ in range(2))
+    assert [len(b.tokens) for b in once] == [8, 8, 4]
+    assert all(torch.equal(a.tokens, b.tokens) for a, b in zip(once, again, strict=True))
+    drawn = [set().union(*map(rows, draw(tiny_task, split, 20, seed, batch=8))) for seed in (7, 8, "7/fit") for split in SPLITS]
+    assert len(set().union(*drawn)) == sum(map(len, drawn)) == 9 * 20
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_measuring_never_shows_what_training_drew_from_the_same_seed(tiny_task, split):
+    for seed in (0, 3):
+        measured = set().union(*map(rows, draw(tiny_task, split, 24, seed, batch=8)))
+        for drawn_by in (seed, f"final/{seed}"):
+            trained_on = [tiny_task.sample(8, split, tiny_task.rng(drawn_by, split, step)) for step in range(6)]
+            assert not measured & set().union(*map(rows, trained_on))
+
+
+def test_drawing_can_be_confined_to_compositions(tiny_task):
+    chosen = tiny_task.compositions("ood")[1:]
+    (batch,) = draw(tiny_task, "ood", 30, seed=0, compositions=chosen)
+    assert set(batch.composition.tolist()) == set(chosen)
+
+
+@pytest.mark.parametrize("n", [0, -2])
+def test_drawing_no_episodes_is_refused(tiny_task, n):
+    with pytest.raises(ConfigError, match=f"need at least one episode, got {n}"):
+        list(draw(tiny_task, "test", n, seed=0))
+
+
+# ---- export ----------------------------------------------------------------------------------------------------------
+def test_an_export_reads_back_as_what_was_recorded(trained, tmp_path):
+    batches = list(draw(trained.task, "ood", 11, seed=2, batch=4))
+    folder = export(trained.model, iter(batches), SITES, tmp_path / "a" / "b", 11)
+    arrays = {path.stem: np.load(path, mmap_mode="r") for path in folder.glob("*.npy")}
+    recorded = list(record(trained.model, batches, SITES))
+    expected = {site: torch.cat([r.sites[site] for r in recorded]) for site in SITES}
+    expected["prediction"] = torch.cat([r.prediction for r in recorded])
+    expected |= {name: torch.cat([getattr(b, name) for b in batches]) for name in ("tokens", "targets", "composition")}
+    expected["codes.modules"] = torch.cat([b.codes["modules"] for b in batches])
+    assert set(arrays) == set(expected)
+    for name, tensor in expected.items():
+        np.testing.assert_array_equal(arrays[name], tensor.numpy())
+        assert arrays[name].dtype == tensor.numpy().dtype
+    names = [trained.task.composition_name(c) for c in arrays["composition"].tolist()]
+    assert json.dumps(names) and set(names) <= {"0+3", "1+4", "2+5"}

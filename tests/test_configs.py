@@ -1,0 +1,178 @@
+"""Descriptions: JSON and back for everything that is a value, and a refusal, in one line, of everything else."""
+
+import json
+import sys
+from dataclasses import dataclass
+
+import pytest
+
+from compolens import AdamW, BottleneckMLP, HypernetworkTransformer, Hyperteacher, Run, SoftmaxTransformer, UnstructuredTeacher
+from compolens.configs import ConfigError, construct, describe, frozen, nearest
+from compolens.models import ARCHITECTURES
+from compolens.tasks import FAMILIES
+
+CLASSES = [Run, AdamW, *ARCHITECTURES.values(), *FAMILIES.values()]
+RUN = Run(SoftmaxTransformer(), Hyperteacher())
+
+
+def described(**changes):
+    return json.loads(json.dumps(describe(RUN))) | changes
+
+
+def refusal(description, classes=CLASSES):
+    """The message, which is one line."""
+    with pytest.raises(ConfigError) as caught:
+        construct(description, classes)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+# ---- there and back --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "value",
+    [
+        RUN,
+        Run(HypernetworkTransformer(d_code=3), UnstructuredTeacher(), steps=0, keep=(0,), data_device="cuda:1"),
+        Run(BottleneckMLP(d_head=7), Hyperteacher(n_modules=3, support=((0, 1), (1, 2)), held_out=((0, 2),))),
+        AdamW(betas=(0.1, 0.2)),
+        Hyperteacher(support="random", fraction_held_out=0.5),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_value_survives_json(value):
+    again = construct(json.loads(json.dumps(describe(value))), CLASSES)
+    assert again == value and type(again) is type(value) and hash(again) == hash(value)
+
+
+def test_a_description_names_its_class_and_every_setting():
+    assert describe(AdamW()) == {
+        "class": "AdamW", "lr": 1e-3, "betas": [0.9, 0.98], "weight_decay": 0.01, "warmup": 500, "final": 0.02, "clip": 1.0,
+    }  # fmt: skip
+
+
+def test_settings_left_out_take_their_defaults():
+    assert construct({"class": "SoftmaxTransformer", "d_model": 32}, CLASSES) == SoftmaxTransformer(d_model=32)
+
+
+def test_lists_become_tuples_all_the_way_down():
+    assert frozen([1, [2, [3]], (4,)]) == (1, (2, (3,)), (4,))
+
+
+@pytest.mark.parametrize("value", [object(), {1, 2}, 1j, SoftmaxTransformer])
+def test_what_json_cannot_hold_is_not_described(value):
+    with pytest.raises(ConfigError, match="cannot describe"):
+        describe(value)
+
+
+# ---- refusals --------------------------------------------------------------------------------------------------------
+def test_an_unknown_class_is_refused_with_the_nearest_and_with_the_way_out():
+    message = refusal(described(architecture={"class": "SoftmaxTransfomer"}))
+    assert "unknown class 'SoftmaxTransfomer'" in message and "did you mean 'SoftmaxTransformer'" in message
+    assert "classes=[MyClass]" in message and "--with" in message
+
+
+@pytest.mark.parametrize("name", [None, 3, "", "object", "ABC", "Architecture", ["Run"], {"class": "Run"}], ids=repr)
+def test_a_class_must_be_one_of_those_handed_over(name):
+    assert "unknown class" in refusal({"class": name})
+
+
+def test_a_dictionary_without_a_class_is_refused():
+    assert "unknown class None" in refusal(described(task={"d_x": 3}))
+
+
+def test_a_class_that_is_not_handed_over_is_unknown():
+    assert "unknown class 'Run'" in refusal(described(), classes=[SoftmaxTransformer])
+
+
+def test_an_unknown_setting_is_refused_with_the_nearest():
+    message = refusal({"class": "SoftmaxTransformer", "n_head": 4})
+    assert message == "SoftmaxTransformer has no setting 'n_head'; did you mean 'n_heads' or 'd_head'?"
+
+
+def test_an_unknown_setting_deep_inside_is_refused():
+    description = described()
+    description["task"]["n_module"] = 8
+    assert "Hyperteacher has no setting 'n_module'" in refusal(description)
+
+
+def test_a_missing_setting_is_refused():
+    assert "task" in refusal({"class": "Run", "architecture": {"class": "SoftmaxTransformer"}})
+
+
+@pytest.mark.parametrize("cls", ARCHITECTURES.values(), ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("setting", ["n_layers", "d_model", "n_heads"])
+@pytest.mark.parametrize("value", [0, -2, 1.5, True, "4"])
+def test_sizes_are_whole_numbers_of_at_least_1(cls, setting, value):
+    message = refusal({"class": cls.__name__, setting: value})
+    assert f"{setting} must be a whole number of at least 1, got {value!r}" in message
+
+
+@pytest.mark.parametrize("setting", ["d_head", "d_mlp"])
+@pytest.mark.parametrize("cls", ARCHITECTURES.values(), ids=lambda cls: cls.__name__)
+def test_optional_sizes_are_checked_as_well(cls, setting):
+    assert f"{setting} must be a whole number" in refusal({"class": cls.__name__, setting: 0})
+
+
+@pytest.mark.parametrize("cls", ARCHITECTURES.values(), ids=lambda cls: cls.__name__)
+def test_heads_divide_the_width_unless_their_size_is_given(cls):
+    message = refusal({"class": cls.__name__, "d_model": 64, "n_heads": 5})
+    assert "5 heads do not divide d_model=64" in message and "give d_head" in message
+    assert construct({"class": cls.__name__, "d_model": 64, "n_heads": 5, "d_head": 3}, CLASSES).d_head == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"steps": -1}, "steps must not be negative"),
+        ({"batch_size": 0}, "batch_size must be a whole number"),
+        ({"evaluations": 0}, "evaluations must be a whole number"),
+        ({"steps": 10, "keep": [3, 11]}, "keep names step 11, outside 0 to 10"),
+        ({"steps": "many"}, "Run"),
+        ({"optimizer": {"class": "AdamW", "lr": 0}}, "lr and clip must be positive"),
+        ({"optimizer": {"class": "AdamW", "warmup": -1}}, "must not be negative"),
+    ],
+    ids=str,
+)
+def test_a_run_that_makes_no_sense_is_refused(changes, message):
+    assert message in refusal(described(**changes))
+
+
+@pytest.mark.parametrize("part", ["architecture", "task", "optimizer"])
+@pytest.mark.parametrize("value", [None, 3, "SoftmaxTransformer", described()], ids=["None", "3", "a string", "a run"])
+def test_the_parts_of_a_run_are_what_they_should_be(part, value):
+    assert part in refusal(described(**{part: value}))
+
+
+# ---- nothing is executed ---------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Trap:
+    """Building it is noticed."""
+
+    built = 0
+    value: int = 0
+
+    def __post_init__(self):
+        type(self).built += 1
+
+
+def test_what_a_description_names_is_neither_imported_nor_built():
+    for name in ("this", "this:s", "compolens.configs.ConfigError", "os.system", "builtins.eval", "Trap", "test_configs.Trap"):
+        refusal({"class": name})
+    assert "this" not in sys.modules
+    assert Trap.built == 0
+    construct({"class": "Trap"}, [Trap])
+    assert Trap.built == 1
+
+
+def test_strings_that_look_like_code_stay_strings():
+    with pytest.raises(ConfigError, match=r"no support .__import__"):
+        construct({"class": "Hyperteacher", "support": "__import__('os').system('true')"}, CLASSES)
+
+
+# ---- hints -----------------------------------------------------------------------------------------------------------
+def test_a_hint_names_the_nearest_or_lists_what_is_allowed():
+    assert nearest("n_laeyrs", ["n_layers", "d_model"]) == "did you mean 'n_layers'?"
+    assert nearest("zzz", ["b", "a"]) == "allowed: a, b"
+    assert nearest("zzz", []) == "none is allowed here"
+    assert nearest("zzz", map(str, range(20))).endswith(", …")

@@ -1,0 +1,343 @@
+"""What every architecture and every task family promises, checked on all of them and on every pair."""
+
+import dataclasses
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from compolens.activations import intervene
+from compolens.configs import ConfigError, construct, describe
+from compolens.models import ARCHITECTURES, DoesNotApply
+from compolens.tasks import FAMILIES, SPLITS
+from compolens.training import AdamW, Run
+
+SMALL_MODEL = {"n_layers": 2, "d_model": 16, "n_heads": 2, "d_code": 6, "d_hidden": 6}
+SMALL_TASK = {"d_x": 4, "d_y": 2, "d_hidden": 6, "n_modules": 6, "n_context": 6, "n_queries": 3}
+FURTHER_MODELS = {"SoftmaxTransformer": [{"causal": True}, {"d_head": 5, "d_value": 3, "d_mlp": 7}]}
+REASONS = ("needs a task of (input, answer) pairs",)
+"""Why a pair of architecture and task may be left out; a pair that gives another reason fails."""
+
+
+def small(cls, sizes, **settings):
+    fields = {f.name for f in dataclasses.fields(cls)}
+    return cls(**{k: v for k, v in sizes.items() if k in fields} | settings)
+
+
+def all_models():
+    for name, cls in ARCHITECTURES.items():
+        for settings in [{}, *FURTHER_MODELS.get(name, [])]:
+            tag = "-".join([name, *(f"{k}={v}" for k, v in settings.items())])
+            yield pytest.param(small(cls, SMALL_MODEL, **settings), id=tag)
+
+
+@pytest.fixture(params=all_models())
+def architecture(request):
+    return request.param
+
+
+@pytest.fixture(params=[pytest.param(small(cls, SMALL_TASK), id=name) for name, cls in FAMILIES.items()])
+def task(request):
+    return request.param
+
+
+@pytest.fixture
+def model(architecture, task):
+    try:
+        return Run(architecture, task).build()
+    except DoesNotApply as error:
+        if not any(reason in str(error) for reason in REASONS):
+            raise
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def episodes(task):
+    return task.sample(16, "train", task.rng(0, "train"))
+
+
+def perfect(task, targets):
+    """The prediction that is right everywhere: the targets, or one-hot logits where those are classes."""
+    return targets if targets.is_floating_point() else 50.0 * torch.nn.functional.one_hot(targets, task.d_out)
+
+
+def tensors(episodes):
+    parts = {"tokens": episodes.tokens, "targets": episodes.targets, "inputs": episodes.inputs}
+    parts |= {"composition": episodes.composition}
+    parts |= {f"codes.{k}": v for k, v in episodes.codes.items()}
+    return parts | {f"nuisances.{k}": v for k, v in episodes.nuisances.items()}
+
+
+def assert_same(left, right):
+    left, right = tensors(left), tensors(right)
+    assert left.keys() == right.keys()
+    assert [k for k in left if not torch.equal(left[k], right[k])] == []
+
+
+def double(tensor):
+    return tensor.double() if tensor.is_floating_point() else tensor
+
+
+# ---- every pair ------------------------------------------------------------------------------------------------------
+def test_a_model_answers_at_every_position(model, task, episodes):
+    prediction = model(episodes.tokens)
+    assert prediction.shape == (16, task.seq, task.d_out)
+    assert prediction.isfinite().all()
+
+
+def test_every_parameter_gets_a_finite_gradient_that_is_not_zero(model, task, episodes):
+    model.double()
+    loss = task.loss(model(double(episodes.tokens)), double(episodes.targets))
+    assert loss.shape == ()
+    loss.backward()
+    gradients = {name: p.grad for name, p in model.named_parameters()}
+    assert all(g is not None and g.isfinite().all() for g in gradients.values())
+    # a softmax ignores what is added to all scores of a query, hence the key's bias (proved in test_identities.py)
+    silent = {name for name, g in gradients.items() if g.abs().max() < 1e-12}
+    assert {name for name in silent if not name.endswith("attn.b_K")} == set()
+
+
+def test_answers_depend_on_no_other_episode_of_the_batch(model, task, episodes):
+    prediction = model(episodes.tokens)
+    torch.testing.assert_close(model(episodes.tokens[:3]), prediction[:3], rtol=1e-4, atol=1e-5)
+
+
+def test_attention_code_is_the_pattern_laid_out_batch_query_key_head(model, episodes):
+    patterns = [name for name in model.hook_dict if name.endswith("attn.hook_pattern")]
+    codes = [name for name in model.hook_dict if name.endswith("attn.hook_code")]
+    assert [name.replace("hook_pattern", "hook_code") for name in patterns] == codes
+    _, cache = model.run_with_cache(episodes.tokens)
+    for pattern, code in zip(patterns, codes, strict=True):
+        length = cache[pattern.replace("attn.hook_pattern", "hook_resid_pre")].shape[1]
+        assert cache[code].shape == (16, length, length, model.cfg.n_heads)
+        assert torch.equal(cache[code], cache[pattern].permute(0, 2, 3, 1))
+
+
+def test_attention_code_holds_the_weights_that_multiply_the_values(model, episodes):
+    _, cache = model.run_with_cache(episodes.tokens)
+    for site in [name for name in model.hook_dict if name.endswith("attn.hook_code")]:
+        layer = site.removesuffix("hook_code")
+        mixed = torch.einsum("bqkh,bkhe->bqhe", cache[site], cache[layer + "hook_v"])
+        torch.testing.assert_close(cache[layer + "hook_z"], mixed, rtol=1e-4, atol=1e-5)
+
+
+def test_a_task_code_is_laid_out_batch_1_code(model, episodes):
+    if "hook_code" not in model.hook_dict:
+        pytest.skip("this architecture has no explicit task code")
+    _, cache = model.run_with_cache(episodes.tokens, names_filter="hook_code")
+    assert cache["hook_code"].shape[:2] == (16, 1)
+
+
+def test_zeroing_any_code_changes_the_answers(model, task, episodes):
+    sites = [name for name in model.hook_dict if name.split(".")[-1] == "hook_code"]
+    assert sites, "every architecture has a code to look at and to edit"
+    before = model(episodes.tokens)[:, list(task.answers)]
+    for site in sites:
+        after = intervene(model, episodes, {site: torch.zeros_like})[:, list(task.answers)]
+        changed = (before - after).abs().amax(dim=(1, 2)) > 1e-6
+        assert changed.float().mean() > 0.7, site  # a small executor may be silent (relu) on an episode's every query
+
+
+def test_roles_name_positions_of_the_models_own_sequence(model, episodes):
+    _, cache = model.run_with_cache(episodes.tokens, names_filter="blocks.0.hook_resid_pre")
+    length = cache["blocks.0.hook_resid_pre"].shape[1]
+    assert {"context", "readout"} <= set(model.roles)
+    for positions in model.roles.values():
+        assert positions and all(0 <= p < length for p in positions) and len(set(positions)) == len(positions)
+    assert not set(model.roles["context"]) & set(model.roles["readout"])
+
+
+def test_a_model_obeys_the_tasks_mask(model, task, episodes):
+    if task.mask is None or not episodes.tokens.is_floating_point():
+        pytest.skip("nothing is masked")
+    before, position = model(episodes.tokens), task.answers[-1]
+    tokens = episodes.tokens.clone()
+    tokens[:, position] += 1
+    after = model(tokens)
+    blind = [p for p in range(task.seq) if not task.mask[p, position]]
+    assert blind
+    assert torch.equal(before[:, blind], after[:, blind])
+    assert not torch.equal(before[:, position], after[:, position])
+
+
+def test_equal_runs_build_equal_weights_and_other_seeds_do_not(architecture, task, model):
+    again, other = Run(architecture, task).build(), Run(architecture, task, init_seed=1).build()
+    weights = model.state_dict()
+    assert all(torch.equal(weights[name], value) for name, value in again.state_dict().items())
+    assert any(not torch.equal(weights[name], value) for name, value in other.state_dict().items())
+
+
+def test_building_and_answering_leave_global_random_state_alone(architecture, task, model, episodes):
+    before = (torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist())  # noqa: NPY002
+    Run(architecture, task, init_seed=3).build()(episodes.tokens)
+    task.sample(2, "ood", task.rng(0, "ood"))
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before[1:]  # noqa: NPY002
+
+
+def test_weights_do_not_depend_on_what_was_drawn_before(architecture, task, model):
+    torch.rand(7)
+    again = Run(architecture, task).build().state_dict()
+    assert all(torch.equal(value, again[name]) for name, value in model.state_dict().items())
+
+
+def test_a_run_survives_json(architecture, task):
+    run = Run(architecture, task, steps=7, keep=(2, 5), optimizer=AdamW(lr=0.1, betas=(0.5, 0.6)))
+    classes = [Run, AdamW, type(architecture), type(task)]
+    again = construct(json.loads(json.dumps(describe(run))), classes)
+    assert again == run and hash(again) == hash(run)
+    assert again.architecture == architecture and again.task == task
+
+
+# ---- every task family -----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("split", SPLITS)
+def test_episodes_have_the_shapes_the_family_announces(task, split):
+    episodes = task.sample(5, split, task.rng(0, split))
+    assert episodes.tokens.shape in {(5, task.seq, task.d_in), (5, task.seq)}
+    assert episodes.targets.shape[:2] == (5, task.seq)
+    assert episodes.composition.shape == (5,)
+    assert set(task.code_kinds) == set(episodes.codes)
+    assert set(task.code_kinds.values()) <= {"continuous", "categorical"}
+    assert all(len(part) == 5 for part in tensors(episodes).values())
+    assert task.answers and all(0 <= p < task.seq for p in task.answers)
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_episodes_are_a_function_of_seed_split_and_step(task, split):
+    def draw(seed, step, family=task):
+        return family.sample(8, split, family.rng(seed, split, step))
+
+    assert_same(draw(1, 2), draw(1, 2, dataclasses.replace(task)))
+    assert not torch.equal(draw(1, 2).inputs, draw(2, 2).inputs)
+    assert not torch.equal(draw(1, 2).inputs, draw(1, 3).inputs)
+
+
+def test_splits_share_no_randomness_even_with_equal_seeds(task):
+    drawn = {split: task.sample(64, split, task.rng(0, split)).inputs.flatten(1).tolist() for split in SPLITS}
+    seen = {split: {tuple(row) for row in rows} for split, rows in drawn.items()}
+    assert not (seen["train"] & seen["test"] or seen["train"] & seen["ood"] or seen["test"] & seen["ood"])
+
+
+def test_held_out_compositions_are_disjoint_from_those_trained_on(task):
+    train, test, ood = (task.compositions(split) for split in SPLITS)
+    assert train == test and train and ood and not set(train) & set(ood)
+    for split in SPLITS:
+        drawn = task.sample(300, split, task.rng(0, split)).composition.tolist()
+        assert set(drawn) == set(task.compositions(split))
+
+
+def test_names_of_compositions_are_distinct(task):
+    names = [task.composition_name(c) for split in ("train", "ood") for c in task.compositions(split)]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_episodes_can_be_confined_to_chosen_compositions(task, split):
+    chosen = task.compositions(split)[-1]
+    assert set(task.sample(20, split, task.rng(0, split), compositions=[chosen]).composition.tolist()) == {chosen}
+
+
+def test_a_composition_of_another_split_is_refused(task):
+    held_out, seen = task.compositions("ood")[0], task.compositions("train")[0]
+    for split, wrong in (("train", held_out), ("test", held_out), ("ood", seen)):
+        with pytest.raises(ConfigError, match=f"composition {wrong} is not in split '{split}'"):
+            task.sample(2, split, task.rng(0, split), compositions=[wrong])
+
+
+def test_an_unknown_split_is_refused_with_the_nearest(task):
+    with pytest.raises(ConfigError, match="did you mean 'train'"):
+        task.rng(0, "trian")
+    with pytest.raises(ConfigError, match="did you mean 'train'"):
+        task.sample(2, "trian", task.rng(0, "train"))
+    with pytest.raises(ConfigError, match="no split"):
+        task.compositions("validation")
+
+
+def test_no_episodes_are_refused(task):
+    with pytest.raises(ConfigError):
+        task.sample(0, "train", task.rng(0, "train"))
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_rendering_an_episodes_own_code_reproduces_it(task, split):
+    episodes = task.sample(16, split, task.rng(0, split))
+    if "render" in task.missing:
+        with pytest.raises(ConfigError, match="cannot render"):
+            task.render(episodes.codes, episodes.inputs)
+    else:
+        assert_same(task.render(episodes.codes, episodes.inputs), episodes)
+
+
+def test_rendering_under_other_codes_keeps_the_inputs_and_changes_the_answers(task, episodes):
+    if "render" in task.missing:
+        pytest.skip(task.missing["render"])
+    other = {name: code.roll(1, 0) for name, code in episodes.codes.items()}
+    rendered = task.render(other, episodes.inputs)
+    assert torch.equal(rendered.inputs, episodes.inputs)
+    assert torch.equal(rendered.composition, episodes.composition.roll(1))
+    moved = [i for i in range(16) if rendered.composition[i] != episodes.composition[i]]
+    changed = (rendered.targets != episodes.targets).flatten(1).any(1)
+    assert moved and changed[moved].all()
+
+
+def test_right_answers_score_1(task, episodes):
+    assert task.score(perfect(task, episodes.targets), episodes.targets) == pytest.approx(1, abs=1e-9)
+
+
+def test_the_score_pools_errors_and_weights(task, episodes):
+    prediction = task.sample(16, "test", task.rng(0, "test")).targets
+    prediction = prediction if prediction.is_floating_point() else perfect(task, prediction)
+    error, weight = task.errors(prediction, episodes.targets)
+    assert error.shape == weight.shape == (16,) and error.dtype == weight.dtype == torch.float64
+    assert task.score(prediction, episodes.targets) == pytest.approx(float(1 - error.sum() / weight.sum()))
+    one_by_one = [task.errors(prediction[i : i + 1], episodes.targets[i : i + 1]) for i in range(16)]
+    torch.testing.assert_close(torch.cat([e for e, _ in one_by_one]), error)
+    torch.testing.assert_close(torch.cat([w for _, w in one_by_one]), weight)
+
+
+def test_score_and_loss_read_the_answer_positions_alone(task, episodes):
+    prediction = perfect(task, episodes.targets).clone()
+    elsewhere = [p for p in range(task.seq) if p not in task.answers]
+    prediction[:, elsewhere] = 1e3
+    assert task.score(prediction, episodes.targets) == pytest.approx(1, abs=1e-9)
+    assert task.loss(prediction, episodes.targets) < 1e-6
+
+
+def test_each_tasks_mean_answer_scores_0(task):
+    """R²: the predictor that knows the mean answer of every task, and nothing of the inputs, is the zero of the scale."""
+    if task.score_name != "R²" or "render" in task.missing:
+        pytest.skip("another scale")
+    episodes = task.sample(1500, "test", task.rng(0, "test"))
+    fresh = (task.sample(1500, "test", task.rng(1, "test", k)).inputs for k in range(40))
+    mean = torch.stack([task.render(episodes.codes, x).targets.mean(1, keepdim=True) for x in fresh]).mean(0)
+    prediction = mean.expand_as(episodes.targets)
+    error, weight = task.errors(prediction, episodes.targets)
+    standard_error = float((error - weight).std() / weight.mean()) / 1500**0.5
+    assert standard_error < 0.05
+    assert abs(task.score(prediction, episodes.targets)) < 4 * standard_error + 1 / (40 * task.seq)
+
+
+def test_the_raw_statistic_is_read_off_what_the_model_sees(task, episodes):
+    statistic = task.raw_statistic(episodes)
+    assert statistic.shape[0] == 16 and statistic.ndim == 2 and statistic.dtype == torch.float64
+    blinded = episodes._replace(targets=episodes.targets * 0, codes={}, inputs=episodes.inputs * 0)
+    assert torch.equal(task.raw_statistic(blinded), statistic)
+
+
+def test_moving_episodes_moves_every_tensor(task, episodes):
+    assert {part.device.type for part in tensors(episodes.to("meta")).values()} == {"meta"}
+    assert_same(episodes.to("cpu"), episodes)
+
+
+def test_what_a_split_holds_out_is_json(task):
+    description = task.describe_split()
+    assert json.loads(json.dumps(description)) == description
+
+
+def test_families_and_architectures_are_values(task, architecture):
+    for value in (task, architecture):
+        assert dataclasses.replace(value) == value and hash(dataclasses.replace(value)) == hash(value)
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(value, dataclasses.fields(value)[0].name, 3)

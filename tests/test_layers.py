@@ -1,0 +1,254 @@
+"""Who may know whom, and what no file may do: read off the syntax trees of everything in the repository."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import compolens
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "compolens"
+
+FOUNDATION = {"configs", "checkpoints"}
+LIBRARY = FOUNDATION | {
+    "hooks", "tables", "figures", "verdict", "tasks", "models", "measures", "references",
+    "training", "activations", "adapters", "zoo", "jobs", "recipes", "report",
+}  # fmt: skip
+MAY_IMPORT = {
+    # floor 0: third-party only, but for the two files that describe and store
+    "configs": set(),
+    "checkpoints": {"configs"},
+    "hooks": {"configs"},
+    "tables": FOUNDATION,
+    "figures": FOUNDATION,
+    "verdict": FOUNDATION | {"tables"},
+    "jobs": FOUNDATION,
+    # floor 1: mutually unaware
+    "tasks": {"configs"},
+    "models": {"configs", "hooks"},
+    "measures": set(),
+    # floor 2
+    "training": FOUNDATION | {"tasks", "models", "hooks"},
+    "activations": FOUNDATION | {"tasks", "hooks"},
+    "references": {"configs", "tasks"},
+    "adapters": FOUNDATION | {"tasks", "models", "hooks", "activations", "training"},
+    # floor 3
+    "zoo": FOUNDATION | {"tasks", "models", "hooks", "training"},
+    # floor 4
+    "recipes": FOUNDATION | {"tables", "figures", "zoo"},
+    "report": LIBRARY - {"report"},
+    "cli": LIBRARY,
+    # outside
+    "probes": LIBRARY,
+    "analyses": {"figures", "tables", "verdict"},
+}
+"""Room -> the rooms it may import (itself always). A room that is not listed here has no place in the house yet."""
+
+
+def room_of(path):
+    if PACKAGE in path.parents:
+        return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    return path.relative_to(ROOT).parts[0]
+
+
+SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
+RECIPES = sorted(path for kind in ("probes", "analyses") for path in (ROOT / kind).glob("*.py"))
+TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in [*SOURCES, *RECIPES, PACKAGE / "__init__.py"]}
+EVERY_FILE = pytest.mark.parametrize("path", TREES, ids=lambda path: str(path.relative_to(ROOT)))
+EVERY_ROOM = pytest.mark.parametrize("path", [*SOURCES, *RECIPES], ids=lambda path: str(path.relative_to(ROOT)))
+
+
+def home(name):
+    """The room that a public name of the package lives in; "" for the package's own, such as __version__."""
+    if name in MAY_IMPORT:
+        return name
+    if name.startswith("_"):
+        return ""
+    defined = getattr(compolens, name)  # raises where nothing of that name exists
+    return defined.__module__.split(".")[1]
+
+
+def imported(tree):
+    """Dotted names of everything a file imports, wherever in the file: "torch.nn", "compolens.tasks.base", …"""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports name the package in full"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def dotted(node):
+    """ "a.b.c" for a chain of attributes on a name, else ""."""
+    if isinstance(node, ast.Attribute):
+        inner = dotted(node.value)
+        return f"{inner}.{node.attr}" if inner else ""
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def rooms_used(tree):
+    """Rooms of ours that a file imports, or reaches as an attribute of the package."""
+    names = [*imported(tree), *(dotted(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute))]
+    parts = (name.split(".") for name in names)
+    return {home(part[1]) for part in parts if part[0] == "compolens" and len(part) > 1} - {""}
+
+
+def third_party(tree):
+    return {name.split(".")[0] for name in imported(tree)}
+
+
+def calls(tree):
+    return [dotted(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+
+
+# ---- who may know whom -----------------------------------------------------------------------------------------------
+def test_every_room_has_its_place():
+    assert {room_of(path) for path in [*SOURCES, *RECIPES]} <= set(MAY_IMPORT)
+
+
+@EVERY_ROOM
+def test_a_room_knows_only_those_below(path):
+    room = room_of(path)
+    allowed = MAY_IMPORT[room] | ({room} if PACKAGE in path.parents else set())
+    assert rooms_used(TREES[path]) <= allowed
+
+
+def test_the_table_itself_has_no_cycle():
+    left = dict(MAY_IMPORT)
+    while left:
+        ready = {room for room, below in left.items() if not below & set(left)}
+        assert ready, f"these know each other: {sorted(left)}"
+        left = {room: below for room, below in left.items() if room not in ready}
+
+
+def test_names_are_traced_to_where_they_are_defined():
+    tree = ast.parse("from compolens import SoftmaxTransformer, tables, load, __version__\nimport compolens.tasks.base")
+    assert rooms_used(tree) == {"models", "tables", "zoo", "tasks"}
+    assert rooms_used(ast.parse("import compolens\nprint(compolens.Run, compolens.__file__)")) == {"training"}
+
+
+@EVERY_FILE
+def test_only_hooks_imports_transformer_lens(path):
+    assert path == PACKAGE / "hooks.py" or "transformer_lens" not in third_party(TREES[path])
+
+
+def test_hooks_does_import_transformer_lens():
+    assert "transformer_lens" in third_party(TREES[PACKAGE / "hooks.py"])
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_recipes_import_no_recipes(path):
+    assert not third_party(TREES[path]) & {"probes", "analyses", *(recipe.stem for recipe in RECIPES)}
+
+
+@pytest.mark.parametrize("path", [path for path in RECIPES if room_of(path) == "analyses"], ids=lambda path: path.stem)
+def test_analyses_import_no_torch(path):
+    assert not third_party(TREES[path]) & {"torch", "transformer_lens", "safetensors"}
+
+
+LIGHT = ("configs", "checkpoints", "tables", "figures", "verdict", "recipes", "cli")
+
+
+@pytest.mark.parametrize("module", ["compolens", *(f"compolens.{r}" for r in LIGHT if (PACKAGE / f"{r}.py").exists())])
+def test_importing_it_does_not_import_torch(module):
+    script = f"import sys, {module}; print(sorted({{'torch', 'transformer_lens', 'matplotlib', 'plotly'}} & set(sys.modules)))"
+    environment = {"PYTHONPATH": str(ROOT / "src")}
+    result = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_the_package_exports_what_it_names():
+    for name in compolens.__all__:
+        assert getattr(compolens, name) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'SoftmaxTransfomer'"):
+        compolens.SoftmaxTransfomer  # noqa: B018
+
+
+# ---- what no file may do ---------------------------------------------------------------------------------------------
+UNSAFE_MODULES = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
+UNSAFE_CALLS = {"eval", "exec", "compile", "__import__", "torch.load", "torch.save", "pd.read_pickle", "pandas.read_pickle"}
+
+
+@EVERY_FILE
+def test_nothing_is_unpickled_or_evaluated(path):
+    tree = TREES[path]
+    assert not third_party(tree) & UNSAFE_MODULES
+    assert not set(calls(tree)) & UNSAFE_CALLS
+    for node in ast.walk(tree):
+        if isinstance(node, ast.keyword) and node.arg in ("allow_pickle", "weights_only"):
+            assert isinstance(node.value, ast.Constant) and node.value.value is (node.arg == "weights_only")
+
+
+@EVERY_FILE
+def test_files_are_run_only_where_the_caller_named_them(path):
+    """`exec_module` runs a file; recipes.load_file, which gets a path from the caller, is the one place that does."""
+    places = [
+        function.name
+        for function in ast.walk(TREES[path])
+        if isinstance(function, ast.FunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Attribute) and node.attr == "exec_module"
+    ]
+    assert places == (["load_file"] if path == PACKAGE / "recipes.py" else [])
+
+
+GLOBAL_SEEDS = {
+    "torch.manual_seed", "torch.seed", "torch.random.manual_seed", "torch.cuda.manual_seed", "torch.cuda.manual_seed_all",
+    "torch.set_rng_state", "torch.use_deterministic_algorithms", "random.seed", "np.random.seed", "numpy.random.seed",
+}  # fmt: skip
+GENERATORS = {"default_rng", "Generator", "SeedSequence", "PCG64"}
+
+
+@EVERY_FILE
+def test_only_run_build_seeds_globally(path):
+    tree = TREES[path]
+    seeding = [
+        (owner.name, function.name)
+        for owner in ast.walk(tree)
+        if isinstance(owner, ast.ClassDef)
+        for function in owner.body
+        if isinstance(function, ast.FunctionDef)
+        for call in calls(function)
+        if call in GLOBAL_SEEDS
+    ]
+    total = sum(call in GLOBAL_SEEDS for call in calls(tree))
+    expected = [("Run", "build")] if path == PACKAGE / "training.py" else []
+    assert seeding == expected and total == len(expected)
+
+
+@EVERY_FILE
+def test_numpys_global_generator_is_never_used(path):
+    names = (dotted(node).split(".") for node in ast.walk(TREES[path]) if isinstance(node, ast.Attribute))
+    used = {name[2] for name in names if name[0] in ("np", "numpy") and name[1] == "random" and len(name) > 2}
+    assert used <= GENERATORS
+
+
+@EVERY_FILE
+def test_no_exception_is_caught_without_naming_it(path):
+    handlers = [node for node in ast.walk(TREES[path]) if isinstance(node, ast.ExceptHandler)]
+    assert all(handler.type is not None for handler in handlers)
+    silent = [h for h in handlers if dotted(h.type) in ("Exception", "BaseException") and isinstance(h.body[0], ast.Pass)]
+    assert not silent
+
+
+@EVERY_FILE
+def test_nothing_is_called_by_what_it_is_not(path):
+    assert path.stem not in ("utils", "util", "common", "helpers", "misc")
+
+
+@EVERY_FILE
+def test_every_file_opens_with_a_sentence(path):
+    docstring = ast.get_docstring(TREES[path])
+    assert docstring, "a module says what it is"
+    if path in RECIPES:
+        first = docstring.splitlines()[0]
+        assert first.endswith("?" if room_of(path) == "probes" else "."), "a probe asks, an analysis claims"
+
+
+@EVERY_FILE
+def test_state_is_not_shared_through_mutable_globals(path):
+    """`global` statements are how module-level state changes."""
+    assert not [node for node in ast.walk(TREES[path]) if isinstance(node, ast.Global)]

@@ -1,0 +1,38 @@
+"""Notebooks run from top to bottom, are committed with their outputs, and stay small."""
+
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
+
+
+def test_there_are_notebooks():
+    assert NOTEBOOKS
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_notebook_is_committed_with_outputs_and_small(path):
+    assert path.stat().st_size < 1_000_000
+    cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+    assert all(cell.execution_count for cell in cells)
+    assert any("image/png" in output.get("data", {}) for cell in cells for output in cell.outputs)
+    assert not any(output.output_type == "error" for cell in cells for output in cell.outputs)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_notebook_runs_and_prints_what_is_committed(path):
+    committed = nbformat.read(path, as_version=4)
+    fresh = nbformat.read(path, as_version=4)
+    NotebookClient(fresh, timeout=500, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}).execute()
+    for old, new in zip(committed.cells, fresh.cells, strict=True):
+        assert _words(old) == _words(new)
+
+
+def _words(cell):
+    """The words of a cell's text outputs; numbers may move in their last digit between machines."""
+    texts = [o.get("text", "") or o.get("data", {}).get("text/plain", "") for o in cell.get("outputs", [])]
+    return [word for text in texts for word in text.split() if not any(ch.isdigit() for ch in word)]

@@ -1,0 +1,208 @@
+"""References: each equals an independent implementation of what it claims to be, and they rank as they must."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import least_squares
+from sklearn.linear_model import Ridge
+
+from compolens import Hyperteacher, UnstructuredTeacher
+from compolens.references import REFERENCES, AllCompositions, InContextRidge, TrainingCompositions, TrueCode
+from compolens.references.composers import best_explanation, fit_composition
+from compolens.references.ridge import PENALTIES, ridge_predictions
+
+SIZES = {"d_x": 6, "d_y": 4, "d_hidden": 8, "n_modules": 6, "n_context": 16, "n_queries": 3}
+TASKS = [Hyperteacher(**SIZES), UnstructuredTeacher(**SIZES)]
+
+
+@pytest.fixture(params=TASKS, ids=lambda task: type(task).__name__)
+def task(request):
+    return request.param
+
+
+@pytest.fixture(params=[reference() for reference in REFERENCES.values()], ids=lambda r: type(r).__name__)
+def reference(request, task):
+    if request.param.why_not(task):
+        pytest.skip(request.param.why_not(task))
+    return request.param
+
+
+def draw(task, n, split, seed=0, **options):
+    return task.sample(n, split, task.rng(seed, split), **options)
+
+
+def score(reference, task, split, n=60):
+    episodes = draw(task, n, split)
+    return task.score(reference.predict(task, episodes), episodes.targets)
+
+
+# ---- every reference -------------------------------------------------------------------------------------------------
+def test_references_have_distinct_names():
+    names = [reference().name for reference in REFERENCES.values()]
+    assert len(set(names)) == len(names) and all(names)
+
+
+def test_a_reference_answers_deterministically_and_in_the_right_shape(reference, task):
+    episodes = draw(task, 8, "ood")
+    prediction = reference.predict(task, episodes)
+    assert prediction.shape == episodes.targets.shape and prediction.isfinite().all()
+    assert torch.equal(prediction, type(reference)().predict(task, episodes))
+
+
+def test_a_reference_does_not_peek_at_the_answers(reference, task):
+    episodes = draw(task, 8, "test")
+    blinded = episodes.targets.clone()
+    blinded[:, list(task.answers)] = 1e3
+    prediction = reference.predict(task, episodes._replace(targets=blinded))
+    assert torch.equal(prediction, reference.predict(task, episodes))
+
+
+def test_a_reference_answers_each_episode_by_itself(reference, task):
+    episodes = draw(task, 8, "test")
+    alone = type(episodes)(
+        episodes.tokens[:2], episodes.targets[:2], {k: v[:2] for k, v in episodes.codes.items()},
+        episodes.composition[:2], episodes.inputs[:2], {},
+    )  # fmt: skip
+    torch.testing.assert_close(reference.predict(task, alone), reference.predict(task, episodes)[:2], rtol=1e-3, atol=1e-4)
+
+
+# ---- the oracle ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("split", ["train", "test", "ood"])
+def test_the_true_code_scores_1(task, split):
+    assert score(TrueCode(), task, split) == 1
+
+
+# ---- ridge -----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("l2", [0.01, 1.0, 30.0])
+@pytest.mark.parametrize("n_context", [4, 16])
+def test_in_context_ridge_is_scikit_learns_on_every_episode(l2, n_context):
+    task = Hyperteacher(**SIZES | {"n_context": n_context})
+    episodes = draw(task, 6, "ood")
+    prediction = InContextRidge(l2=l2).predict(task, episodes)
+    for x, y, answer in zip(episodes.inputs.double(), episodes.targets.double(), prediction, strict=True):
+        ridge = Ridge(alpha=l2, solver="svd").fit(x[:n_context], y[:n_context])
+        np.testing.assert_allclose(answer, ridge.predict(x), rtol=1e-4, atol=1e-5)
+
+
+def test_the_default_penalty_is_the_best_of_nine_on_training_compositions(task):
+    episodes = draw(task, 1024, "train", seed="reference")
+    scores = [task.score(p, episodes.targets) for p in ridge_predictions(task, episodes, PENALTIES)]
+    best = PENALTIES[int(np.argmax(scores))]
+    assert len(PENALTIES) == 9 and PENALTIES[0] < best < PENALTIES[-1]
+    held_out = draw(task, 8, "ood")
+    expected = InContextRidge(l2=best).predict(task, held_out)
+    assert torch.equal(InContextRidge().predict(task, held_out), expected)
+
+
+def test_more_examples_help_ridge():
+    few, many = (Hyperteacher(**SIZES | {"n_context": n}) for n in (4, 64))
+    assert score(InContextRidge(), few, "test") < score(InContextRidge(), many, "test") - 0.1
+
+
+# ---- composers -------------------------------------------------------------------------------------------------------
+def own_fit(task, episodes, i):
+    """Coefficients and error of episode i's own composition."""
+    one = type(episodes)(
+        episodes.tokens[[i]], episodes.targets[[i]], {}, episodes.composition[[i]], episodes.inputs[[i]], {}
+    )
+    z, sse = fit_composition(task, one, int(episodes.composition[i]))
+    return z[0], float(sse)
+
+
+@pytest.mark.parametrize("split", ["train", "ood"])
+def test_fitting_the_right_composition_recovers_its_coefficients(split):
+    task = TASKS[0]
+    episodes = draw(task, 40, split)
+    for i in range(40):
+        active = episodes.codes["modules"][i][episodes.codes["modules"][i] != 0]
+        z, sse = own_fit(task, episodes, i)
+        assert (z - active).abs().max() < 1e-3 and sse < 1e-5
+
+
+def test_fitting_the_unstructured_composition_recovers_the_codes_length():
+    task = TASKS[1]
+    episodes = draw(task, 40, "ood")
+    for i in range(40):
+        z, _ = own_fit(task, episodes, i)
+        assert abs(float(z) - float(episodes.codes["modules"][i].norm())) < 1e-3
+
+
+def test_coefficients_respect_their_bounds_even_under_the_wrong_composition(task):
+    episodes = draw(task, 50, "train")
+    for composition in task.compositions("ood"):
+        z, _ = fit_composition(task, episodes, composition)
+        low, high = task.bounds(composition)
+        assert (z >= low).all() and (z <= high).all()
+        on_a_bound = (z == low) | (z == high)
+        assert on_a_bound.any(), "the bounds matter here"
+
+
+def test_the_error_reported_is_the_error_made(task):
+    episodes = draw(task, 20, "train")
+    composition = task.compositions("ood")[0]
+    z, sse = fit_composition(task, episodes, composition)
+    weights = torch.einsum("bk,kxh->bxh", z, task.bases(composition))
+    prediction = torch.relu(episodes.inputs @ weights) @ task.teacher[1]
+    made = (prediction - episodes.targets)[:, : task.n_context].square().sum((1, 2))
+    torch.testing.assert_close(sse, made, rtol=1e-4, atol=1e-5)
+
+
+def scipy_fit(task, x, y, composition):
+    """The same bounded least-squares problem, solved by scipy's trust-region method from the same start."""
+    bases, readout = (part.double().numpy() for part in (task.bases(composition), task.teacher[1]))
+    parts = np.einsum("nx,kxh->knh", x, bases)
+
+    def residual(z):
+        return (np.maximum(np.einsum("k,knh->nh", z, parts), 0) @ readout - y).ravel()
+
+    low, high = task.bounds(composition)
+    result = least_squares(residual, np.full(len(parts), (low + high) / 2), bounds=(low, high), xtol=1e-10)
+    return 2 * result.cost
+
+
+@pytest.mark.parametrize("wrong", [False, True], ids=["right composition", "wrong composition"])
+def test_the_fit_is_as_good_as_scipys(task, wrong):
+    """Twelve steps may stop short along a bound of a wrong composition, by a little; never of the right one."""
+    episodes, n, excess = draw(task, 40, "train"), task.n_context, []
+    for i in range(40):
+        composition = task.compositions("ood")[i % 3] if wrong else int(episodes.composition[i])
+        one = episodes._replace(tokens=episodes.tokens[[i]], targets=episodes.targets[[i]])
+        _, sse = fit_composition(task, one, composition)
+        x, y = episodes.inputs[i, :n].double().numpy(), episodes.targets[i, :n].double().numpy()
+        excess.append((float(sse) - scipy_fit(task, x, y, composition)) / (y**2).sum())
+    assert np.median(excess) < 1e-5
+    assert max(excess) < (0.03 if wrong else 1e-5)
+
+
+def test_memory_of_training_compositions_is_exact_on_them_and_fails_on_others(task):
+    assert score(TrainingCompositions(), task, "train") == pytest.approx(1, abs=1e-4)
+    assert score(TrainingCompositions(), task, "test") == pytest.approx(1, abs=1e-4)
+    assert score(TrainingCompositions(), task, "ood") < 0.9
+
+
+def test_recombining_is_exact_on_held_out_compositions_and_never_worse_than_memory(task):
+    assert score(AllCompositions(), task, "test") == pytest.approx(1, abs=1e-4)
+    assert score(AllCompositions(), task, "ood") == pytest.approx(1, abs=1e-4)
+    assert score(AllCompositions(), task, "ood") > score(TrainingCompositions(), task, "ood") + 0.1
+
+
+@pytest.mark.parametrize("split", ["train", "ood"])
+def test_the_best_explanation_names_the_composition(task, split):
+    episodes = draw(task, 60, split)
+    everything = task.compositions("train") + task.compositions("ood")
+    prediction, chosen = best_explanation(task, episodes, everything)
+    assert torch.equal(chosen, episodes.composition)
+    torch.testing.assert_close(prediction, episodes.targets, rtol=1e-2, atol=1e-2)
+
+
+def test_the_best_explanation_is_the_one_with_the_smallest_error(task):
+    """Also where none is exact: held-out episodes, explained by training compositions alone."""
+    episodes, seen = draw(task, 40, "ood"), task.compositions("train")
+    errors = torch.stack([fit_composition(task, episodes, c)[1] for c in seen])
+    _, chosen = best_explanation(task, episodes, seen)
+    assert chosen.tolist() == [seen[i] for i in errors.argmin(0)]
+
+
+def test_memory_can_only_name_what_it_has_seen(task):
+    _, chosen = best_explanation(task, draw(task, 30, "ood"), task.compositions("train"))
+    assert set(chosen.tolist()) <= set(task.compositions("train"))

@@ -1,0 +1,96 @@
+"""What is shipped is what the README says: models, tables, figures, snippet and the numbers they rest on."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import compolens
+from compolens import checkpoints, tables, verdict
+from compolens.cli import main
+
+REPOSITORY = Path(__file__).parents[1]
+ZOO = REPOSITORY / "trained_models"
+FOLDERS = sorted(p.parent for p in ZOO.glob("*/config.json"))
+README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+
+
+def groups(prefix):
+    return {g.architecture: g for g in verdict.group([f for f in FOLDERS if f.name.startswith(prefix)])}
+
+
+def test_every_run_of_the_file_is_shipped_and_nothing_else():
+    from compolens.cli import read_runs
+    from compolens.zoo import read_run
+
+    runs = read_runs(str(ZOO / "runs.py"))
+    assert {f.name for f in FOLDERS} == set(runs)
+    for folder in FOLDERS:
+        assert read_run(folder) == runs[folder.name]
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda f: f.name)
+def test_a_shipped_model_scores_what_its_card_says_and_its_tables_are_fresh(folder):
+    trained = compolens.load(folder)
+    scores = checkpoints.read_json(folder / "scores.json")
+    for split in ("test", "ood"):
+        fresh = compolens.evaluate(trained.model, trained.task, split, 512, "check")
+        assert fresh.score == pytest.approx(scores[split]["score"], abs=5 * max(scores[split]["se"], 0.004))
+    for probe in ("generalization", "latent_code", "patching"):
+        assert tables.why_stale(folder, probe, REPOSITORY / "probes" / f"{probe}.py") == ""
+
+
+def test_weights_along_the_way_are_kept_for_one_seed():
+    for name in ("F-softmax-0", "F-hypernetwork-0"):
+        steps = compolens.zoo.kept_steps(ZOO / name)
+        assert len(steps) == 7 and steps[-1] == 6000
+        along = [
+            compolens.evaluate((m := compolens.load(ZOO / name, s)).model, m.task, "test", 256, "check").score for s in steps
+        ]
+        assert along == sorted(along)
+        table = tables.read(ZOO / name, "generalization")
+        assert sorted(table["step"].unique()) == steps
+
+
+def test_the_effect_at_size_f_is_what_the_readme_claims():
+    softmax, hypernetwork = (groups("F-")[name] for name in ("SoftmaxTransformer", "HypernetworkTransformer"))
+    assert len(softmax.folders) == len(hypernetwork.folders) == 5
+    assert verdict.score(hypernetwork, "test").value >= 0.99
+    assert verdict.score(hypernetwork, "ood").value >= 0.95
+    assert verdict.score(softmax, "test").value >= 0.95
+    gap = verdict.compare(hypernetwork, softmax)
+    assert gap.evidence[0].value >= 0.10 and gap.evidence[0].lo > 0.05
+
+
+def test_the_table_of_shipped_models_in_the_readme_is_the_commands_output(capsys):
+    assert main(["models", str(ZOO), "--summary"]) == 0
+    assert capsys.readouterr().out.strip() == between("shipped: compolens models trained_models --summary", "/shipped")
+
+
+def between(start, end):
+    return README.split(f"<!-- {start} -->")[1].split(f"<!-- {end} -->")[0].strip()
+
+
+def test_the_readmes_snippet_runs(monkeypatch, capsys):
+    monkeypatch.chdir(REPOSITORY)
+    (snippet,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    exec(snippet, {})
+    score, shape = capsys.readouterr().out.split(" ", 1)
+    assert float(score) > 0.9 and "256, 1, 8" in shape
+
+
+def test_everything_the_readme_links_to_exists():
+    links = re.findall(r"\]\(([^)#]+)\)", README)
+    assert links
+    for link in links:
+        assert link.startswith("http") or (REPOSITORY / link).exists(), link
+
+
+def test_every_probe_and_command_of_the_readme_exists():
+    from compolens.cli import COMMANDS
+    from compolens.recipes import built_in, docstring
+
+    for command in re.findall(r"^compolens (\w+)", README, re.MULTILINE):
+        assert command in COMMANDS
+    for name, path in built_in("probes").items():
+        assert f"| `{name}` | {docstring(path)} |" in README

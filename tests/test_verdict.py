@@ -1,0 +1,127 @@
+"""The rules of the verdict on tables whose truth is known."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from compolens import tables, verdict
+from compolens.training import Run
+
+COMPOSITIONS = ("0+3", "1+4", "2+5")
+
+
+def make_model(root, name, architecture, task, *, test, ood, seed=0, code=None, floor=0.5):
+    """A folder with a config and tables as the probes write them, with scores of our choice."""
+    from compolens.configs import describe
+
+    folder = root / name
+    (folder / "tables").mkdir(parents=True)
+    run = Run(architecture, task, steps=2, init_seed=seed)
+    (folder / "config.json").write_text(json.dumps({"format": 1, "run": describe(run)}))
+    (folder / "weights.safetensors").write_bytes(b"weights")
+    rows = []
+    for split, value in (("test", test), ("ood", ood)):
+        for control, reference, score in (
+            ("", "model", value), ("reference", "in-context ridge", floor), ("reference", "true code", 1.0),
+        ):  # fmt: skip
+            for i, composition in enumerate(("all", *COMPOSITIONS)):
+                value_here = score + 0.002 * (i - 2) * (i > 0)
+                rows.append({"metric": "score", "value": value_here, "lo": score, "hi": score, "split": split, "site": "output",
+                             "role": "answers", "control": control, "reference": reference, "composition": composition,
+                             "weight": 1.0, "n": 10, "step": 2})  # fmt: skip
+    save(folder, "generalization", rows)
+    if code:
+        save(folder, "latent_code", [code_row(*key, value) for key, value in code.items()])
+    return folder
+
+
+def code_row(layer, role, fit, split, control, value):
+    return {"metric": "r2", "value": value, "lo": value, "hi": value, "split": split, "site": "s", "role": role,
+            "layer": layer, "control": control, "n": 10, "fit": fit, "dimension": "mean", "step": 2}  # fmt: skip
+
+
+def save(folder, name, rows):
+    provenance = {
+        "weights": tables.file_digest(folder / "weights.safetensors"),
+        "recipe": "x",
+        "recipe_path": None,
+        "command": "",
+    }
+    table = pd.DataFrame(rows)
+    if not table["control"].astype(bool).any():
+        table.loc[len(table)] = table.loc[0].to_dict() | {"control": "shuffled"}
+    tables.save(folder, name, table, provenance)
+
+
+def code_table(test, ood, within, raw):
+    return {
+        (3, "readout", "transfer", "test", ""): test,
+        (3, "readout", "transfer", "ood", ""): ood,
+        (3, "readout", "within", "ood", ""): within,
+        (-1, "context", "transfer", "ood", "raw input"): raw,
+    }
+
+
+def words(folders):
+    return {who: " | ".join(c.text for c in clauses) for who, clauses in verdict.sentences(folders)}
+
+
+@pytest.fixture
+def architectures():
+    from compolens import HypernetworkTransformer, SoftmaxTransformer
+
+    return SoftmaxTransformer(), HypernetworkTransformer()
+
+
+@pytest.mark.parametrize(
+    ("test", "ood", "expected"),
+    [
+        (0.99, 0.98, ("answers the compositions it was trained on", "held-out ones as well")),
+        (0.99, 0.93, ("held-out ones clearly worse", "well above in-context ridge", "recombines in part")),
+        (0.99, 0.955, ("held-out ones somewhat worse",)),
+        (0.99, 0.52, ("clearly worse", "no better on held-out ones than in-context ridge", "nothing is recombined")),
+        (0.70, 0.60, ("has not learned its training compositions",)),
+    ],
+)
+def test_scores_choose_the_words(tmp_path, tiny_task, architectures, test, ood, expected):
+    folder = make_model(tmp_path, "m", architectures[0], tiny_task, test=test, ood=ood)
+    (text,) = words([folder]).values()
+    for phrase in expected:
+        assert phrase in text
+
+
+@pytest.mark.parametrize(
+    ("code", "phrase"),
+    [
+        (code_table(0.95, 0.94, 0.95, 0.5), "in a form that held-out compositions share"),
+        (code_table(0.95, 0.60, 0.90, 0.5), "not shared with training ones"),
+        (code_table(0.95, 0.60, 0.65, 0.5), "loses part of the code"),
+        (code_table(0.95, 0.60, 0.90, 0.9), "decodability alone shows no inference"),
+    ],
+)
+def test_the_three_fits_choose_between_shared_unshared_and_lost(tmp_path, tiny_task, architectures, code, phrase):
+    folder = make_model(tmp_path, "m", architectures[0], tiny_task, test=0.99, ood=0.8, code=code)
+    (text,) = words([folder]).values()
+    assert phrase in text
+
+
+def test_models_that_differ_in_seeds_alone_form_a_group_and_others_do_not(tmp_path, tiny_task, architectures):
+    one = [make_model(tmp_path, f"a{s}", architectures[0], tiny_task, test=0.9, ood=0.8, seed=s) for s in range(3)]
+    other = make_model(tmp_path, "b", architectures[1], tiny_task, test=0.9, ood=0.8)
+    assert [g.names for g in verdict.group([*one, other])] == [("a0", "a1", "a2"), ("b",)]
+
+
+@pytest.mark.parametrize(("seeds", "claims"), [(4, False), (5, True)])
+def test_a_difference_is_claimed_from_five_paired_seeds_on(tmp_path, architectures, seeds, claims):
+    from compolens import Hyperteacher
+
+    folders = []
+    for s in range(seeds):
+        task = Hyperteacher(d_x=4, d_y=2, d_hidden=6, n_modules=6, n_context=6, n_queries=3, teacher_seed=s)
+        for architecture, name, ood in zip(architectures, "ab", (0.8, 0.95), strict=True):
+            folders.append(make_model(tmp_path, f"{name}{s}", architecture, task, test=0.99, ood=ood, seed=s))
+    text = words(folders)["Compared"]
+    assert ("95 % interval" in text) == claims
+    assert ("no difference is claimed" in text) != claims
+    assert "0.150 below" in text
