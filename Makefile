@@ -44,7 +44,7 @@ zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept
 	$(BIN)/compolens probe generalization latent_code trained_models/F-softmax-0 trained_models/F-hypernetwork-0 --steps all --jobs $(JOBS)
 
 notebooks: setup  ## execute the notebooks in place
-	$(BIN)/python -m jupyter nbconvert --to notebook --execute --inplace notebooks/*.ipynb
+	$(BIN)/jupyter-execute --inplace notebooks/*.ipynb
 
 clean:
 	rm -rf runs .ruff_cache .mypy_cache .hypothesis

@@ -47,7 +47,7 @@ def load(g: Group, metric: str) -> pd.DataFrame:
 
 def title(g: Group, groups: list[Group]) -> str:
     """The architecture, and the setting where there is more than one."""
-    return g.architecture if len({other.setting for other in groups}) == 1 else f"{g.architecture}, {g.setting}"
+    return g.label if len({other.setting for other in groups}) == 1 else f"{g.label}, {g.setting}"
 
 
 def _panel(name: str, frame: pd.DataFrame, role: str) -> Panel:

@@ -19,7 +19,7 @@ def analyze(models: list[Path], *, split: str = "ood") -> Drawing:
     """
     groups, panels = group(models), []
     for g in groups:
-        name = g.architecture if len({other.setting for other in groups}) == 1 else f"{g.architecture}, {g.setting}"
+        name = g.label if len({other.setting for other in groups}) == 1 else f"{g.label}, {g.setting}"
         frame = tables.gather(g.folders, "patching")
         frame = frame[(frame["step"] == frame.groupby("model")["step"].transform("max")) & (frame["split"] == split)]
         frame = frame[frame["layer"] <= frame[frame["role"] == "readout"]["layer"].max()]

@@ -12,9 +12,9 @@ needs = ("generalization",)
 SPLITS = ("test", "ood")
 
 
-def short(architecture: str) -> str:
+def short(label: str) -> str:
     """What an architecture is called under an axis."""
-    return architecture.removesuffix("Transformer")
+    return label.replace("Transformer", "")
 
 
 def analyze(models: list[Path], *, references: bool = True) -> Drawing:
@@ -30,7 +30,7 @@ def analyze(models: list[Path], *, references: bool = True) -> Drawing:
         here = [g for g in groups if g.setting == setting]
         marks: list = []
         for g in here:
-            name, color = short(g.architecture), color_of(g.architecture)
+            name, color = short(g.label), color_of(g.architecture)
             if len(g.folders) >= SEEDS:
                 means = [score(g, split) for split in SPLITS]
                 columns = {"lo": [e.lo for e in means], "hi": [e.hi for e in means]}
@@ -38,7 +38,7 @@ def analyze(models: list[Path], *, references: bool = True) -> Drawing:
                 marks.append(Band(box, "who", "lo", "hi", color=color))
             rows = [(f"{name} {split}", score_of(f, split), f.name) for split in SPLITS for f in g.folders]
             data = pd.DataFrame(rows, columns=["who", "score", "model"])
-            marks.append(Points(data, "who", "score", label=g.architecture, color=color, hover="model"))
+            marks.append(Points(data, "who", "score", label=g.label, color=color, hover="model"))
         if references:
             marks += [Rule(value, label=name) for name, value in reference_scores(here[0].folders[0]).items()]
         panels.append(Panel(setting, "", tables.settings(here[0].folders[0])["score_name"], tuple(marks)))

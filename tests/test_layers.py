@@ -12,7 +12,7 @@ import compolens
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "compolens"
 
-FOUNDATION = {"configs", "checkpoints"}
+FOUNDATION = {"configs", "checkpoints", "places"}
 LIBRARY = FOUNDATION | {
     "hooks", "tables", "figures", "verdict", "tasks", "models", "measures", "references",
     "training", "activations", "adapters", "zoo", "jobs", "recipes", "report",
@@ -26,6 +26,7 @@ MAY_IMPORT = {
     "figures": FOUNDATION,
     "verdict": FOUNDATION | {"tables"},
     "jobs": FOUNDATION,
+    "places": set(),
     # floor 1: mutually unaware
     "tasks": {"configs"},
     "models": {"configs", "hooks"},

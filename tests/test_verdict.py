@@ -125,3 +125,13 @@ def test_a_difference_is_claimed_from_five_paired_seeds_on(tmp_path, architectur
     assert ("95 % interval" in text) == claims
     assert ("no difference is claimed" in text) != claims
     assert "0.150 below" in text
+
+
+def test_groups_of_one_architecture_are_told_apart_by_what_differs(tmp_path, tiny_task):
+    from compolens import BottleneckMLP
+
+    folders = [
+        make_model(tmp_path, f"b{width}", BottleneckMLP(d_hidden=width), tiny_task, test=0.9, ood=0.8) for width in (64, 256)
+    ]
+    assert [g.label for g in verdict.group(folders)] == ["BottleneckMLP (d_hidden 64)", "BottleneckMLP (d_hidden 256)"]
+    assert verdict.group(folders[:1])[0].label == "BottleneckMLP"

@@ -18,7 +18,8 @@ for s in range(5):
 
 for s in range(3):
     task = Hyperteacher(teacher_seed=s, split_seed=s)
-    runs[f"F-bottleneck-{s}"] = Run(BottleneckMLP(), task, steps=6000, init_seed=s, data_seed=s)
+    for name, architecture in (("", BottleneckMLP()), ("-wide", BottleneckMLP(d_hidden=256))):
+        runs[f"F-bottleneck{name}-{s}"] = Run(architecture, task, steps=6000, init_seed=s, data_seed=s)
 
 for s in range(3):
     task = Hyperteacher(d_x=4, d_y=4, d_hidden=8, teacher_seed=s, split_seed=s)

@@ -57,10 +57,18 @@ def write_tensors(path: Path, tensors: dict[str, Any], metadata: dict[str, Any] 
     """name -> tensor as safetensors, atomically, with JSON metadata in its header."""
     from safetensors.torch import save
 
-    header = {"compolens": json.dumps(metadata or {})}
-    # copies, since safetensors refuses tensors that share memory
-    content = save({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, metadata=header)
-    write_atomically(path, content)
+    ours = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    header = {"compolens": json.dumps(metadata or {}), "sha256": _digest(ours)}
+    write_atomically(path, save(ours, metadata=header))
+
+
+def _digest(tensors: dict[str, Any]) -> str:
+    """sha256 over names and bytes: safetensors itself does not notice a flipped bit."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(tensors[name].reshape(-1).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -71,8 +79,11 @@ def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         raise ConfigError(f"there is no {path}; train the run, or choose a step that was kept")
     try:
         with safe_open(str(path), framework="pt") as file:
-            metadata = json.loads((file.metadata() or {}).get("compolens", "{}"))
-            return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
+            header = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            if "sha256" in header and header["sha256"] != _digest(tensors):
+                raise ValueError("checksum mismatch")
+            return tensors, json.loads(header.get("compolens", "{}"))
     except (SafetensorError, json.JSONDecodeError, ValueError, OSError) as error:
         raise ConfigError(f"{path} is truncated or corrupted ({error}); restore it, or delete it and train again") from error
 

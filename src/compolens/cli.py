@@ -455,7 +455,7 @@ def _summarise(folders: list[Path]) -> int:
             found = verdict.score(group, split)
             spread = f" [{found.lo:.3f}, {found.hi:.3f}]" if len(group.folders) >= verdict.SEEDS else ""
             cells.append(f"{found.value:.3f}{spread}")
-        print(f"| {group.setting} | {group.architecture} | {parameters:,} | {len(group.folders)} | {cells[0]} | {cells[1]} |")
+        print(f"| {group.setting} | {group.label} | {parameters:,} | {len(group.folders)} | {cells[0]} | {cells[1]} |")
     return 0
 
 

@@ -68,7 +68,7 @@ def construct(description: Any, classes: Iterable[type]) -> Any:
     if not isinstance(description, dict):
         return description
     name = description.get("class")
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         hint = nearest(str(name), known)
         raise ConfigError(
             f"unknown class {name!r} in a description; {hint} "

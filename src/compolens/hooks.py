@@ -129,6 +129,11 @@ class HookedModel(HookedRootModule):
         with self.hooks(forward, backward, reset_hooks_end, clear_contexts):
             output = self(*model_args, **model_kwargs)
             if incl_bwd:
+                if output.numel() != 1:
+                    raise ConfigError(
+                        "incl_bwd needs a model that returns a scalar; for a loss's gradients call loss.backward() inside "
+                        "`with model.hooks(bwd_hooks=[(name, hook)])`"
+                    )
                 output.backward()
         return output, Cache(cache, self, has_batch_dim=not remove_batch_dim)
 

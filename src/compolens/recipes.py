@@ -20,20 +20,7 @@ from typing import Any
 
 import compolens
 from compolens.configs import ConfigError, nearest
-
-ROOMS = ("probes", "analyses")
-
-
-def room(kind: str) -> Path:
-    """Where the built-in recipes of a kind lie: beside the source in a checkout, inside the package when installed."""
-    package = Path(compolens.__file__).parent
-    checkout = package.parents[1] / kind
-    return checkout if checkout.is_dir() and (package.parents[1] / "pyproject.toml").exists() else package / "rooms" / kind
-
-
-def built_in(kind: str) -> dict[str, Path]:
-    """name -> file of the built-in recipes of a kind ("probes" or "analyses")."""
-    return {path.stem: path for path in sorted(room(kind).glob("*.py")) if not path.stem.startswith("_")}
+from compolens.places import built_in, room
 
 
 def locate(kind: str, name: str | Path) -> Path:

@@ -19,6 +19,7 @@ import pandas as pd
 
 from compolens.checkpoints import read_json, write_atomically, write_json
 from compolens.configs import ConfigError, nearest
+from compolens.places import built_in
 
 COLUMNS = ("metric", "value", "lo", "hi", "split", "site", "role", "control", "n")
 """What every table has. control is "" for the measurement itself; NaN stands where a column does not apply."""
@@ -71,7 +72,7 @@ def read(folder: str | Path, name: str) -> pd.DataFrame:
     if not path.exists():
         raise ConfigError(f"{folder} has no table {name!r}; measure it with: compolens probe {name} {folder}")
     provenance = read_json(path.with_suffix(".json"))
-    reason = why_stale(folder, name, provenance.get("recipe_path"))
+    reason = why_stale(folder, name, provenance.get("recipe_path") or built_in("probes").get(name))
     if reason:
         warnings.warn(f"{path} is stale: {reason}; compolens probe {name} {folder}", StaleTable, stacklevel=2)
     text = dict.fromkeys(("metric", "split", "site", "role", "control", "composition", "reference", "fit"), "")

@@ -103,6 +103,9 @@ class Run:
     data_device: str = "cpu"
 
     def __post_init__(self) -> None:
+        for name, kind in (("architecture", Architecture), ("task", TaskFamily), ("optimizer", AdamW)):
+            value = getattr(self, name)
+            require(isinstance(value, kind), f"Run: {name} must be of a class derived from {kind.__name__}, got {value!r}")
         object.__setattr__(self, "keep", tuple(sorted(set(frozen(self.keep)))))
         require_positive(self, "batch_size", "evaluations", "evaluation_episodes")
         for name in ("steps", "init_seed", "data_seed"):

@@ -57,11 +57,12 @@ class Clause:
 
 @dataclass
 class Group:
-    """Models that differ in seeds alone."""
+    """Models that differ in seeds alone. `label` is the architecture, with what tells it from others of the same name."""
 
     architecture: str
     setting: str
     folders: list[Path] = field(default_factory=list)
+    label: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -86,6 +87,11 @@ def group(folders: Sequence[Path]) -> list[Group]:
         row = tables.settings(folder)
         key = tuple(sorted((k, str(v)) for k, v in row.items() if k not in _SEEDS))
         groups.setdefault(key, Group(row["architecture"], setting_of(row))).folders.append(Path(folder))
+    for key, one in groups.items():
+        twins = [dict(k) for k, g in groups.items() if (g.architecture, g.setting) == (one.architecture, one.setting)]
+        differing = [k for k in dict(key) if len({str(t.get(k)) for t in twins}) > 1]
+        told = ", ".join(f"{k.split('.')[-1]} {dict(key)[k]}" for k in differing)
+        one.label = f"{one.architecture} ({told})" if told else one.architecture
     return list(groups.values())
 
 
@@ -220,7 +226,7 @@ def compare(left: Group, right: Group) -> Clause | None:
     names = tuple(f.name for pair in pairs for f in pair)
     evidence = Evidence("generalization", {"metric": "score", "split": "ood", "difference": "paired"}, names, value, lo, hi)
     side = "above" if value >= 0 else "below"
-    who = f"{left.architecture} scores {abs(value):.3f} {side} {right.architecture} on held-out compositions"
+    who = f"{left.label} scores {abs(value):.3f} {side} {right.label} on held-out compositions"
     if len(pairs) < SEEDS:
         return Clause(f"{who}; with {len(pairs)} paired seed(s) no difference is claimed", (evidence,))
     sure = "" if lo > 0 or hi < 0 else ", which is within the noise"
@@ -240,10 +246,10 @@ def sentences(folders: Sequence[Path]) -> list[tuple[str, list[Clause]]]:
         clauses = judge(one)
         if clauses:
             seeds = f"{len(one.folders)} seed{'s' if len(one.folders) > 1 else ''}"
-            result.append((f"{one.architecture} on {one.setting} ({seeds})", clauses))
+            result.append((f"{one.label} on {one.setting} ({seeds})", clauses))
     for i, left in enumerate(groups):
         for right in groups[i + 1 :]:
-            if left.setting == right.setting and left.architecture != right.architecture:
+            if left.setting == right.setting and left.label != right.label:
                 clause = compare(left, right)
                 if clause is not None:
                     result.append(("Compared", [clause]))

@@ -75,7 +75,10 @@ def read_step(folder: Path) -> int:
     """The final step of a finished folder."""
     if not (folder / "scores.json").exists():
         raise ConfigError(f"{folder} is not finished (no scores.json); run the same `compolens train` command to go on")
-    return int(checkpoints.read_json(folder / "scores.json")["step"])
+    scores = checkpoints.read_json(folder / "scores.json")
+    if not isinstance(scores, dict) or not isinstance(scores.get("step"), int):
+        raise ConfigError(f"{folder / 'scores.json'} does not say at which step the training ended; restore it or train again")
+    return scores["step"]
 
 
 def load(folder: str | Path, step: int | None = None, classes: Iterable[type] = (), device: str = "cpu") -> TrainedModel:
@@ -106,11 +109,14 @@ def overview(folder: Path, classes: Iterable[type] = ()) -> dict[str, Any]:
         run = read_run(folder, classes)
         row |= {"architecture": type(run.architecture).__name__, "task": type(run.task).__name__, "steps": run.steps}
         if (folder / "scores.json").exists():
+            read_step(folder)
             scores = checkpoints.read_json(folder / "scores.json")
-            row |= {"parameters": scores["parameters"]}
             row |= {split: scores[split]["score"] for split in ("train", "test", "ood")}
+            row |= {"parameters": scores["parameters"]}
         else:
             row["note"] = "not finished"
     except ConfigError as error:
         row["note"] = str(error)
+    except (KeyError, TypeError) as error:
+        row["note"] = f"{folder / 'scores.json'} lacks {error}"
     return row

@@ -93,7 +93,7 @@ class Moments:
         xx = self.xx - self.n * torch.outer(mean_x, mean_x)
         xy = self.xy - self.n * torch.outer(mean_x, mean_y)
         variance = xx.diagonal().clamp(min=0) / self.n
-        floor = 1e-12 * variance.max().clamp(min=1e-300)
+        floor = 1e-12 * (self.xx.diagonal() / self.n).clamp(min=1e-300)  # below it, a constant's rounding noise
         scale = torch.where(variance > floor, variance.sqrt(), torch.inf) if standardize else torch.ones_like(variance)
         values, vectors = torch.linalg.eigh(xx / torch.outer(scale, scale))
         rotated = vectors.T @ (xy / scale[:, None])

@@ -17,7 +17,7 @@ from compolens.references.base import Reference
 from compolens.tasks.base import Episodes, TaskFamily
 from compolens.tasks.hyperteacher import _Teacher
 
-STEPS = 12
+STEPS = 20
 
 
 def fit_composition(task: _Teacher, episodes: Episodes, composition: int) -> tuple[Tensor, Tensor]:

@@ -171,7 +171,7 @@ class _Teacher(TaskFamily):
         readout = torch.randn(self.d_hidden, self.d_y, generator=rng) / math.sqrt(self.d_hidden)
         self.__dict__["teacher"] = (modules, readout)  # the calibration below asks for the unscaled teacher
         pool = torch.arange(len(self._universe))[torch.randint(len(self._universe), (4096,), generator=rng)]
-        codes, inputs = self._draw(pool, rng)
+        codes, inputs = self._draw(pool, rng, 32)  # whatever the episode's length, so that the teacher does not depend on it
         answers = self._answers(codes, inputs[:, :4], pool)
         del self.__dict__["teacher"]
         return modules, readout / answers.double().std().float()
@@ -184,11 +184,11 @@ class _Teacher(TaskFamily):
             active[row, list(combination)] = 1
         return active
 
-    def _draw(self, composition: Tensor, rng: torch.Generator) -> tuple[dict[str, Tensor], Tensor]:
+    def _draw(self, composition: Tensor, rng: torch.Generator, points: int) -> tuple[dict[str, Tensor], Tensor]:
         device, n = rng.device, len(composition)
         u = torch.rand(n, self.n_modules, generator=rng, device=device)
         code = COEFFICIENTS[self.coefficients](u) * self._active.to(device)[composition]
-        x = torch.rand(n, self.seq, self.d_x, generator=rng, device=device)
+        x = torch.rand(n, points, self.d_x, generator=rng, device=device)
         return {"modules": code}, (2 * x - 1) * math.sqrt(3)
 
     def _answers(self, codes: dict[str, Tensor], x: Tensor, composition: Tensor) -> Tensor:
@@ -204,7 +204,7 @@ class _Teacher(TaskFamily):
         require(n >= 1, f"need at least one episode, got n={n}")
         chosen = torch.tensor(self.choose_compositions(split, compositions), device=rng.device)
         composition = chosen[torch.randint(len(chosen), (n,), generator=rng, device=rng.device)]
-        codes, x = self._draw(composition, rng)
+        codes, x = self._draw(composition, rng, self.seq)
         return self._render(codes, x, composition)
 
     def render(self, codes: dict[str, Tensor], inputs: Tensor) -> Episodes:
