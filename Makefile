@@ -35,8 +35,8 @@ bench: setup  ## speed and memory, as ratios measured in one run
 	$(BIN)/python tests/benchmarks/bench.py
 
 figures: setup  ## redraw every figure of the README from the shipped tables
-	$(BIN)/compolens analyze $(CLAIMS) trained_models --out trained_models/figures
-	$(BIN)/compolens analyze who_generalizes trained_models/F-softmax-? trained_models/F-hypernetwork-? --out trained_models/figures/F
+	$(BIN)/compolens analyze $(CLAIMS) trained_models/F-softmax-? trained_models/F-hypernetwork-? --out trained_models/figures/F
+	$(BIN)/compolens analyze who_generalizes trained_models --out trained_models/figures/all
 
 zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept) and measure it
 	$(BIN)/compolens train trained_models/runs.py --out trained_models --jobs $(JOBS)

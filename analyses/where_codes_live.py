@@ -5,10 +5,12 @@ from pathlib import Path
 import pandas as pd
 
 from compolens import tables
+from compolens.configs import ConfigError, nearest
 from compolens.figures import Band, Drawing, Line, Panel, Points, Rule
 from compolens.verdict import Group, group
 
 needs = ("latent_code",)
+METRICS = ("r2", "active set exact")
 FITS = (
     ("transfer", "test", "fitted on training, scored on test"),
     ("transfer", "ood", "fitted on training, scored on ood"),
@@ -24,6 +26,8 @@ def analyze(models: list[Path], *, metric: str = "r2") -> Drawing:
 
     metric: "r2", or "active set exact" (the share of episodes whose active modules are all recovered).
     """
+    if metric not in METRICS:
+        raise ConfigError(f"no metric {metric!r}; {nearest(metric, METRICS)}")
     groups, panels = group(models), []
     for g in groups:
         frame = load(g, metric)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pandas as pd
 
 from compolens import tables
+from compolens.configs import ConfigError
 from compolens.figures import Drawing, HeatMap, Panel
 from compolens.verdict import group
 
@@ -17,6 +18,8 @@ def analyze(models: list[Path], *, split: str = "ood") -> Drawing:
 
     split: test or ood.
     """
+    if split not in ("test", "ood"):
+        raise ConfigError(f"no split {split!r}; allowed: test, ood")
     groups, panels = group(models), []
     for g in groups:
         name = g.label if len({other.setting for other in groups}) == 1 else f"{g.label}, {g.setting}"

@@ -13,8 +13,9 @@ SPLITS = ("test", "ood")
 
 
 def short(label: str) -> str:
-    """What an architecture is called under an axis."""
-    return label.replace("Transformer", "")
+    """What an architecture is called under an axis: "BottleneckMLP (d_hidden 64)" is "BottleneckMLP 64" there."""
+    name, _, told = label.replace("Transformer", "").partition(" (")
+    return " ".join([name, *(part.split()[-1] for part in told.rstrip(")").split(", ") if part)])
 
 
 def analyze(models: list[Path], *, references: bool = True) -> Drawing:
@@ -41,13 +42,24 @@ def analyze(models: list[Path], *, references: bool = True) -> Drawing:
             marks.append(Points(data, "who", "score", label=g.label, color=color, hover="model"))
         if references:
             marks += [Rule(value, label=name) for name, value in reference_scores(here[0].folders[0]).items()]
-        panels.append(Panel(setting, "", tables.settings(here[0].folders[0])["score_name"], tuple(marks)))
+        panels.append(Panel(setting, "", tables.settings(here[0].folders[0])["score_name"], tuple(marks), y_range=span(marks)))
     caption = (
         "Pooled score on fresh episodes of training compositions (test) and on held-out compositions (ood). Points "
         "are seeds, boxes the 95 % interval of their mean over seeds and compositions (from 5 seeds on). "
         "Lines: learners without training on the same ood episodes; true code is the ceiling."
     )
-    return Drawing("Who answers held-out compositions?", tuple(panels), caption)
+    return Drawing("Who answers held-out compositions?", tuple(panels), caption, columns=min(2, len(panels)))
+
+
+def span(marks: list) -> tuple[float, float]:
+    """A y range that holds every mark, reference lines included, with some air."""
+    values = [mark.value for mark in marks if isinstance(mark, Rule)]
+    for mark in marks:
+        if not isinstance(mark, Rule):
+            rows = mark.rows()
+            values += [float(v) for column in ("y", "lo", "hi") if column in rows for v in rows[column]]
+    air = 0.05 * (max(values) - min(values)) or 0.05
+    return min(values) - air, max(values) + air
 
 
 def score_of(folder: Path, split: str) -> float:

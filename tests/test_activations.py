@@ -119,7 +119,7 @@ def test_roles_read_the_first_answer_the_mean_context_or_everything(trained):
     mean = sum(activation[:, p] for p in context) / len(context)
     torch.testing.assert_close(at_role(activation, trained.model, "context"), mean.reshape(3, 10))
     assert torch.equal(at_role(activation, trained.model, "all"), activation.reshape(3, -1))
-    with pytest.raises(ConfigError, match="no token role 'readuot'; did you mean 'readout'?"):
+    with pytest.raises(ConfigError, match=r"no token role 'readuot'; did you mean 'readout'\?"):
         at_role(activation, trained.model, "readuot")
 
 
@@ -138,7 +138,9 @@ def test_drawing_is_a_function_of_seed_and_split(tiny_task):
     once, again = (list(draw(tiny_task, "test", 20, seed=7, batch=8)) for _ in range(2))
     assert [len(b.tokens) for b in once] == [8, 8, 4]
     assert all(torch.equal(a.tokens, b.tokens) for a, b in zip(once, again, strict=True))
-    drawn = [set().union(*map(rows, draw(tiny_task, split, 20, seed, batch=8))) for seed in (7, 8, "7/fit") for split in SPLITS]
+    drawn = [
+        set().union(*map(rows, draw(tiny_task, split, 20, seed, batch=8))) for seed in (7, 8, "7/fit") for split in SPLITS
+    ]
     assert len(set().union(*drawn)) == sum(map(len, drawn)) == 9 * 20
 
 

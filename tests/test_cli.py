@@ -138,7 +138,9 @@ def weights(folder):
 
 
 # ---- help ------------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["probe", "--list"], ["analyze", "--list"], ["--version"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["train", "--help"], ["probe", "--list"], ["analyze", "--list"], ["--version"]]
+)
 def test_help_and_lists_do_not_load_torch(arguments):
     script = "import sys; from compolens.cli import main\ntry: main(sys.argv[1:])\nfinally: print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=True)
@@ -205,31 +207,39 @@ def test_what_is_missing_is_said(refuse, runs_file, folder, tmp_path):
 def test_a_folder_without_a_model_is_refused_naming_how_to_get_one(refuse, tmp_path):
     (tmp_path / "empty").mkdir()
     for command in (["probe", "patching"], ["analyze", "who_generalizes"], ["models"]):
-        assert f"{tmp_path}/empty holds no trained model; train some with: compolens train" in refuse(*command, tmp_path / "empty")
+        line = refuse(*command, tmp_path / "empty")
+        assert f"{tmp_path}/empty holds no trained model; train some with: compolens train" in line
     line = refuse("record", tmp_path / "empty", "--sites", "hook_embed", "-o", tmp_path / "o")
     assert "holds no trained model (no config.json)" in line
 
 
 def test_a_device_that_cannot_be_used_is_refused(refuse, runs_file, folder, tmp_path):
-    for command in (["train", runs_file], ["probe", "patching", folder], ["record", folder, "--sites", "x", "-o", tmp_path / "o"]):
-        assert "device 'nonsense' cannot be used" in (line := refuse(*command, "--device", "nonsense")) and "allowed here: cpu" in line
+    record = ["record", folder, "--sites", "x", "-o", tmp_path / "o"]
+    for command in (["train", runs_file], ["probe", "patching", folder], record):
+        line = refuse(*command, "--device", "nonsense")
+        assert "device 'nonsense' cannot be used" in line and "allowed here: cpu" in line
 
 
-BAD_FILES = {
-    "names module 9 in [0, 9], but there are only modules 0 to 5": RUNS.replace('"n_modules": 6', '"n_modules": 6, "support": [[0, 9]]'),
-    "SyntaxError: invalid syntax (runs.py, line 1)": "runs = = {}\n",
-    "defines no runs: it needs a dict": "import compolens\n",
-    "defines no runs: it needs a dict ": 'runs = {"a": 3}\n',
-    "ModuleNotFoundError: No module named 'absent_package'": "import absent_package\n",
-    "ConfigError: SoftmaxTransformer: 3 heads do not divide d_model=8": RUNS.replace("n_heads=2", "n_heads=3"),
-}
+NO_RUNS = "defines no runs: it needs a dict"
+BAD_FILES = [
+    (
+        "ConfigError: support names module 9 in [0, 9], but",
+        RUNS.replace('"n_modules": 6', '"n_modules": 6, "support": [[0, 9]]'),
+    ),
+    ("ConfigError: SoftmaxTransformer: 3 heads do not divide d_model=8", RUNS.replace("n_heads=2", "n_heads=3")),
+    ("SyntaxError: invalid syntax (runs.py, line 1)", "runs = = {}\n"),
+    ("ModuleNotFoundError: No module named 'absent_package'", "import absent_package\n"),
+    (NO_RUNS, "import compolens\n"),
+    (NO_RUNS, 'runs = {"a": 3}\n'),
+    (NO_RUNS, "runs = {}\n"),
+]
 
 
-@pytest.mark.parametrize(("reason", "text"), BAD_FILES.items(), ids=BAD_FILES)
+@pytest.mark.parametrize(("reason", "text"), BAD_FILES)
 def test_a_bad_runs_file_is_refused_in_one_line(refuse, runs_file, reason, text):
     runs_file.write_text(text)
     line = refuse("train", runs_file)
-    assert str(runs_file) in line and reason.strip() in line
+    assert str(runs_file) in line and reason in line
 
 
 def test_bad_recipe_files_are_refused_in_one_line(refuse, probe_file, folder):
@@ -250,7 +260,7 @@ def test_a_recipe_that_fails_or_forgets_its_controls_fails_in_one_line(fail_job,
         ('"split": "test", ', "", "lacks the column 'split'"),
     ):
         probe_file.write_text(PROBE.replace(old, new))
-        assert f"softmax · sizes: {reason}" in (line := fail_job("probe", probe_file, folder)) or reason in line
+        assert reason in fail_job("probe", probe_file, folder)
         assert not (folder / "tables").exists()
 
 
@@ -305,7 +315,11 @@ def scramble_header(content):
     return content[:20] + bytes(255 - byte for byte in content[20:60]) + content[60:]
 
 
-@pytest.mark.parametrize("damage", [halve, scramble_header, lambda content: content[:5], lambda content: b""])
+def flip_a_bit(content):
+    return content[:-9] + bytes([content[-9] ^ 4]) + content[-8:]
+
+
+@pytest.mark.parametrize("damage", [halve, scramble_header, flip_a_bit, lambda content: content[:5], lambda content: b""])
 def test_damaged_weights_are_refused_and_leave_no_table(fail_job, folder, damage):
     path = folder / "weights.safetensors"
     path.write_bytes(damage(path.read_bytes()))
@@ -558,7 +572,10 @@ def test_models_lists_scores_below_a_folder(run, both):
     scores = json.loads((both / "hypernetwork" / "scores.json").read_text())
     shown = [f"{scores[split]['score']:.4f}" for split in ("train", "test", "ood")]
     row = ["hypernetwork", "HypernetworkTransformer", "Hyperteacher", "2", f"{scores['parameters']:,}", *shown]
-    assert [line.split() for line in lines[2:]] == [row, ["softmax", "SoftmaxTransformer", "Hyperteacher", "2", "not", "finished"]]
+    assert [line.split() for line in lines[2:]] == [
+        row,
+        ["softmax", "SoftmaxTransformer", "Hyperteacher", "2", "not", "finished"],
+    ]
 
 
 def test_models_looks_in_the_usual_places(run, refuse, both, tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""One new file is enough: an architecture, a task family, a probe and a claim, dropped into their folders or lying anywhere."""
+"""One new file is enough: an architecture, a task family, a probe and a claim, in their folders or lying anywhere."""
 
 import json
 import os

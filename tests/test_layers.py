@@ -44,7 +44,7 @@ MAY_IMPORT = {
     "cli": LIBRARY,
     # outside
     "probes": LIBRARY,
-    "analyses": {"figures", "tables", "verdict"},
+    "analyses": {"configs", "figures", "tables", "verdict"},
 }
 """Room -> the rooms it may import (itself always). A room that is not listed here has no place in the house yet."""
 

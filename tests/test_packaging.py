@@ -47,7 +47,9 @@ def installed(wheel, tmp_path_factory):
 
     def run(*arguments):
         environment = os.environ | {"PYTHONPATH": str(site)}
-        done = subprocess.run([sys.executable, *map(str, arguments)], cwd=elsewhere, env=environment, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, *map(str, arguments)], cwd=elsewhere, env=environment, capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stderr
         return done
 
@@ -71,7 +73,9 @@ def test_a_wheel_declares_the_command(wheel):
 
 
 def test_the_installed_package_is_the_unpacked_one_and_lists_its_own_recipes(installed):
-    script = "import compolens; from compolens.recipes import room; print(compolens.__file__, room('probes'), room('analyses'))"
+    script = (
+        "import compolens; from compolens.recipes import room; print(compolens.__file__, room('probes'), room('analyses'))"
+    )
     package = installed.site / "compolens"
     places = [package / "__init__.py", package / "rooms" / "probes", package / "rooms" / "analyses"]
     assert installed("-c", script).stdout.split() == [str(p) for p in places]

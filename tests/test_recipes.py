@@ -362,7 +362,7 @@ def test_penalties_and_training_readouts_do_not_see_held_out_compositions(told, 
     table, _ = probe(told, episodes=120)
     monkeypatch.setitem(probe.__globals__, "draw", tampered)
     other, _ = probe(told, episodes=120)
-    assert table["l2"].nunique() > 1
+    assert len(set(table["l2"].dropna())) > 1
     pd.testing.assert_series_equal(table["l2"], other["l2"])
     test = table["split"] == "test"
     pd.testing.assert_frame_equal(table[test], other[test])

@@ -58,7 +58,8 @@ def write_tensors(path: Path, tensors: dict[str, Any], metadata: dict[str, Any] 
     from safetensors.torch import save
 
     ours = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    header = {"compolens": json.dumps(metadata or {}), "sha256": _digest(ours)}
+    # one entry alone: safetensors writes several in random order, and equal runs shall make equal files
+    header = {"compolens": json.dumps({**(metadata or {}), "sha256": _digest(ours)})}
     write_atomically(path, save(ours, metadata=header))
 
 
@@ -79,11 +80,11 @@ def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         raise ConfigError(f"there is no {path}; train the run, or choose a step that was kept")
     try:
         with safe_open(str(path), framework="pt") as file:
-            header = file.metadata() or {}
+            metadata = json.loads((file.metadata() or {}).get("compolens", "{}"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            if "sha256" in header and header["sha256"] != _digest(tensors):
+            if metadata.pop("sha256", None) not in (None, _digest(tensors)):
                 raise ValueError("checksum mismatch")
-            return tensors, json.loads(header.get("compolens", "{}"))
+            return tensors, metadata
     except (SafetensorError, json.JSONDecodeError, ValueError, OSError) as error:
         raise ConfigError(f"{path} is truncated or corrupted ({error}); restore it, or delete it and train again") from error
 

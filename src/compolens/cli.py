@@ -188,7 +188,11 @@ def _make_probe(commands: Any) -> Parser:
     )  # fmt: skip
     parser.add_argument("items", nargs="*", metavar="RECIPE… FOLDER…", help="probes by name or path, then model folders")
     parser.add_argument("--list", action="store_true", help="show each probe's question")
-    parser.add_argument("--steps", default="final", help="final, all (every kept step), or one step's number")
+    parser.add_argument(
+        "--steps",
+        default="final",
+        help="final, all (every kept step), or a kept step's number (measured beside the final one)",
+    )
     parser.add_argument("--again", action="store_true", help="measure even where an up-to-date table lies")
     _common(parser, "jobs", "device", "with")
     return parser
@@ -292,13 +296,12 @@ def _need(kind: str, command: str, files: list[Path], folders: list[Path]) -> No
 def _probe(options: argparse.Namespace) -> int:
     if options.list:
         return _list_recipes("probes")
-    from compolens import jobs, tables
+    from compolens import jobs, recipes, tables
 
     files, folders = split_items("probes", options.items)
     _need("probes", "probe", files, folders)
     _check_device(options.device)
-    if options.steps not in ("final", "all") and not options.steps.isdigit():
-        raise ConfigError(f"--steps must be final, all or a number, got {options.steps!r}")
+    recipes.check_steps(options.steps)
     models, work = tables.find(folders), []
     names = [folder.name for folder in models]
     for folder in models:
@@ -314,16 +317,14 @@ def _probe(options: argparse.Namespace) -> int:
 
 
 def _up_to_date(folder: Path, file: Path, arguments: dict[str, Any], steps: str) -> bool:
-    from compolens import checkpoints, tables, zoo
+    from compolens import checkpoints, recipes, tables
 
     path = tables.path_of(folder, file.stem)
     if not path.exists() or not path.with_suffix(".json").exists() or tables.why_stale(folder, file.stem, file):
         return False
     provenance = checkpoints.read_json(path.with_suffix(".json"))
-    final = zoo.read_step(folder)
-    wanted = zoo.kept_steps(folder) if steps == "all" else [final if steps == "final" else int(steps)]
     same = {k: v for k, v in arguments.items() if v is not None} == provenance["arguments"]
-    return same and set(wanted) <= set(provenance["steps"])
+    return same and set(recipes.wanted_steps(folder, steps)) <= set(provenance["steps"])
 
 
 def probe_one(

@@ -72,7 +72,7 @@ def construct(description: Any, classes: Iterable[type]) -> Any:
         hint = nearest(str(name), known)
         raise ConfigError(
             f"unknown class {name!r} in a description; {hint} "
-            "(a class of your own must be handed over by name: load(folder, classes=[MyClass]), or --with package:MyClass)"
+            f"(a class of your own must be handed over: load(folder, classes=[{name}]), or --with package:{name})"
         )
     cls = known[name]
     allowed = [f.name for f in dataclasses.fields(cls)]

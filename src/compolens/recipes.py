@@ -82,6 +82,24 @@ def options(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     }
 
 
+def check_steps(steps: str) -> None:
+    """Raise unless this is something to ask for: "final", "all" or a number."""
+    if steps not in ("final", "all") and not steps.isdigit():
+        raise ConfigError(f"--steps must be final, all or a number, got {steps!r}")
+
+
+def wanted_steps(folder: Path, steps: str) -> list[int]:
+    """The steps that "final", "all" or a number asks for; the final one is always among them, so that no analysis ever takes
+    weights along the way for the trained model."""
+    from compolens import zoo
+
+    check_steps(steps)
+    final = zoo.read_step(folder)
+    if steps == "all":
+        return zoo.kept_steps(folder)
+    return [final] if steps == "final" else sorted({int(steps), final})
+
+
 def run_probe(
     path: Path,
     folder: Path,
@@ -98,10 +116,7 @@ def run_probe(
     from compolens import tables, zoo
 
     function = load_recipe("probes", path)
-    final = zoo.read_step(folder)
-    if steps not in ("final", "all") and not steps.isdigit():
-        raise ConfigError(f"--steps must be final, all or a number, got {steps!r}")
-    wanted = zoo.kept_steps(folder) if steps == "all" else [final if steps == "final" else int(steps)]
+    wanted = wanted_steps(folder, steps)
     parts, rows = [], []
     for step in wanted:
         note(f"step {step}" if len(wanted) > 1 else "")

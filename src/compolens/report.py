@@ -61,7 +61,7 @@ def write(folders: Sequence[Path], path: Path, classes: tuple[type, ...] = ()) -
 
 def plain(judged: list[tuple[str, list[verdict.Clause]]]) -> list[str]:
     """The verdict as lines of text."""
-    return [f"{who}: {'; '.join(c.text for c in clauses)}." for who, clauses in judged]
+    return [line for who, clauses in judged for line in (who, *(f"  - {c.text}" for c in clauses))]
 
 
 # ---- parts -----------------------------------------------------------------------------------------------------------

@@ -49,6 +49,7 @@ def save(
     if not table["control"].astype(str).str.len().gt(0).any():
         raise ConfigError(f"the table {name!r} has no control rows (column 'control'); no number without its controls")
     path = path_of(folder, name)
+    path.with_suffix(".json").unlink(missing_ok=True)  # written last: a table without provenance was interrupted
     write_atomically(path, table.to_csv(index=False, float_format="%.6g").encode())
     if episodes is not None:
         write_atomically(path.with_suffix(".episodes.parquet"), episodes.to_parquet(index=False))
@@ -58,10 +59,13 @@ def save(
 
 def why_stale(folder: str | Path, name: str, recipe: str | Path | None = None) -> str:
     """Why a table no longer describes its model ("" if it does)."""
-    provenance = read_json(path_of(folder, name).with_suffix(".json"))
+    path = path_of(folder, name).with_suffix(".json")
+    if not path.exists():
+        return "it has no provenance"
+    provenance = read_json(path)
     if provenance["weights"] != file_digest(Path(folder) / "weights.safetensors"):
         return "the weights changed since it was measured"
-    if recipe is not None and provenance["recipe"] != file_digest(recipe):
+    if recipe is not None and Path(recipe).exists() and provenance["recipe"] != file_digest(recipe):
         return "the probe changed since it was measured"
     return ""
 
@@ -71,8 +75,9 @@ def read(folder: str | Path, name: str) -> pd.DataFrame:
     path = path_of(folder, name)
     if not path.exists():
         raise ConfigError(f"{folder} has no table {name!r}; measure it with: compolens probe {name} {folder}")
-    provenance = read_json(path.with_suffix(".json"))
-    reason = why_stale(folder, name, provenance.get("recipe_path") or built_in("probes").get(name))
+    described = path.with_suffix(".json")
+    own = read_json(described).get("recipe_path") if described.exists() else None
+    reason = why_stale(folder, name, own or built_in("probes").get(name))
     if reason:
         warnings.warn(f"{path} is stale: {reason}; compolens probe {name} {folder}", StaleTable, stacklevel=2)
     text = dict.fromkeys(("metric", "split", "site", "role", "control", "composition", "reference", "fit"), "")

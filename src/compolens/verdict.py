@@ -23,6 +23,8 @@ CLEARLY = 0.10
 """…and as clearly worse from this share on; between the two the word is "somewhat"."""
 NO_BETTER = 0.05
 """Beating a learner that recombines nothing by less than this is not recombining."""
+READABLE = 0.5
+"""A readout that explains less than this of the code of training compositions has not found it; nothing follows from its loss."""
 SHARED = 0.05
 """A readout's loss on held-out compositions below this R² is none. A larger one is laid to what is bigger: what a fit within
 the held-out compositions wins back (there, but not shared), or what even that misses (lost)."""
@@ -200,7 +202,9 @@ def _code(group: Group) -> list[Clause]:
     numbers = (
         f"(R² {test.value:.2f} on training, {ood.value:.2f} on held-out compositions; {within.value:.2f} if fitted there)"
     )
-    if test.value - ood.value < SHARED:
+    if test.value < READABLE:
+        text = f"a linear readout finds little of the task code in {where.rstrip(',')} {numbers}"
+    elif test.value - ood.value < SHARED:
         text = f"{where} holds the task code in a form that held-out compositions share {numbers}"
     elif within.value - ood.value >= test.value - within.value:
         text = f"{where} holds the code of held-out compositions, but in a form not shared with training ones {numbers}"
@@ -247,10 +251,6 @@ def sentences(folders: Sequence[Path]) -> list[tuple[str, list[Clause]]]:
         if clauses:
             seeds = f"{len(one.folders)} seed{'s' if len(one.folders) > 1 else ''}"
             result.append((f"{one.label} on {one.setting} ({seeds})", clauses))
-    for i, left in enumerate(groups):
-        for right in groups[i + 1 :]:
-            if left.setting == right.setting and left.label != right.label:
-                clause = compare(left, right)
-                if clause is not None:
-                    result.append(("Compared", [clause]))
-    return result
+    rivals = [(a, b) for i, a in enumerate(groups) for b in groups[i + 1 :] if a.setting == b.setting and a.label != b.label]
+    compared = [clause for a, b in rivals if (clause := compare(a, b)) is not None]
+    return [*result, ("Compared", compared)] if compared else result

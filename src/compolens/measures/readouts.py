@@ -98,12 +98,11 @@ class Moments:
         values, vectors = torch.linalg.eigh(xx / torch.outer(scale, scale))
         rotated = vectors.T @ (xy / scale[:, None])
         smallest = values[-1].clamp(min=0) * len(values) * torch.finfo(values.dtype).eps
-        readouts = []
-        for l2 in penalties:
-            gain = torch.where(values > smallest, 1 / (values.clamp(min=0) + l2), 0.0)
-            weight = vectors @ (gain[:, None] * rotated) / scale[:, None]
-            readouts.append(RidgeReadout(weight, mean_y - mean_x @ weight, float(l2)))
-        return readouts
+        strength = torch.tensor(list(penalties), dtype=values.dtype, device=values.device)[:, None]
+        gain = torch.where(values > smallest, 1 / (values.clamp(min=0) + strength), 0.0)
+        weights = vectors @ (gain[:, :, None] * rotated) / scale[:, None]
+        biases = mean_y - mean_x @ weights
+        return [RidgeReadout(w, b, float(l2)) for w, b, l2 in zip(weights, biases, penalties, strict=True)]
 
     def sse(self, readout: RidgeReadout) -> Tensor:
         """(outputs,) summed squared error of a readout on these episodes."""

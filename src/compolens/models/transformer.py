@@ -36,16 +36,16 @@ class Sizes:
     def of(cls, owner: Any) -> Sizes:
         """Read n_layers, d_model, n_heads and the optional d_head, d_value, d_mlp off an architecture."""
         require_positive(owner, "n_layers", "d_model", "n_heads")
-        if owner.d_head is None and owner.d_model % owner.n_heads:
+        d_head, d_value, d_mlp = (getattr(owner, name, None) for name in ("d_head", "d_value", "d_mlp"))
+        if d_head is None and owner.d_model % owner.n_heads:
             raise ConfigError(
                 f"{type(owner).__name__}: {owner.n_heads} heads do not divide d_model={owner.d_model}; "
                 "choose n_heads that does, or give d_head"
             )
-        given = ("d_head", "d_value", "d_mlp")
-        require_positive(owner, *[name for name in given if getattr(owner, name, None) is not None])
-        d_head = owner.d_head or owner.d_model // owner.n_heads
-        d_value = getattr(owner, "d_value", None) or d_head
-        return cls(owner.n_layers, owner.d_model, owner.n_heads, d_head, d_value, owner.d_mlp or 4 * owner.d_model)
+        given = {"d_head": d_head, "d_value": d_value, "d_mlp": d_mlp}
+        require_positive(owner, *[name for name, value in given.items() if value is not None])
+        d_head = d_head or owner.d_model // owner.n_heads
+        return cls(owner.n_layers, owner.d_model, owner.n_heads, d_head, d_value or d_head, d_mlp or 4 * owner.d_model)
 
 
 class Attention(nn.Module, ABC):
