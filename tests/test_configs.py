@@ -69,7 +69,7 @@ def test_what_json_cannot_hold_is_not_described(value):
 def test_an_unknown_class_is_refused_with_the_nearest_and_with_the_way_out():
     message = refusal(described(architecture={"class": "SoftmaxTransfomer"}))
     assert "unknown class 'SoftmaxTransfomer'" in message and "did you mean 'SoftmaxTransformer'" in message
-    assert "classes=[MyClass]" in message and "--with" in message
+    assert "classes=[SoftmaxTransfomer]" in message and "--with" in message
 
 
 @pytest.mark.parametrize("name", [None, 3, "", "object", "ABC", "Architecture", ["Run"], {"class": "Run"}], ids=repr)

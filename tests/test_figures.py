@@ -196,9 +196,7 @@ def test_points_in_a_category_stand_apart() -> None:
 
 
 def test_lone_points_are_centred_on_their_category() -> None:
-    marks = [
-        Points(pd.DataFrame({"arch": [name], "acc": [0.5]}), "arch", "acc", name) for name in ("HYLA", "SparseCoding")
-    ]
+    marks = [Points(pd.DataFrame({"arch": [name], "acc": [0.5]}), "arch", "acc", name) for name in ("HYLA", "SparseCoding")]
     axes = axes_of(one(*marks))
     assert [line.get_xdata().tolist() for line in axes.lines] == [[0.0], [1.0]]
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["HYLA", "SparseCoding"]
@@ -251,9 +249,7 @@ def test_bars_are_grouped_with_exact_error_bars() -> None:
 
 
 def test_points_stand_on_the_bar_of_their_label() -> None:
-    axes = axes_of(
-        one(*(Bars(BY_SPLIT, "split", "acc", label) for label in "ab"), Points(BY_SPLIT, "split", "acc", "b"))
-    )
+    axes = axes_of(one(*(Bars(BY_SPLIT, "split", "acc", label) for label in "ab"), Points(BY_SPLIT, "split", "acc", "b")))
     middles = [bar.get_x() + bar.get_width() / 2 for bar in axes.containers[1]]
     points = next(line for line in axes.lines if line.get_marker() == "o")
     np.testing.assert_allclose(points.get_xdata(), middles)
@@ -299,8 +295,7 @@ def test_large_heat_maps_carry_no_numbers() -> None:
 def test_same_quantity_shares_scale_and_colour_bar() -> None:
     double = GRID.assign(effect=2 * GRID["effect"])
     panels = [
-        Panel(t, "", "", [HeatMap(d, "head", "layer", "effect", centre=0, label="Δ")])
-        for t, d in (("a", GRID), ("b", double))
+        Panel(t, "", "", [HeatMap(d, "head", "layer", "effect", centre=0, label="Δ")]) for t, d in (("a", GRID), ("b", double))
     ]
     drawing = Drawing("claim", panels)
     figure, traces = drawing.matplotlib(), drawing.plotly().data
@@ -353,9 +348,7 @@ def test_rule() -> None:
     )
     axes, (line, span, *others) = drawing.matplotlib().axes[1], drawing.plotly().layout.shapes
     assert list(axes.lines[1].get_ydata()) == [1 / 3, 1 / 3] == [line.y0, line.y1]
-    assert (axes.patches[0].get_y(), axes.patches[0].get_y() + axes.patches[0].get_height()) == pytest.approx(
-        (0.3, 0.4)
-    )
+    assert (axes.patches[0].get_y(), axes.patches[0].get_y() + axes.patches[0].get_height()) == pytest.approx((0.3, 0.4))
     assert (span.y0, span.y1) == (0.3, 0.4)
     assert (line.xref, line.yref, others[0].xref, others[0].yref) == ("x domain", "y", "x2 domain", "y2")
     assert (line.showlegend, others[0].showlegend) == (True, False)
@@ -421,9 +414,7 @@ def test_repeated_labels_have_one_legend_entry() -> None:
 def test_width_and_no_overlap(width: str) -> None:
     labels = [f"condition number {i}" for i in range(9)]
     long = "A long title that says in many words what the panel shows and why that matters"
-    panel = Panel(
-        long, "split of the evaluation data", "accuracy", [Points(SEEDS, "split", "acc", label) for label in labels]
-    )
+    panel = Panel(long, "split of the evaluation data", "accuracy", [Points(SEEDS, "split", "acc", label) for label in labels])
     figure = Drawing("claim", [panel] * 2).matplotlib(width)
     figure.canvas.draw()
     assert figure.get_figwidth() == WIDTHS[width]

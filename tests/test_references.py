@@ -102,9 +102,7 @@ def test_more_examples_help_ridge():
 # ---- composers -------------------------------------------------------------------------------------------------------
 def own_fit(task, episodes, i):
     """Coefficients and error of episode i's own composition."""
-    one = type(episodes)(
-        episodes.tokens[[i]], episodes.targets[[i]], {}, episodes.composition[[i]], episodes.inputs[[i]], {}
-    )
+    one = type(episodes)(episodes.tokens[[i]], episodes.targets[[i]], {}, episodes.composition[[i]], episodes.inputs[[i]], {})
     z, sse = fit_composition(task, one, int(episodes.composition[i]))
     return z[0], float(sse)
 

@@ -49,9 +49,7 @@ def test_connected_and_disconnected_hold_out_the_same_compositions():
         assert not set(left[1]) & (set(left[0]) | set(right[0]))
 
 
-@pytest.mark.parametrize(
-    ("support", "groups"), [("connected", [[*range(8)]]), ("disconnected", [[0, 1, 2, 3], [4, 5, 6, 7]])]
-)
+@pytest.mark.parametrize(("support", "groups"), [("connected", [[*range(8)]]), ("disconnected", [[0, 1, 2, 3], [4, 5, 6, 7]])])
 def test_the_description_says_what_is_connected(support, groups):
     description = Hyperteacher(support=support).describe_split()
     assert description["support"] == support

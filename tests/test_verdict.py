@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from compolens import tables, verdict
+from compolens.places import built_in
 from compolens.training import Run
 
 COMPOSITIONS = ("0+3", "1+4", "2+5")
@@ -27,8 +28,8 @@ def make_model(root, name, architecture, task, *, test, ood, seed=0, code=None, 
         ):  # fmt: skip
             for i, composition in enumerate(("all", *COMPOSITIONS)):
                 value_here = score + 0.002 * (i - 2) * (i > 0)
-                rows.append({"metric": "score", "value": value_here, "lo": score, "hi": score, "split": split, "site": "output",
-                             "role": "answers", "control": control, "reference": reference, "composition": composition,
+                rows.append({"metric": "score", "value": value_here, "lo": score, "hi": score, "split": split,
+                             "site": "output", "role": "answers", "control": control, "reference": reference, "composition": composition,
                              "weight": 1.0, "n": 10, "step": 2})  # fmt: skip
     save(folder, "generalization", rows)
     if code:
@@ -44,7 +45,7 @@ def code_row(layer, role, fit, split, control, value):
 def save(folder, name, rows):
     provenance = {
         "weights": tables.file_digest(folder / "weights.safetensors"),
-        "recipe": "x",
+        "recipe": tables.file_digest(built_in("probes")[name]),
         "recipe_path": None,
         "command": "",
     }
@@ -98,6 +99,7 @@ def test_scores_choose_the_words(tmp_path, tiny_task, architectures, test, ood, 
         (code_table(0.95, 0.60, 0.90, 0.5), "not shared with training ones"),
         (code_table(0.95, 0.60, 0.65, 0.5), "loses part of the code"),
         (code_table(0.95, 0.60, 0.90, 0.9), "decodability alone shows no inference"),
+        (code_table(0.20, 0.00, 0.10, 0.0), "finds little of the task code"),
     ],
 )
 def test_the_three_fits_choose_between_shared_unshared_and_lost(tmp_path, tiny_task, architectures, code, phrase):

@@ -115,7 +115,7 @@ def test_a_class_from_outside_loads_when_it_is_handed_over(foreign):
 
 def test_a_class_from_outside_is_refused_otherwise(foreign):
     message = refusal(load, foreign)
-    assert "unknown class 'Mine'" in message and "classes=[MyClass]" in message and "--with" in message
+    assert "unknown class 'Mine'" in message and "classes=[Mine]" in message and "--with" in message
     assert "config.json" in message
 
 

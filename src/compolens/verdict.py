@@ -24,7 +24,7 @@ CLEARLY = 0.10
 NO_BETTER = 0.05
 """Beating a learner that recombines nothing by less than this is not recombining."""
 READABLE = 0.5
-"""A readout that explains less than this of the code of training compositions has not found it; nothing follows from its loss."""
+"""A readout that explains less than this of the code of training compositions has not found it: its loss says nothing."""
 SHARED = 0.05
 """A readout's loss on held-out compositions below this R² is none. A larger one is laid to what is bigger: what a fit within
 the held-out compositions wins back (there, but not shared), or what even that misses (lost)."""

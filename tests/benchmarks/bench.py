@@ -126,12 +126,13 @@ def bench_ridge(n: int = 4096, width: int = 64, sites: int = 8, outputs: int = 8
 
 
 MEMORY = """
-import resource, sys, torch, compolens
+import re, sys, torch, compolens
 torch.set_num_threads(1)
 trained = compolens.load(sys.argv[1])
 probe = compolens.load_recipe("probes", "latent_code")
 probe(trained, episodes=int(sys.argv[2]))
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+status = open("/proc/self/status").read()  # not getrusage, whose peak a child inherits from its parent
+print(int(re.search(r"VmHWM:\\s+(\\d+)", status).group(1)) / 1024)
 """
 
 
