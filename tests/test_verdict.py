@@ -28,9 +28,23 @@ def make_model(root, name, architecture, task, *, test, ood, seed=0, code=None, 
         ):  # fmt: skip
             for i, composition in enumerate(("all", *COMPOSITIONS)):
                 value_here = score + 0.002 * (i - 2) * (i > 0)
-                rows.append({"metric": "score", "value": value_here, "lo": score, "hi": score, "split": split,
-                             "site": "output", "role": "answers", "control": control, "reference": reference, "composition": composition,
-                             "weight": 1.0, "n": 10, "step": 2})  # fmt: skip
+                rows.append(
+                    {
+                        "metric": "score",
+                        "value": value_here,
+                        "lo": score,
+                        "hi": score,
+                        "split": split,
+                        "site": "output",
+                        "role": "answers",
+                        "control": control,
+                        "reference": reference,
+                        "composition": composition,
+                        "weight": 1.0,
+                        "n": 10,
+                        "step": 2,
+                    }
+                )
     save(folder, "generalization", rows)
     if code:
         save(folder, "latent_code", [code_row(*key, value) for key, value in code.items()])
