@@ -61,15 +61,12 @@ def _row(split, composition, key, value, lo, hi, weight, n):
 def _rows(task, split, key, error, weight, composition):
     """The pooled row, the mean of per-episode ratios (the convention of the papers' code), and a row per composition."""
     pooled = summarise(error, weight, composition)
-    per = pooled.per_composition
-    scores, weights = (np.array([entry[i] for entry in per.values()]) for i in (0, 1))
-    pick = np.random.default_rng(0).integers(len(per), size=(2000, len(per)))
-    lo, hi = np.quantile((scores[pick] * weights[pick]).sum(1) / weights[pick].sum(1), [0.025, 0.975])
-    yield _row(split, "all", key, pooled.score, lo, hi, weights.sum(), len(error))
+    lo, hi = pooled.interval
+    yield _row(split, "all", key, pooled.score, lo, hi, weight.sum(), len(error))
     yield _row(split, "all", key, float(np.mean(1 - error / weight)), np.nan, np.nan, np.nan, len(error)) | {
         "metric": "mean of per-episode scores"
     }
-    for index, (score, share, n) in per.items():
+    for index, (score, share, n) in pooled.per_composition.items():
         yield _row(split, task.composition_name(index), key, score, np.nan, np.nan, share, n)
 
 

@@ -9,6 +9,7 @@ import torch
 from compolens.activations import at_role, draw, record, residual_sites
 from compolens.configs import ConfigError
 from compolens.measures.readouts import Moments, RidgeReadout, add_by_group, exact_active_set, grouped_r2, leave_groups_out
+from compolens.training import summarise
 from compolens.zoo import TrainedModel
 
 PENALTIES = tuple(float(l2) for l2 in np.logspace(-3, 4.5, 16))
@@ -204,11 +205,12 @@ class _Kept:
     def recovery(self, site, control, n):
         """The share of episodes whose active set is exactly recovered, with its interval over compositions."""
         for split in ("test", "ood"):
-            seen, right = np.array(list(self.recovered[site, split].values()), dtype=float).T
-            pick = np.random.default_rng(0).integers(len(seen), size=(1000, len(seen)))
-            lo, hi = np.quantile(right[pick].sum(1) / seen[pick].sum(1), [0.025, 0.975])
-            share = right.sum() / seen.sum()
-            yield _row("active set exact", share, lo, hi, split, site, control, n, fit="transfer", dimension="all")
+            counts = self.recovered[site, split]
+            seen, right = np.array(list(counts.values()), dtype=float).T
+            pooled = summarise(seen - right, seen, np.array(list(counts)))
+            yield _row(
+                "active set exact", pooled.score, *pooled.interval, split, site, control, n, fit="transfer", dimension="all"
+            )
 
     def frame(self) -> pd.DataFrame:
         return pd.concat(self.parts, ignore_index=True)

@@ -36,7 +36,8 @@ def probe(trained: TrainedModel, *, episodes: int = 512, seed: int = 0) -> tuple
                 error, weight, composition = np.concatenate(results, axis=1)
                 pooled = summarise(error, weight, composition.astype(int))
                 where = {"split": split, "site": site, "role": role, "layer": layer, "control": which or control}
-                rows.append({"metric": "recovered", "value": pooled.score, **_interval(pooled), **where, "n": len(error)})
+                lo, hi = pooled.interval
+                rows.append({"metric": "recovered", "value": pooled.score, "lo": lo, "hi": hi, **where, "n": len(error)})
                 if not (which or control):
                     names = [task.composition_name(int(c)) for c in composition]
                     kept.append(pd.DataFrame({**where, "composition": names, "score": 1 - error / weight}))
@@ -75,10 +76,3 @@ def _put(donated, positions):
         return activation
 
     return edit
-
-
-def _interval(pooled):
-    scores, weights = (np.array([entry[i] for entry in pooled.per_composition.values()]) for i in (0, 1))
-    pick = np.random.default_rng(0).integers(len(scores), size=(1000, len(scores)))
-    lo, hi = np.quantile((scores[pick] * weights[pick]).sum(1) / weights[pick].sum(1), [0.025, 0.975])
-    return {"lo": lo, "hi": hi}

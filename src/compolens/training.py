@@ -144,6 +144,14 @@ class Evaluation(NamedTuple):
     se: float
     per_composition: dict[int, tuple[float, float, int]]
 
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % bootstrap interval of the score over compositions (2,000 draws, always the same ones)."""
+        scores, weights = (np.array([entry[i] for entry in self.per_composition.values()]) for i in (0, 1))
+        pick = np.random.default_rng(0).integers(len(scores), size=(2000, len(scores)))
+        lo, hi = np.quantile((scores[pick] * weights[pick]).sum(1) / weights[pick].sum(1), [0.025, 0.975])
+        return float(lo), float(hi)
+
 
 def summarise(error: np.ndarray, weight: np.ndarray, composition: np.ndarray) -> Evaluation:
     """Pool per-episode (error, weight) into 1 - sum(error)/sum(weight), with the composition as unit of replication."""

@@ -7,6 +7,7 @@ with a generic network on [code; x]: the control that tells a bottleneck from a 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -56,17 +57,6 @@ class CodeTransformer(Transformer):
         return encoded if stop_at_layer is not None else self.execute(encoded, tokens)
 
 
-def context_of(name: str, seq: int | None, answers: Sequence[int], d_x: int | None) -> tuple[list[int], int]:
-    """(context positions, d_x) of a task that separates context from queries; otherwise `DoesNotApply`."""
-    context, _ = split_positions(seq, answers)
-    if d_x is None or not context:
-        raise DoesNotApply(
-            f"{name} needs a task of (input, answer) pairs: build(..., seq=, answers=, d_x=), so that the executor can see "
-            "a query's input without the context"
-        )
-    return context, d_x
-
-
 class MLPExecutor(nn.Module):
     """relu network on [code; x] with two hidden layers of d_hidden."""
 
@@ -87,10 +77,11 @@ class MLPExecutor(nn.Module):
 
 
 @dataclass(frozen=True)
-class BottleneckMLP(Architecture):
-    """`HypernetworkTransformer`'s encoder and code, executed by a generic MLP on [code; x] instead of a hypernetwork.
+class CodeArchitecture(Architecture):
+    """What architectures with an explicit code share: a softmax encoder and the code's width. A subclass adds the executor.
 
-    d_code: width of the code; d_hidden: width of the executor's two hidden layers; the rest sizes the encoder.
+    n_layers, d_model, n_heads, d_head, d_mlp: the encoder, sized like `SoftmaxTransformer`; d_code: width of the code;
+    d_hidden: width of the executor.
     """
 
     n_layers: int = 3
@@ -105,6 +96,10 @@ class BottleneckMLP(Architecture):
         Sizes.of(self)
         require_positive(self, "d_code", "d_hidden")
 
+    @abstractmethod
+    def executor(self, d_x: int, d_out: int) -> nn.Module:
+        """A module (code (batch, 1, d_code), x (batch, pos, d_x)) -> (batch, pos, d_out)."""
+
     def build(
         self,
         *,
@@ -116,6 +111,22 @@ class BottleneckMLP(Architecture):
         mask: Tensor | None = None,
         blocks: Sequence[Sequence[int]] | None = None,
     ) -> CodeTransformer:
-        context, d_x = context_of("BottleneckMLP", seq, answers, d_x)
-        executor = MLPExecutor(self.d_code, d_x, self.d_hidden, d_out)
+        context, _ = split_positions(seq, answers)
+        if d_x is None or not context:
+            raise DoesNotApply(
+                f"{type(self).__name__} needs a task of (input, answer) pairs: build(..., seq=, answers=, d_x=), so that the "
+                "executor can see a query's input without the context"
+            )
+        executor = self.executor(d_x, d_out)
         return CodeTransformer(Sizes.of(self), executor, d_in=d_in, d_code=self.d_code, context=context, d_x=d_x)
+
+
+@dataclass(frozen=True)
+class BottleneckMLP(CodeArchitecture):
+    """`HypernetworkTransformer`'s encoder and code, executed by a generic MLP on [code; x] instead of a hypernetwork.
+
+    d_hidden: width of the executor's two hidden layers; the other fields as in `CodeArchitecture`.
+    """
+
+    def executor(self, d_x: int, d_out: int) -> MLPExecutor:
+        return MLPExecutor(self.d_code, d_x, self.d_hidden, d_out)

@@ -6,17 +6,14 @@ what was inferred (z) and what is done with it (Theta, B) are separate by constr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from compolens.configs import require_positive
 from compolens.hooks import HookPoint
-from compolens.models.base import Architecture, truncated_lecun_
-from compolens.models.bottleneck import CodeTransformer, context_of
-from compolens.models.transformer import Sizes
+from compolens.models.base import truncated_lecun_
+from compolens.models.bottleneck import CodeArchitecture
 
 
 class HypernetworkExecutor(nn.Module):
@@ -40,36 +37,14 @@ class HypernetworkExecutor(nn.Module):
 
 
 @dataclass(frozen=True)
-class HypernetworkTransformer(Architecture):
+class HypernetworkTransformer(CodeArchitecture):
     """Transformer encoder, code of width d_code, and a linear hypernetwork that generates a d_hidden-wide task network.
 
-    The encoder is sized like `SoftmaxTransformer`. d_code equal to the task's number of modules, and d_hidden twice the
-    teacher's, are the settings that the theory of 2312.15001 favours (little over-parameterisation).
+    Fields as in `CodeArchitecture`. d_code equal to the task's number of modules, and d_hidden twice the teacher's, are the
+    settings that the theory of 2312.15001 favours (little over-parameterisation).
     """
 
-    n_layers: int = 3
-    d_model: int = 64
-    n_heads: int = 4
-    d_head: int | None = None
-    d_mlp: int | None = None
-    d_code: int = 8
     d_hidden: int = 32
 
-    def __post_init__(self) -> None:
-        Sizes.of(self)
-        require_positive(self, "d_code", "d_hidden")
-
-    def build(
-        self,
-        *,
-        d_in: int,
-        d_out: int,
-        seq: int | None = None,
-        answers: Sequence[int] = (-1,),
-        d_x: int | None = None,
-        mask: Tensor | None = None,
-        blocks: Sequence[Sequence[int]] | None = None,
-    ) -> CodeTransformer:
-        context, d_x = context_of("HypernetworkTransformer", seq, answers, d_x)
-        executor = HypernetworkExecutor(self.d_code, d_x, self.d_hidden, d_out)
-        return CodeTransformer(Sizes.of(self), executor, d_in=d_in, d_code=self.d_code, context=context, d_x=d_x)
+    def executor(self, d_x: int, d_out: int) -> HypernetworkExecutor:
+        return HypernetworkExecutor(self.d_code, d_x, self.d_hidden, d_out)

@@ -222,10 +222,7 @@ class Transformer(HookedModel):
         self.setup()
 
     def _calm_start(self) -> None:
-        """Scale every matrix of the stream to variance 1/(3 fan_in), as torch's Linear starts.
-
-        Starting at 1/fan_in instead costs held-out compositions on the modular hyperteacher, not training ones.
-        """
+        """Scale every matrix of the stream to variance 1/(3 fan_in), as torch's Linear starts."""
         with torch.no_grad():
             for name, parameter in self.named_parameters():
                 if name.split(".")[-1].startswith("W_"):
