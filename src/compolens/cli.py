@@ -376,10 +376,10 @@ def _make_report(commands: Any) -> Parser:
 def _report(options: argparse.Namespace) -> int:
     from compolens import report, tables
 
-    path, sentences = report.write(
-        tables.find([Path(f) for f in options.folders]), Path(options.output), _outside(options.classes)
-    )
-    print("\n".join(sentences))
+    command = " ".join(["compolens", "report", *options.folders, "-o", options.output])
+    models = tables.find([Path(f) for f in options.folders])
+    path, lines = report.write(models, Path(options.output), _outside(options.classes), command)
+    print("\n".join(lines))
     print(f"\nreport: {path}")
     return 0
 

@@ -27,8 +27,8 @@ MAX_ATTENTION = 4
 """Attention is drawn for the first model of at most this many groups."""
 
 
-def write(folders: Sequence[Path], path: Path, classes: tuple[type, ...] = ()) -> tuple[Path, list[str]]:
-    """Write the page; returns its path and the verdict as plain sentences."""
+def write(folders: Sequence[Path], path: Path, classes: tuple[type, ...] = (), command: str = "") -> tuple[Path, list[str]]:
+    """Write the page; returns its path and the verdict as plain lines. command: what regenerates it, as shown on the page."""
     finished = [f for f in folders if (f / "scores.json").exists()]
     if not finished:
         raise ConfigError(f"none of the {len(folders)} folders is finished; run the same `compolens train` command to go on")
@@ -52,7 +52,7 @@ def write(folders: Sequence[Path], path: Path, classes: tuple[type, ...] = ()) -
         attention=_attention(measured, classes),
         tables=shown,
         notes=notes,
-        command=" ".join(["compolens", "report", *(str(f) for f in folders), "-o", str(path)]),
+        command=command or " ".join(["compolens", "report", *(str(f) for f in folders), "-o", str(path)]),
         version=compolens.__version__,
     )
     write_atomically(path, page.encode())
