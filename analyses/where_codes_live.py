@@ -7,7 +7,7 @@ import pandas as pd
 from compolens import tables
 from compolens.configs import ConfigError, nearest
 from compolens.figures import Band, Drawing, Line, Panel, Points, Rule
-from compolens.verdict import Group, group
+from compolens.verdict import Group, group, title
 
 needs = ("latent_code",)
 METRICS = ("r2", "active set exact")
@@ -44,14 +44,8 @@ def analyze(models: list[Path], *, metric: str = "r2") -> Drawing:
 
 def load(g: Group, metric: str) -> pd.DataFrame:
     """The latent_code rows of a group, averaged over code dimensions, a row per seed."""
-    frame = tables.gather(g.folders, "latent_code")
-    frame = frame[frame["step"] == frame.groupby("model")["step"].transform("max")]
+    frame = tables.at_last_step(tables.gather(g.folders, "latent_code"))
     return frame[(frame["metric"] == metric) & frame["dimension"].isin(["mean", "all"])]
-
-
-def title(g: Group, groups: list[Group]) -> str:
-    """The architecture, and the setting where there is more than one."""
-    return g.label if len({other.setting for other in groups}) == 1 else f"{g.label}, {g.setting}"
 
 
 def _panel(name: str, frame: pd.DataFrame, role: str) -> Panel:

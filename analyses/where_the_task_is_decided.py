@@ -7,7 +7,7 @@ import pandas as pd
 from compolens import tables
 from compolens.configs import ConfigError
 from compolens.figures import Drawing, HeatMap, Panel
-from compolens.verdict import group
+from compolens.verdict import group, title
 
 needs = ("patching",)
 
@@ -22,9 +22,9 @@ def analyze(models: list[Path], *, split: str = "ood") -> Drawing:
         raise ConfigError(f"no split {split!r}; allowed: test, ood")
     groups, panels = group(models), []
     for g in groups:
-        name = g.label if len({other.setting for other in groups}) == 1 else f"{g.label}, {g.setting}"
-        frame = tables.gather(g.folders, "patching")
-        frame = frame[(frame["step"] == frame.groupby("model")["step"].transform("max")) & (frame["split"] == split)]
+        name = title(g, groups)
+        frame = tables.at_last_step(tables.gather(g.folders, "patching"))
+        frame = frame[frame["split"] == split]
         frame = frame[frame["layer"] <= frame[frame["role"] == "readout"]["layer"].max()]
         for control, label in (
             ("", "source's code"),

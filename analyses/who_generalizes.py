@@ -76,6 +76,6 @@ def reference_scores(folder: Path) -> dict[str, float]:
 
 
 def _pooled(folder: Path, split: str) -> pd.DataFrame:
-    frame = tables.read(folder, "generalization")
-    frame = frame[(frame["step"] == frame["step"].max()) & (frame["metric"] == "score")]
+    frame = tables.at_last_step(tables.read(folder, "generalization"))
+    frame = frame[frame["metric"] == "score"]
     return frame[(frame["split"] == split) & (frame["composition"] == "all")]

@@ -89,11 +89,6 @@ def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         raise ConfigError(f"{path} is truncated or corrupted ({error}); restore it, or delete it and train again") from error
 
 
-def sha256(path: Path) -> str:
-    """Hex digest of a file's bytes."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Exclusive use of a folder, for as long as the context lives; the kernel frees it when the process dies."""

@@ -5,7 +5,6 @@ Opens from disk without a network: plotly is inlined once, figures are rendered 
 
 from __future__ import annotations
 
-import html
 import json
 import warnings
 from collections.abc import Sequence
@@ -222,4 +221,4 @@ def _render(**parts: Any) -> str:
             entry.append({"text": clause.text, "numbers": numbers})
         judged.append({"who": who, "clauses": entry})
     page = Environment(autoescape=True).from_string(PAGE.read_text(encoding="utf-8"))
-    return page.render(judged=judged, evidence=evidence, plotly=get_plotlyjs(), escape=html.escape, **parts)
+    return page.render(judged=judged, evidence=evidence, plotly=get_plotlyjs(), **parts)

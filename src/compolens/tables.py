@@ -85,6 +85,14 @@ def read(folder: str | Path, name: str) -> pd.DataFrame:
     return table.fillna({c: v for c, v in text.items() if c in table})
 
 
+def at_last_step(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows about trained models, without those along training; of several gathered models, each at its own last step."""
+    if "step" not in frame:
+        return frame
+    last = frame.groupby("model")["step"].transform("max") if "model" in frame else frame["step"].max()
+    return frame[frame["step"] == last]
+
+
 def find(roots: Iterable[str | Path]) -> list[Path]:
     """Every model folder at or below the given ones, sorted; a root that holds none is an error."""
     found: list[Path] = []

@@ -97,6 +97,11 @@ def group(folders: Sequence[Path]) -> list[Group]:
     return list(groups.values())
 
 
+def title(one: Group, groups: Sequence[Group]) -> str:
+    """What a panel about a group is called among others: its label, with the setting where there is more than one."""
+    return one.label if len({other.setting for other in groups}) == 1 else f"{one.label}, {one.setting}"
+
+
 def score(group: Group, split: str, reference: str = "model") -> Evidence:
     """Pooled score of the model (or of a reference) on a split, with its two-level interval over seeds and compositions."""
     parts = [_per_composition(folder, split, reference) for folder in group.folders]
@@ -123,9 +128,7 @@ def readout(group: Group, layer_role: tuple[float, str], fit: str, split: str, c
 
 
 def _rows(folder: Path, table: str, **where: object) -> pd.DataFrame:
-    frame = tables.read(folder, table)
-    if "step" in frame:
-        frame = frame[frame["step"] == frame["step"].max()]
+    frame = tables.at_last_step(tables.read(folder, table))
     for column, value in where.items():
         frame = frame[frame[column] == value]
     if frame.empty:
