@@ -14,9 +14,12 @@ from compolens.models import ARCHITECTURES, DoesNotApply
 from compolens.tasks import FAMILIES, SPLITS
 from compolens.training import AdamW, Run
 
-SMALL_MODEL = {"n_layers": 2, "d_model": 16, "n_heads": 2, "d_code": 6, "d_hidden": 6}
-SMALL_TASK = {"d_x": 4, "d_y": 2, "d_hidden": 6, "n_modules": 6, "n_context": 6, "n_queries": 3}
-FURTHER_MODELS = {"SoftmaxTransformer": [{"causal": True}, {"d_head": 5, "d_value": 3, "d_mlp": 7}]}
+SMALL_MODEL = {"n_layers": 2, "d_model": 16, "n_heads": 2, "d_code": 6, "d_hidden": 6, "n_ctx": 18}
+SMALL_TASK = {"d_x": 4, "d_y": 2, "d_hidden": 6, "n_modules": 6, "n_context": 6, "n_queries": 3, "n_features": 2, "length": 12}
+FURTHER_MODELS = {
+    "SoftmaxTransformer": [{"causal": True}, {"d_head": 5, "d_value": 3, "d_mlp": 7}, {"n_ctx": None}],
+    "HYLA": [{"causal": True}, {"d_head": 5, "d_value": 3, "attention_dropout": 0.3}],
+}
 REASONS = ("needs a task of (input, answer) pairs",)
 """Why a pair of architecture and task may be left out; a pair that gives another reason fails."""
 
@@ -46,7 +49,7 @@ def task(request):
 @pytest.fixture
 def model(architecture, task):
     try:
-        return Run(architecture, task).build()
+        return Run(architecture, task).build().eval()
     except DoesNotApply as error:
         if not any(reason in str(error) for reason in REASONS):
             raise
@@ -119,7 +122,13 @@ def test_attention_code_holds_the_weights_that_multiply_the_values(model, episod
     _, cache = model.run_with_cache(episodes.tokens)
     for site in [name for name in model.hook_dict if name.endswith("attn.hook_code")]:
         layer = site.removesuffix("hook_code")
-        mixed = torch.einsum("bqkh,bkhe->bqhe", cache[site], cache[layer + "hook_v"])
+        if layer + "hook_pre" in cache:  # a value network: the code makes its first layer, per pair, and weighs its output
+            made = torch.einsum("bqkh,bkhe->bqke", cache[site], cache[layer + "hook_v"])
+            torch.testing.assert_close(cache[layer + "hook_pre"], made, rtol=1e-4, atol=1e-5)
+            output = cache[layer + ("hook_post2" if layer + "hook_post2" in cache else "hook_post")]
+            mixed = torch.einsum("bqkh,bqke->bqhe", cache[site], output)
+        else:
+            mixed = torch.einsum("bqkh,bkhe->bqhe", cache[site], cache[layer + "hook_v"])
         torch.testing.assert_close(cache[layer + "hook_z"], mixed, rtol=1e-4, atol=1e-5)
 
 
@@ -171,7 +180,7 @@ def test_equal_runs_build_equal_weights_and_other_seeds_do_not(architecture, tas
 
 def test_building_and_answering_leave_global_random_state_alone(architecture, task, model, episodes):
     before = (torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist())  # noqa: NPY002
-    Run(architecture, task, init_seed=3).build()(episodes.tokens)
+    Run(architecture, task, init_seed=3).build().eval()(episodes.tokens)
     task.sample(2, "ood", task.rng(0, "ood"))
     assert torch.equal(torch.get_rng_state(), before[0])
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before[1:]  # noqa: NPY002

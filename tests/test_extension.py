@@ -16,31 +16,27 @@ from compolens.tables import StaleTable, read
 ROOT = Path(__file__).parents[1]
 
 ARCHITECTURE = '''
-"""A transformer whose attention weights are the scores themselves: unnormalised linear attention."""
+"""A transformer whose attention weights are the absolute scores."""
 
 from dataclasses import dataclass
 
-from compolens.models.base import Architecture
-from compolens.models.transformer import Attention, Sizes, Transformer
+from compolens.models.transformer import Attention, TransformerArchitecture
 
 
 class ScoreAttention(Attention):
     masked_score = 0.0
 
     def weights(self, scores):
-        return scores
+        return scores.abs()
 
 
 @dataclass(frozen=True)
-class ToyTransformer(Architecture):
-    n_layers: int = 1
+class ToyTransformer(TransformerArchitecture):
     d_model: int = 8
     n_heads: int = 2
-    d_head: int | None = None
-    d_mlp: int | None = None
 
-    def build(self, *, d_in, d_out, seq=None, answers=(-1,), d_x=None, mask=None, blocks=None):
-        return Transformer(Sizes.of(self), ScoreAttention, d_in=d_in, d_out=d_out, seq=seq, answers=answers, mask=mask)
+    def attention(self):
+        return ScoreAttention
 '''
 
 FAMILY = '''

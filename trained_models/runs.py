@@ -1,11 +1,29 @@
-"""The runs this project ships: the modular hyperteacher at two sizes, two architectures and their controls.
+"""The runs this project ships: a loop per family of tasks; seed s draws task, initial weights and data anew.
 
+Modular hyperteacher, two sizes, two architectures and their controls.
 F: wide inputs (16 -> 8), where regression on the raw inputs is hopeless and recombination pays.
-R: narrow inputs (4 -> 4), where the effect reverses.
-Seed s draws teacher, module numbering, initial weights and data anew; architectures are paired on all of them.
+R: narrow inputs (4 -> 4), where the effect reverses. Architectures are paired on teacher, module numbering and data.
+
+Fuzzy logic (32 tokens, 70 % of the functions held out), at the size and with the recipe of 2406.05816, its hidden dropout of
+attention codes included; "still" runs are without it.
+
+S-RAVEN with 3 features instead of 4: the paper's small model (4 layers), without dropout, on what two cores can train.
 """
 
-from compolens import BottleneckMLP, HypernetworkTransformer, Hyperteacher, Run, SoftmaxTransformer, UnstructuredTeacher
+from compolens import (
+    HYLA,
+    BottleneckMLP,
+    FuzzyLogic,
+    HYLAWithoutNonlinearity,
+    HypernetworkTransformer,
+    Hyperteacher,
+    LinearAttention,
+    ReferenceAdamW,
+    Run,
+    SoftmaxTransformer,
+    SRaven,
+    UnstructuredTeacher,
+)
 
 along_the_way = (250, 500, 1000, 2000, 3000, 4500)
 runs: dict[str, Run] = {}
@@ -29,3 +47,22 @@ for s in range(3):
 
 for name, architecture in (("softmax", SoftmaxTransformer()), ("hypernetwork", HypernetworkTransformer())):
     runs[f"unstructured-{name}-0"] = Run(architecture, UnstructuredTeacher(), steps=6000)
+
+small = {"n_layers": 2, "d_model": 128, "n_heads": 8, "d_head": 2, "d_value": 2, "d_mlp": 256, "n_ctx": 32}
+long = {"steps": 50_000, "batch_size": 128, "optimizer": ReferenceAdamW(), "evaluation_episodes": 2048, "answers_only": True}
+compared = {"softmax": SoftmaxTransformer, "hyla": HYLA, "linear": LinearAttention, "hyla-linear": HYLAWithoutNonlinearity}
+for names in (("softmax", "hyla"), ("linear", "hyla-linear")):
+    for s in range(3):
+        for name in names:
+            keep = (2_000, 5_000, 10_000, 20_000) if s == 0 else ()
+            architecture = compared[name](**small, attention_dropout=0.1)
+            runs[f"fuzzy-{name}-{s}"] = Run(
+                architecture, FuzzyLogic(split_seed=s), init_seed=s, data_seed=s, keep=keep, **long
+            )
+for name in ("softmax", "hyla"):
+    runs[f"fuzzy-still-{name}-0"] = Run(compared[name](**small), FuzzyLogic(), **long)
+
+small = {"n_layers": 4, "d_model": 128, "n_heads": 16, "d_head": 4, "d_value": 4, "d_mlp": 256, "n_ctx": 27}
+long = {"steps": 30_000, "batch_size": 128, "optimizer": ReferenceAdamW(warmup=1000), "answers_only": True}
+for name in ("hyla", "softmax", "linear"):
+    runs[f"sraven3-{name}-0"] = Run(compared[name](**small), SRaven(n_features=3), keep=(5_000, 10_000, 20_000), **long)

@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "AdamW": "training",
+    "ReferenceAdamW": "training",
     "Run": "training",
     "evaluate": "training",
     "train": "training",

@@ -43,6 +43,16 @@ class HookedModel(HookedRootModule):
     cfg: Any
     roles: dict[str, list[int]]
 
+    def answer(self, tokens: Tensor) -> Tensor:
+        """The prediction, right at least where an answer is read; an architecture may skip the rest. For training."""
+        return self(tokens)
+
+    def draw_from(self, generator: torch.Generator | None) -> None:
+        """Let everything random in training mode (dropout) draw from this generator; None: from torch's global one."""
+        for module in self.modules():
+            if hasattr(module, "generator"):
+                module.generator = generator  # type: ignore[assignment]
+
     def check_site(self, name: str) -> None:
         """Raise unless `name` is a hook point that fires."""
         if name not in self.hook_dict:

@@ -24,10 +24,10 @@ import torch
 from torch import nn
 
 from compolens import checkpoints
-from compolens.configs import ConfigError, construct, describe, frozen, require, require_positive
+from compolens.configs import ConfigError, construct, describe, frozen, nearest, require, require_positive
 from compolens.hooks import HookedModel
 from compolens.models.base import Architecture, count_parameters
-from compolens.tasks.base import SPLITS, TaskFamily
+from compolens.tasks.base import SPLITS, TaskFamily, stream
 
 RESUME = "resume.safetensors"
 
@@ -48,7 +48,8 @@ class Interrupted(KeyboardInterrupt):
 class AdamW:
     """AdamW with linear warm-up, then a cosine from lr to final * lr; weight decay on matrices only; gradients clipped.
 
-    lr, weight_decay: as in torch; warmup: steps; final: fraction of lr at the last step; clip: largest gradient norm.
+    lr, weight_decay: as in torch; warmup: steps; final: fraction of lr at the last step; clip: largest gradient norm, or
+    None for no clipping.
     """
 
     lr: float = 1e-3
@@ -56,22 +57,27 @@ class AdamW:
     weight_decay: float = 1e-2
     warmup: int = 500
     final: float = 0.02
-    clip: float = 1.0
+    clip: float | None = 1.0
 
     def __post_init__(self) -> None:
+        name = type(self).__name__
         object.__setattr__(self, "betas", frozen(self.betas))
-        require(self.lr > 0 and self.clip > 0, f"AdamW: lr and clip must be positive, got {self.lr} and {self.clip}")
-        require(self.weight_decay >= 0 and self.warmup >= 0, "AdamW: weight_decay and warmup must not be negative")
+        require(self.lr > 0, f"{name}: lr must be positive, got {self.lr}")
+        require(self.clip is None or self.clip > 0, f"{name}: clip must be positive, or None for no clipping, got {self.clip}")
+        require(self.weight_decay >= 0 and self.warmup >= 0, f"{name}: weight_decay and warmup must not be negative")
 
     def build(self, model: nn.Module) -> torch.optim.AdamW:
         """The optimizer; biases, gains and single vectors are not decayed."""
         decayed: list[nn.Parameter] = []
         free: list[nn.Parameter] = []
         for name, parameter in model.named_parameters():
-            is_matrix = parameter.ndim >= 2 and not name.split(".")[-1].startswith(("b_", "bias"))
-            (decayed if is_matrix else free).append(parameter)
+            (decayed if self.decays(name, parameter) else free).append(parameter)
         groups = [{"params": decayed, "weight_decay": self.weight_decay}, {"params": free, "weight_decay": 0.0}]
         return torch.optim.AdamW([g for g in groups if g["params"]], lr=self.lr, betas=self.betas, fused=True)
+
+    def decays(self, name: str, parameter: nn.Parameter) -> bool:
+        """Whether weight decay acts on a parameter: on matrices, not on biases, whatever their shape."""
+        return parameter.ndim >= 2 and not name.split(".")[-1].startswith(("b_", "bias", "rel_bias"))
 
     def rate(self, step: int, steps: int) -> float:
         """Learning rate of the update that leads from `step` to `step + 1`."""
@@ -82,12 +88,48 @@ class AdamW:
 
 
 @dataclass(frozen=True)
+class ReferenceAdamW(AdamW):
+    """The recipe of "Attention as a hypernetwork" (2406.05816), as its code has it.
+
+    The rate rises from 0 over `warmup` steps, falls along a cosine that ends `warmup` steps before the end (the code subtracts
+    the warm-up from the schedule's length), and stays at final * lr. No clipping. decay: what weight decay acts on; "code":
+    every parameter that is no vector, hence also the biases of query, key and value and the relative-bias table, as the code
+    does; "paper": matrices only, as the paper says.
+    """
+
+    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: float = 0.1
+    warmup: int = 100
+    final: float = 0.1
+    clip: float | None = None
+    decay: str = "code"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.decay in ("code", "paper"), f"no decay {self.decay!r}; {nearest(str(self.decay), ('code', 'paper'))}")
+
+    def decays(self, name: str, parameter: nn.Parameter) -> bool:
+        return parameter.ndim != 1 if self.decay == "code" else super().decays(name, parameter)
+
+    def rate(self, step: int, steps: int) -> float:
+        if step < self.warmup:
+            return self.lr * step / self.warmup
+        progress = min(1.0, (step - self.warmup) / max(1, steps - 2 * self.warmup))
+        return self.lr * (self.final + (1 - self.final) * 0.5 * (1 + math.cos(math.pi * progress)))
+
+
+RECIPES = (AdamW, ReferenceAdamW)
+"""The classes that a run's `optimizer` may be of."""
+
+
+@dataclass(frozen=True)
 class Run:
     """Everything that decides a training's outcome.
 
     steps: updates (0 makes a folder of the model as built); keep: steps whose weights are kept beside the final ones;
     evaluations: how many times, evenly spaced, the scores enter history.csv; evaluation_episodes: on how many episodes
-    per split; data_device: where episodes are drawn ("cpu" gives every device the same ones).
+    per split; data_device: where episodes are drawn ("cpu" gives every device the same ones); answers_only: while training,
+    the last block computes only the positions whose answers count: the same function, up to rounding, in less time.
     """
 
     architecture: Architecture
@@ -101,6 +143,7 @@ class Run:
     evaluations: int = 20
     evaluation_episodes: int = 1024
     data_device: str = "cpu"
+    answers_only: bool = False
 
     def __post_init__(self) -> None:
         for name, kind in (("architecture", Architecture), ("task", TaskFamily), ("optimizer", AdamW)):
@@ -273,6 +316,8 @@ class _Training:
         self.model = run.build().to(device)
         self.optimizer = run.optimizer.build(self.model)
         self.named = dict(self.model.named_parameters())
+        self.noise = torch.Generator(device=device)
+        self.model.draw_from(self.noise)
         self.step, self.losses = 0, [0.0, 0]
         self.history: list[dict[str, float]] = []
         self.environments = [environment(device)]
@@ -288,14 +333,17 @@ class _Training:
         episodes = task.sample(run.batch_size, "train", rng).to(self.device)
         for group in self.optimizer.param_groups:
             group["lr"] = run.optimizer.rate(self.step, run.steps)
-        loss = task.loss(self.model(episodes.tokens), episodes.targets)
+        self.noise.manual_seed(stream(run.data_seed, "dropout", self.step))
+        predict = self.model.answer if run.answers_only else self.model
+        loss = task.loss(predict(episodes.tokens), episodes.targets)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         norm = nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
         value = float(loss.detach())
         if not math.isfinite(value) or not math.isfinite(float(norm)):
             self._diverged(value)  # before clipping, which would spread one bad gradient to all
-        nn.utils.clip_grads_with_norm_(self.model.parameters(), run.optimizer.clip, norm)
+        if run.optimizer.clip is not None:
+            nn.utils.clip_grads_with_norm_(self.model.parameters(), run.optimizer.clip, norm)
         self.optimizer.step()
         self.step += 1
         self.losses = [self.losses[0] + value, self.losses[1] + 1]

@@ -56,6 +56,10 @@ class CodeTransformer(Transformer):
         encoded = self.encode(tokens, stop_at_layer)
         return encoded if stop_at_layer is not None else self.execute(encoded, tokens)
 
+    def answer(self, tokens: Tensor) -> Tensor:
+        """The whole prediction: there is nothing to skip."""
+        return self(tokens)
+
 
 class MLPExecutor(nn.Module):
     """relu network on [code; x] with two hidden layers of d_hidden."""

@@ -1,7 +1,7 @@
 """The residual stream that architectures share: embedding, pre-norm blocks, final norm, unembedding.
 
-An architecture that is "a transformer with another attention" subclasses `Attention` (one method) and hands the class to
-`Transformer`. Hook names, weight names and shapes are TransformerLens'; ``attn.hook_code`` is added: a view of
+An architecture that is "a transformer with another attention" subclasses `Attention` and `TransformerArchitecture`, with one
+method each. Hook names, weight names and shapes are TransformerLens'; ``attn.hook_code`` is added: a view of
 ``attn.hook_pattern`` laid out (batch, query, key, head), the weights that multiply the values. Editing either takes effect.
 """
 
@@ -16,9 +16,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from compolens.configs import ConfigError, require_positive
+from compolens.configs import ConfigError, require, require_positive
 from compolens.hooks import FactoredMatrix, HookedModel, HookPoint, LayerNorm
-from compolens.models.base import split_positions, truncated_lecun_
+from compolens.models.base import Architecture, split_positions, truncated_lecun_
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,46 @@ class Sizes:
         return cls(owner.n_layers, owner.d_model, owner.n_heads, d_head, d_value or d_head, d_mlp or 4 * owner.d_model)
 
 
+def relative_buckets(n_ctx: int) -> Tensor:
+    """(n_ctx, n_ctx) [query, key] -> row of the bias table: T5's unidirectional buckets with n_buckets = max_distance = n_ctx.
+
+    A bucket per distance up to n_ctx // 2, logarithmic ones beyond; keys to the right of the query share bucket 0 with the
+    query itself (as the reference code of 2406.05816 has it, also without a causal mask).
+    """
+    distance = (torch.arange(n_ctx)[:, None] - torch.arange(n_ctx)[None, :]).clamp(min=0)
+    exact = n_ctx // 2
+    if n_ctx < 2:
+        return distance
+    ratio = distance.clamp(min=exact).float() / exact + torch.finfo(torch.float32).eps
+    far = exact + (ratio.log() / math.log(n_ctx / exact) * (n_ctx - exact)).long()
+    return torch.where(distance < exact, distance, far.clamp(max=n_ctx - 1))
+
+
+class RelativeBias(nn.Module):
+    """A learned bias on attention scores by head and relative position: rel_bias (head, n_ctx), a row per bucket."""
+
+    buckets: Tensor
+
+    def __init__(self, n_heads: int, n_ctx: int) -> None:
+        super().__init__()
+        self.rel_bias = nn.Parameter(torch.randn(n_heads, n_ctx) / math.sqrt(n_ctx))
+        self.register_buffer("buckets", relative_buckets(n_ctx), persistent=False)
+
+    def forward(self, queries: slice | None, seq: int) -> Tensor:
+        """(head, query, key): for the given query positions (None: all) and keys 0 to seq - 1."""
+        return self.rel_bias[:, self.buckets[queries or slice(seq), :seq]]
+
+
 class Attention(nn.Module, ABC):
     """Multi-head attention, open between scores and the weights that multiply the values.
 
     W_Q, W_K: (head, d_model, d_head); W_V: (head, d_model, d_value); W_O: (head, d_value, d_model). `mask` is (seq, seq)
-    bool or None. Scores are masked with `masked_score` before `weights` sees them.
+    bool or None. Scores are Q K^T / sqrt(d_head), plus the relative bias where there is one; they are masked with
+    `masked_score` before `weights` sees them.
+
+    In training mode, with `dropout` > 0, whole codes are dropped: one mask over (query, key), shared by batch and heads, drawn
+    from `generator` (None: torch's global one); survivors are scaled by 1 / (1 - dropout). That is how the reference code of
+    2406.05816 does it.
     """
 
     masked_score = -math.inf
@@ -69,7 +104,7 @@ class Attention(nn.Module, ABC):
     hook_z: HookPoint
     hook_result: HookPoint
 
-    def __init__(self, sizes: Sizes, mask: Tensor | None) -> None:
+    def __init__(self, sizes: Sizes, mask: Tensor | None, n_ctx: int | None = None, dropout: float = 0.0) -> None:
         super().__init__()
         head, d_model = sizes.n_heads, sizes.d_model
         for name, width in (("Q", sizes.d_head), ("K", sizes.d_head), ("V", sizes.d_value)):
@@ -78,7 +113,9 @@ class Attention(nn.Module, ABC):
             self.register_parameter(f"b_{name}", nn.Parameter(torch.zeros(head, width)))
         self.W_O = truncated_lecun_(nn.Parameter(torch.empty(head, sizes.d_value, d_model)), head * sizes.d_value)
         self.b_O = nn.Parameter(torch.zeros(d_model))
+        self.bias = None if n_ctx is None else RelativeBias(head, n_ctx)
         self.register_buffer("mask", mask, persistent=False)
+        self.dropout, self.generator = dropout, None
         self.use_attn_result = False
         for name in ("q", "k", "v", "attn_scores", "pattern", "code", "z", "result"):
             self.add_module(f"hook_{name}", HookPoint())
@@ -87,22 +124,36 @@ class Attention(nn.Module, ABC):
     def weights(self, scores: Tensor) -> Tensor:
         """Masked scores (batch, head, query, key) -> the weights that multiply the values, same shape."""
 
+    def mix(self, code: Tensor, v: Tensor) -> Tensor:
+        """(batch, query, head, d_value) that queries read: code (batch, query, key, head), v (batch, key, head, d_value)."""
+        return (code.permute(0, 3, 1, 2) @ v.transpose(1, 2)).transpose(1, 2)
+
     def _project(self, x: Tensor, name: str) -> Tensor:
         weight, bias = getattr(self, f"W_{name}"), getattr(self, f"b_{name}")
         flat = weight.permute(1, 0, 2).flatten(1)
         projected = nn.functional.linear(x, flat.T, bias.flatten())
         return projected.unflatten(-1, bias.shape)
 
-    def forward(self, x: Tensor) -> Tensor:
-        q = self.hook_q(self._project(x, "Q"))
+    def _drop(self, pattern: Tensor) -> Tensor:
+        draw = torch.rand(pattern.shape[2:], generator=self.generator, device=pattern.device)
+        return pattern * ((draw >= self.dropout).to(pattern.dtype) / (1 - self.dropout))
+
+    def forward(self, x: Tensor, queries: slice | None = None) -> Tensor:
+        """x (batch, seq, d_model) -> (batch, query, d_model) at the given query positions (None: at all of them)."""
+        seq = x.shape[1]
+        q = self.hook_q(self._project(x if queries is None else x[:, queries], "Q"))
         k = self.hook_k(self._project(x, "K"))
         v = self.hook_v(self._project(x, "V"))
-        scores = q.transpose(1, 2) @ k.permute(0, 2, 3, 1) / math.sqrt(q.shape[-1])
+        scores = (q / math.sqrt(q.shape[-1])).transpose(1, 2) @ k.permute(0, 2, 3, 1)
+        if self.bias is not None:
+            scores = scores + self.bias(queries, seq)
         if self.mask is not None:
-            scores = scores.masked_fill(~self.mask[: x.shape[1], : x.shape[1]], self.masked_score)
-        pattern = self.hook_pattern(self.weights(self.hook_attn_scores(scores)))
-        code = self.hook_code(pattern.permute(0, 2, 3, 1))
-        z = self.hook_z((code.permute(0, 3, 1, 2) @ v.transpose(1, 2)).transpose(1, 2))
+            scores = scores.masked_fill(~self.mask[queries or slice(seq), :seq], self.masked_score)
+        pattern = self.weights(self.hook_attn_scores(scores))
+        if self.training and self.dropout:
+            pattern = self._drop(pattern)
+        code = self.hook_code(self.hook_pattern(pattern).permute(0, 2, 3, 1))
+        z = self.hook_z(self.mix(code, v))
         if self.use_attn_result:
             result = self.hook_result(torch.einsum("bphe,hem->bphm", z, self.W_O))
             return result.sum(2) + self.b_O
@@ -137,18 +188,22 @@ class Block(nn.Module):
     hook_mlp_out: HookPoint
     hook_resid_post: HookPoint
 
-    def __init__(self, sizes: Sizes, attention: type[Attention], mask: Tensor | None) -> None:
+    def __init__(
+        self, sizes: Sizes, attention: type[Attention], mask: Tensor | None, n_ctx: int | None = None, dropout: float = 0.0
+    ) -> None:
         super().__init__()
         self.ln1 = LayerNorm(sizes.d_model)
-        self.attn = attention(sizes, mask)
+        self.attn = attention(sizes, mask, n_ctx, dropout)
         self.ln2 = LayerNorm(sizes.d_model)
         self.mlp = MLP(sizes.d_model, sizes.d_mlp)
         for name in ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post"):
             self.add_module(f"hook_{name}", HookPoint())
 
-    def forward(self, resid: Tensor) -> Tensor:
+    def forward(self, resid: Tensor, queries: slice | None = None) -> Tensor:
+        """(batch, pos, d_model) -> the same, or only at the positions `queries`."""
         resid = self.hook_resid_pre(resid)
-        mid = self.hook_resid_mid(resid + self.hook_attn_out(self.attn(self.ln1(resid))))
+        kept = resid if queries is None else resid[:, queries]
+        mid = self.hook_resid_mid(kept + self.hook_attn_out(self.attn(self.ln1(resid), queries)))
         return self.hook_resid_post(mid + self.hook_mlp_out(self.mlp(self.ln2(mid))))
 
 
@@ -208,21 +263,26 @@ class Transformer(HookedModel):
         seq: int | None = None,
         answers: Sequence[int] = (-1,),
         mask: Tensor | None = None,
+        n_ctx: int | None = None,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.cfg = ModelConfig(sizes, d_in, d_out, seq)
+        self.cfg = ModelConfig(sizes, d_in, d_out, seq if n_ctx is None else n_ctx)
         context, readout = split_positions(seq, answers)
         self.roles = {"context": context, "readout": readout}
         self.embed = Embed(d_in, sizes.d_model)
         self.hook_embed = HookPoint()
-        self.blocks = nn.ModuleList(Block(sizes, attention, mask) for _ in range(sizes.n_layers))
+        self.blocks = nn.ModuleList(Block(sizes, attention, mask, n_ctx, dropout) for _ in range(sizes.n_layers))
         self.ln_final = LayerNorm(sizes.d_model)
         self.unembed = Unembed(sizes.d_model, d_out)
-        self._calm_start()
+        if n_ctx is None:
+            self._calm_start()
         self.setup()
 
     def _calm_start(self) -> None:
-        """Scale every matrix of the stream to variance 1/(3 fan_in), as torch's Linear starts."""
+        """Scale every matrix of the stream to variance 1/(3 fan_in), as torch's Linear starts.
+
+        Only models without positions start so; those with a relative bias keep LeCun's 1/fan_in, as in 2406.05816."""
         with torch.no_grad():
             for name, parameter in self.named_parameters():
                 if name.split(".")[-1].startswith("W_"):
@@ -234,6 +294,18 @@ class Transformer(HookedModel):
             raise ConfigError(f"this model was built for at most {self.cfg.n_ctx} tokens, got {tokens.shape[1]}")
         resid = self.run_blocks(self.hook_embed(self.embed(tokens)), stop_at_layer)
         return resid if stop_at_layer is not None else self.unembed(self.ln_final(resid))
+
+    def answer(self, tokens: Tensor) -> Tensor:
+        """(batch, seq, d_out): the prediction where an answer is read, 0 elsewhere.
+
+        Equal to ``model(tokens)`` there, up to rounding, but the last block computes only those positions: for training.
+        """
+        resid = self.run_blocks(self.hook_embed(self.embed(tokens)), -1)
+        first, last = min(self.roles["readout"]), max(self.roles["readout"]) + 1
+        if first < 0:  # built without a sequence length: positions count from the end
+            first, last = first + tokens.shape[1], last + tokens.shape[1]
+        resid = self.blocks[-1](resid, slice(first, last))
+        return nn.functional.pad(self.unembed(self.ln_final(resid)), (0, 0, first, tokens.shape[1] - last))
 
     def run_blocks(self, resid: Tensor, stop_at_layer: int | None = None) -> Tensor:
         """The residual stream (batch, pos, d_model) after the blocks before `stop_at_layer`."""
@@ -311,3 +383,64 @@ class Transformer(HookedModel):
     def to_single_token(self, output: int) -> int:
         """Output coordinates are their own names."""
         return output
+
+
+@dataclass(frozen=True)
+class TransformerArchitecture(Architecture):
+    """A pre-norm transformer with some attention: layer norm (eps 1e-6), tanh GELU, biases. Subclasses name the attention.
+
+    d_head (of query and key) and d_value are per head and default to d_model / n_heads; d_mlp defaults to 4 d_model.
+    n_ctx: the longest sequence; where given, scores get a learned T5-style bias by head and relative position, and weights
+    start from truncated LeCun normals, as in 2406.05816; without it there are no positions, and a calmer start.
+    causal: every position attends to itself and what comes before, on top of the task's own mask.
+    attention_dropout: in training, the probability of dropping a (query, key) pair's whole code; shared by batch and heads.
+    """
+
+    n_layers: int = 3
+    d_model: int = 64
+    n_heads: int = 4
+    d_head: int | None = None
+    d_value: int | None = None
+    d_mlp: int | None = None
+    n_ctx: int | None = None
+    causal: bool = False
+    attention_dropout: float = 0.0
+
+    @abstractmethod
+    def attention(self) -> type[Attention]:
+        """The attention of every block."""
+
+    def __post_init__(self) -> None:
+        Sizes.of(self)
+        if self.n_ctx is not None:
+            require_positive(self, "n_ctx")
+        require(
+            0 <= self.attention_dropout < 1,
+            f"{type(self).__name__}: attention_dropout must be at least 0 and below 1, got {self.attention_dropout!r}",
+        )
+
+    def build(
+        self,
+        *,
+        d_in: int,
+        d_out: int,
+        seq: int | None = None,
+        answers: Sequence[int] = (-1,),
+        d_x: int | None = None,
+        mask: Tensor | None = None,
+        blocks: Sequence[Sequence[int]] | None = None,
+    ) -> Transformer:
+        if seq is not None and self.n_ctx is not None and seq > self.n_ctx:
+            raise ConfigError(
+                f"the task's sequences have {seq} tokens, more than the bias table's n_ctx={self.n_ctx}; set n_ctx={seq}"
+            )
+        if self.causal:
+            longest = self.n_ctx or seq
+            if longest is None:
+                raise ConfigError(f"a causal {type(self).__name__} needs n_ctx, or the sequence length: build(..., seq=...)")
+            past = torch.ones(longest, longest, dtype=torch.bool).tril()
+            mask = past if mask is None else mask & past[: len(mask), : len(mask)]
+        return Transformer(
+            Sizes.of(self), self.attention(), d_in=d_in, d_out=d_out, seq=seq, answers=answers, mask=mask,
+            n_ctx=self.n_ctx, dropout=self.attention_dropout,
+        )  # fmt: skip

@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from compolens.references.base import Reference
 from compolens.tasks.base import Episodes, TaskFamily
+
+SURE = 50.0
+"""The logit of an answer that is known, beside 0 for the others."""
 
 
 @dataclass(frozen=True)
@@ -22,4 +26,5 @@ class TrueCode(Reference):
         return task.missing.get("render", "")
 
     def predict(self, task: TaskFamily, episodes: Episodes) -> Tensor:
-        return task.render(episodes.codes, episodes.inputs).targets
+        answers = task.render(episodes.codes, episodes.inputs).targets
+        return answers if answers.is_floating_point() else SURE * one_hot(answers, task.d_out).double()

@@ -17,6 +17,12 @@ SPLITS = ("train", "test", "ood")
 """train: compositions seen, for fitting; test: the same compositions, fresh randomness; ood: held-out compositions."""
 
 
+def stream(seed: int | str, purpose: str, step: int) -> int:
+    """The seed of an independent random stream, a pure function of its three arguments."""
+    digest = hashlib.sha256(f"{seed}/{purpose}/{step}".encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
+
+
 class Episodes(NamedTuple):
     """A batch of episodes: what a model sees, what it should answer, and the latent code that caused both.
 
@@ -42,6 +48,21 @@ class Episodes(NamedTuple):
             self.inputs.to(device),
             {name: value.to(device) for name, value in self.nuisances.items()},
         )
+
+
+class Readouts(NamedTuple):
+    """What can be read where an answer is given, for categorical codes; "answer" counts the positions of `answers`.
+
+    pairs: capture name -> (batch, answer, n, 2) the n (query, key) pairs whose attention code is read; labels: name ->
+    (batch, answer) class numbers; classes: name -> what the classes are called; confounds: name -> (batch, answer) floats
+    that a code may reflect instead; inputs: name -> (batch, answer, features), what a readout of the raw input is given.
+    """
+
+    pairs: dict[str, Tensor]
+    labels: dict[str, Tensor]
+    classes: dict[str, tuple[str, ...]]
+    confounds: dict[str, Tensor]
+    inputs: dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -109,9 +130,8 @@ class TaskFamily(ABC):
     def rng(self, seed: int | str, split: str, step: int = 0, device: torch.device | str = "cpu") -> torch.Generator:
         """A generator that is a pure function of (seed, split, step); splits never share randomness, nor do steps."""
         self.check_split(split)
-        digest = hashlib.sha256(f"{seed}/{split}/{step}".encode()).digest()
         generator = torch.Generator(device=device)
-        generator.manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+        generator.manual_seed(stream(seed, split, step))
         return generator
 
     @abstractmethod
@@ -148,6 +168,24 @@ class TaskFamily(ABC):
         """1 is perfect; pooled over everything given."""
         error, weight = self.errors(prediction, targets)
         return float(1 - error.detach().sum() / weight.sum())
+
+    def metrics(self, prediction: Tensor, targets: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+        """name -> (error, weight) as in `errors`: the score, and what else the family is reported in."""
+        return {"score": self.errors(prediction, targets)}
+
+    def strata(self, episodes: Episodes) -> dict[str, Tensor]:
+        """name -> (batch,) bool: parts of a set of episodes on which scores are shown as well, e.g. "unambiguous"."""
+        return {}
+
+    @property
+    def variants(self) -> dict[str, TaskFamily]:
+        """name -> the same tasks shown in another way, for analysis: never trained on."""
+        return {}
+
+    # ---- readouts ----------------------------------------------------------------------------------------------------
+    def readouts(self, episodes: Episodes) -> Readouts:
+        """Where a categorical code can be read, and what else could be read there."""
+        raise ConfigError(f"{type(self).__name__} has no categorical code to read; its codes are {self.code_kinds}")
 
     def raw_statistic(self, episodes: Episodes) -> Tensor:
         """(batch, features): what a linear readout of the latent code must beat, computed from the inputs alone."""

@@ -1,0 +1,143 @@
+"""HYLA, hypernetwork linear attention, and its ablations (Schug et al., "Attention as a hypernetwork", 2406.05816).
+
+Multi-head attention is a linear hypernetwork: with a the code of a (query, key) pair, one number per head,
+
+    y_q = sum_k W_qk x_k,    W_qk = sum_h a_h W_out,h W_value,h.
+
+HYLA makes the generated value network deep: y_q = sum_k W'_qk relu(W_qk x_k) with W_qk = sum_h a_h W_value,h and
+W'_qk = sum_h a_h W_out,h, and normalises the code over heads (RMSHead). No variant but `DeepHYLA` has further parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from compolens.hooks import HookPoint
+from compolens.models.base import truncated_lecun_
+from compolens.models.linear import RMSHeadAttention, UnnormalizedAttention
+from compolens.models.softmax import SoftmaxAttention
+from compolens.models.transformer import Attention, Sizes, TransformerArchitecture
+
+
+class _ValueNetwork(Attention):
+    """The code is used twice: to generate the first layer of a value network per pair, and to aggregate its output.
+
+    ``hook_pre`` (batch, query, key, d_value): W_qk x_k; ``hook_post``: after the nonlinearity.
+    """
+
+    hook_pre: HookPoint
+    hook_post: HookPoint
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.hook_pre, self.hook_post = HookPoint(), HookPoint()
+
+    def nonlinearity(self, x: Tensor) -> Tensor:
+        """Between the layers of the value network."""
+        return torch.relu(x)
+
+    def first(self, code: Tensor, v: Tensor) -> Tensor:
+        """(batch, query, key, d_value): the first layer's output, after the nonlinearity."""
+        pre = self.hook_pre(torch.einsum("bqkh,bkhd->bqkd", code, v))
+        return self.hook_post(self.nonlinearity(pre))
+
+    def mix(self, code: Tensor, v: Tensor) -> Tensor:
+        return torch.einsum("bqkh,bqkd->bqhd", code, self.first(code, v))
+
+
+class HYLAAttention(_ValueNetwork, RMSHeadAttention):
+    """RMSHead, ReLU, two uses of the code."""
+
+
+class HYLAWithoutRMSHeadAttention(_ValueNetwork, UnnormalizedAttention):
+    """The scores themselves are the code."""
+
+
+class HYLAWithoutNonlinearityAttention(_ValueNetwork, RMSHeadAttention):
+    """No ReLU between the two layers of the value network."""
+
+    def nonlinearity(self, x: Tensor) -> Tensor:
+        return x
+
+
+class HYLAWithoutBothAttention(_ValueNetwork, UnnormalizedAttention):
+    """Neither RMSHead nor ReLU."""
+
+    def nonlinearity(self, x: Tensor) -> Tensor:
+        return x
+
+
+class HYLAWithSoftmaxAttention(_ValueNetwork, SoftmaxAttention):
+    """The code is normalised over keys by a softmax instead of over heads."""
+
+
+class DeepHYLAAttention(HYLAAttention):
+    """A hidden layer more (eq. 10): W'(a) relu(W''(a) relu(W(a) x)); W_V2: (head, d_value, d_value), without bias."""
+
+    def __init__(self, sizes: Sizes, *args: Any) -> None:
+        super().__init__(sizes, *args)
+        self.W_V2 = truncated_lecun_(nn.Parameter(torch.empty(sizes.n_heads, sizes.d_value, sizes.d_value)), sizes.d_value)
+        self.hook_pre2, self.hook_post2 = HookPoint(), HookPoint()
+
+    def mix(self, code: Tensor, v: Tensor) -> Tensor:
+        generated = torch.einsum("bqkh,hde->bqkde", code, self.W_V2)
+        pre2 = self.hook_pre2((self.first(code, v)[..., None, :] @ generated).squeeze(-2))
+        return torch.einsum("bqkh,bqkd->bqhd", code, self.hook_post2(self.nonlinearity(pre2)))
+
+
+@dataclass(frozen=True)
+class HYLA(TransformerArchitecture):
+    """Hypernetwork linear attention: RMSHead and a nonlinear value network. Fields as in `TransformerArchitecture`.
+
+    >>> model = HYLA(n_layers=2, d_model=16, n_heads=4, d_head=4, d_value=4, n_ctx=9).build(d_in=5, d_out=3)
+    >>> output, cache = model.run_with_cache(torch.zeros(1, 9, 5))
+    >>> cache["code", 0].shape
+    torch.Size([1, 9, 9, 4])
+    """
+
+    def attention(self) -> type[Attention]:
+        return HYLAAttention
+
+
+@dataclass(frozen=True)
+class HYLAWithoutRMSHead(TransformerArchitecture):
+    """HYLA without normalisation of the code over heads."""
+
+    def attention(self) -> type[Attention]:
+        return HYLAWithoutRMSHeadAttention
+
+
+@dataclass(frozen=True)
+class HYLAWithoutNonlinearity(TransformerArchitecture):
+    """HYLA with a linear value network."""
+
+    def attention(self) -> type[Attention]:
+        return HYLAWithoutNonlinearityAttention
+
+
+@dataclass(frozen=True)
+class HYLAWithoutBoth(TransformerArchitecture):
+    """HYLA without RMSHead and without the nonlinearity."""
+
+    def attention(self) -> type[Attention]:
+        return HYLAWithoutBothAttention
+
+
+@dataclass(frozen=True)
+class HYLAWithSoftmax(TransformerArchitecture):
+    """HYLA whose code is normalised by a softmax over keys instead of RMSHead."""
+
+    def attention(self) -> type[Attention]:
+        return HYLAWithSoftmaxAttention
+
+
+@dataclass(frozen=True)
+class DeepHYLA(TransformerArchitecture):
+    """HYLA with a deeper value network ("HYLA+", eq. 10)."""
+
+    def attention(self) -> type[Attention]:
+        return DeepHYLAAttention
