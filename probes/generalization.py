@@ -17,65 +17,85 @@ def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tupl
     episodes: per split. Rows with composition "all" hold pooled scores (for R²: 1 is perfect, 0 each task's mean answer, may
     be negative), lo and hi their 95 % bootstrap interval over compositions; the others hold one composition each, with
     `weight` its share in the pool. control: "" the model, "untrained" its twin, "reference" a learner named in `reference`.
+    Beside the score stand the family's other metrics, "share of ceiling" (the score over that of the family's ceiling on the
+    same episodes), the score on parts of the episodes ("score, unambiguous") and on the family's variants (split "ood,
+    unpermuted").
     """
-    task, twin = trained.task, trained.untrained_twin()
-    rows, kept = [], []
+    task, rows, kept = trained.task, [], []
+    learners = {("", "model"): trained.model, ("untrained", "untrained twin"): trained.untrained_twin()}
     for split in SPLITS:
         batches = list(draw(task, split, episodes, seed, trained.device))
-        answers = {("", "model"): [_predict(trained.model, b) for b in batches]}
-        answers["untrained", "untrained twin"] = [_predict(twin, b) for b in batches]
-        for kind in REFERENCES.values():
-            reference = kind()
-            reason = reference.why_not(task)
-            key = ("reference", reference.name)
-            if reason:
-                rows.append(_row(split, "all", key, np.nan, np.nan, np.nan, np.nan, 0) | {"note": f"not available: {reason}"})
-            else:
-                answers[key] = [reference.predict(task, b) for b in batches]
-        composition = torch.cat([b.composition for b in batches]).cpu().numpy()
-        for key, predictions in answers.items():
-            error, weight = _errors(task, predictions, batches)
-            rows.extend(_rows(task, split, key, error, weight, composition))
-            if key[1] == "model":
-                kept.append(_episodes(task, split, predictions, batches, 1 - error / weight, composition))
+        answers, reasons = _answers(task, learners, batches)
+        rows += [_row(split, key, "score", note=f"not available: {reason}") for key, reason in reasons.items()]
+        rows += _rows(task, split, answers, batches)
+        kept.append(_episodes(task, split, answers["", "model"], batches))
+    for variant, shown in task.variants.items():
+        for split in ("test", "ood"):
+            batches = list(draw(shown, split, episodes, seed, trained.device))
+            answers, _ = _answers(shown, learners, batches)
+            here = _rows(shown, f"{split}, {variant}", answers, batches)
+            rows += [row for row in here if row["composition"] == "all"]
     return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
 
 
 @torch.no_grad()
-def _predict(model, batch):
-    return model(batch.tokens)
+def _answers(task, learners, batches):
+    """(control, name) -> predictions, batch by batch; and why some references have none."""
+    answers, reasons = {key: [model(b.tokens) for b in batches] for key, model in learners.items()}, {}
+    for kind in REFERENCES.values():
+        reference = kind()
+        key, reason = ("reference", reference.name), reference.why_not(task)
+        if reason:
+            reasons[key] = reason
+        else:
+            answers[key] = [reference.predict(task, b) for b in batches]
+    return answers, reasons
 
 
-def _errors(task, predictions, batches):
-    pairs = [torch.stack(task.errors(p, b.targets)).cpu() for p, b in zip(predictions, batches, strict=True)]
-    return torch.cat(pairs, dim=1).numpy()
-
-
-def _row(split, composition, key, value, lo, hi, weight, n):
+def _row(split, key, metric, value=np.nan, lo=np.nan, hi=np.nan, weight=np.nan, n=0, composition="all", note=""):
     return {
-        "metric": "score", "value": value, "lo": lo, "hi": hi, "split": split, "site": "output", "role": "answers",
-        "control": key[0], "reference": key[1], "composition": composition, "weight": weight, "n": n, "note": "",
+        "metric": metric, "value": value, "lo": lo, "hi": hi, "split": split, "site": "output", "role": "answers",
+        "control": key[0], "reference": key[1], "composition": composition,
+        "weight": weight, "n": n, "note": note,
     }  # fmt: skip
 
 
-def _rows(task, split, key, error, weight, composition):
-    """The pooled row, the mean of per-episode ratios (the convention of the papers' code), and a row per composition."""
-    pooled = summarise(error, weight, composition)
-    lo, hi = pooled.interval
-    yield _row(split, "all", key, pooled.score, lo, hi, weight.sum(), len(error))
-    yield _row(split, "all", key, float(np.mean(1 - error / weight)), np.nan, np.nan, np.nan, len(error)) | {
-        "metric": "mean of per-episode scores"
-    }
-    for index, (score, share, n) in pooled.per_composition.items():
-        yield _row(split, task.composition_name(index), key, score, np.nan, np.nan, share, n)
+def _rows(task, split, answers, batches):
+    """For every learner: its metrics, pooled; the score by stratum and by composition; and its share of the ceiling."""
+    composition = torch.cat([b.composition for b in batches]).cpu().numpy()
+    strata = [task.strata(b) for b in batches]
+    parts = {name: torch.cat([s[name] for s in strata]).cpu().numpy() for name in strata[0]}
+    ceiling = None
+    for key in sorted(answers, key=lambda key: key[1] != task.ceiling):  # the ceiling first
+        measured = _measured(task, answers[key], batches)
+        for metric, (error, weight) in measured.items():
+            pooled = summarise(error, weight, composition)
+            yield _row(split, key, metric, pooled.score, *pooled.interval, weight.sum(), len(error))
+            if metric != "score":
+                continue
+            for index, (score, share, n) in pooled.per_composition.items():
+                yield _row(split, key, metric, score, weight=share, n=n, composition=task.composition_name(index))
+            ceiling = pooled.score if key[1] == task.ceiling else ceiling
+            if ceiling is not None and key[0] != "reference":
+                share = [value / ceiling for value in (pooled.score, *pooled.interval)]
+                yield _row(split, key, "share of ceiling", *share, n=len(error))
+            for stratum, inside in parts.items():
+                some = summarise(error[inside], weight[inside], composition[inside])
+                yield _row(split, key, f"score, {stratum}", some.score, *some.interval, weight[inside].sum(), inside.sum())
 
 
-def _episodes(task, split, predictions, batches, score, composition):
+def _measured(task, predictions, batches):
+    """metric -> (error, weight), each one number per episode."""
+    found = [task.metrics(p, b.targets) for p, b in zip(predictions, batches, strict=True)]
+    return {name: torch.cat([torch.stack(f[name]).cpu() for f in found], dim=1).numpy() for name in found[0]}
+
+
+def _episodes(task, split, predictions, batches):
     """Per episode: its score, and prediction and target at the first answer position."""
     first = task.answers[0]
+    error, weight = _measured(task, predictions, batches)["score"]
+    composition = torch.cat([b.composition for b in batches]).tolist()
+    columns = {"split": split, "composition": [task.composition_name(c) for c in composition], "score": 1 - error / weight}
     answer = torch.cat([p[:, first].flatten(1) for p in predictions]).cpu().numpy()
-    target = torch.cat([b.targets[:, first].flatten(1) for b in batches]).cpu().numpy()
-    names = [task.composition_name(c) for c in composition]
-    return pd.DataFrame(
-        {"split": split, "composition": names, "score": score, "prediction": list(answer), "target": list(target)}
-    )
+    target = torch.cat([b.targets[:, first].flatten(1) if b.targets.ndim > 2 else b.targets[:, first, None] for b in batches])
+    return pd.DataFrame(columns | {"prediction": list(answer), "target": list(target.cpu().numpy())})

@@ -32,6 +32,7 @@ class ScoreAttention(Attention):
 
 @dataclass(frozen=True)
 class ToyTransformer(TransformerArchitecture):
+    n_layers: int = 1
     d_model: int = 8
     n_heads: int = 2
 

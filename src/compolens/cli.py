@@ -537,6 +537,10 @@ def _conclude(outcome: Any) -> int:
         print(f"compolens: error: {name}: {reason}", file=sys.stderr)
     if outcome.signum:
         return 128 + outcome.signum
+    if outcome.inapplicable and not outcome.results and not outcome.failures:  # nothing at all was done: no silent success
+        name, reason = next(iter(outcome.inapplicable.items()))
+        print(f"compolens: error: {name}: does not apply: {reason}", file=sys.stderr)
+        return 1
     return 1 if outcome.failures else 0
 
 

@@ -19,6 +19,10 @@ class ConfigError(ValueError):
     """A description that does not describe: what was got, what is allowed, in one line."""
 
 
+class DoesNotApply(ConfigError):
+    """Two things that cannot work together, such as an architecture and a task, with the reason."""
+
+
 def nearest(name: str, allowed: Iterable[str], n: int = 3) -> str:
     """A ``did you mean`` clause for a misspelt name; lists what is allowed if nothing is near."""
     options = sorted({str(option) for option in allowed})

@@ -380,7 +380,8 @@ class Map(Mark):
     """A 2-D map of points coloured by the column `by`: a legend if it holds categories, a colour bar if numbers.
 
     `label` names the quantity (default: the column's name), or precedes each category in the legend. Maps of a drawing
-    with the same quantity share one scale. Points without x, y or `by` are not drawn.
+    with the same quantity share one scale. Points without x, y or `by` are not drawn. `hover` names a column shown on
+    hover in plotly instead of `by`.
     """
 
     data: pd.DataFrame
@@ -388,10 +389,12 @@ class Map(Mark):
     y: str
     by: str
     label: str = ""
+    hover: str | None = None
 
     def rows(self) -> pd.DataFrame:
         values = self._column("by") if _categorical(self._column("by")) else self._numbers("by")
-        return pd.DataFrame({"x": self._column("x"), "y": self._numbers("y"), "value": values})
+        rows = pd.DataFrame({"x": self._column("x"), "y": self._numbers("y"), "value": values})
+        return rows if self.hover is None else rows.assign(hover=self._column("hover"))
 
     def groups(self) -> list[tuple[str, pd.DataFrame]]:
         """The rows of each category, in order of first appearance."""
@@ -425,7 +428,8 @@ class Map(Mark):
         # WebGL only for many points, since browsers allow a page few of its contexts.
         kind, size = "scattergl" if len(self.data) > 5_000 else "scatter", 2 * _diameter(len(self.data))
         for category, rows in [("", self.rows().dropna(subset="value"))] if scene.scale else self.groups():
-            style: dict[str, Any] = {"mode": "markers", **scene.hover(rows.assign(hover=rows["value"]), self.by)}
+            rows = rows if self.hover else rows.assign(hover=rows["value"])
+            style: dict[str, Any] = {"mode": "markers", **scene.hover(rows, self.hover or self.by)}
             if scene.scale:
                 marker = {"color": rows["value"].to_numpy(), **scene.screen_scale(figure, "c")}
                 style |= {"showlegend": False, "hoverinfo": "text"}

@@ -25,9 +25,10 @@ class Job(NamedTuple):
 
 @dataclass
 class Outcome:
-    """What became of the jobs: results and failures by name; `signum` of an interruption, 0 if there was none."""
+    """What became of the jobs: results, failures and what does not apply, by name; `signum` of an interruption, else 0."""
 
     results: dict[str, Any] = field(default_factory=dict)
+    inapplicable: dict[str, str] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     signum: int = 0
 
@@ -44,13 +45,15 @@ def run(jobs: list[Job], workers: int, show: bool | None = None) -> Outcome:
 
 
 def _attempt(job: Job, report: Report) -> tuple[str, Any]:
-    """("done", value), ("failed", message) or ("interrupted", (signum, message)); never raises."""
-    from compolens.configs import ConfigError
+    """("done", value), ("inapplicable", reason), ("failed", message) or ("interrupted", (signum, message)); never raises."""
+    from compolens.configs import ConfigError, DoesNotApply
 
     try:
         return "done", job.function(*job.arguments, report=report)
     except KeyboardInterrupt as error:
         return "interrupted", (getattr(error, "signum", int(signal.SIGINT)), str(error))
+    except DoesNotApply as error:
+        return "inapplicable", str(error)
     except (ConfigError, OSError) as error:
         return "failed", str(error)
     except Exception as error:
@@ -72,6 +75,9 @@ def _note(outcome: Outcome, display: Display, name: str, kind: str, value: Any) 
     if kind == "done":
         outcome.results[name] = value
         display.finish(name, "done" if value is None else str(value))
+    elif kind == "inapplicable":
+        outcome.inapplicable[name] = value
+        display.finish(name, f"does not apply: {value}")
     elif kind == "failed":
         outcome.failures[name] = value
         display.finish(name, f"failed: {value}")

@@ -79,7 +79,10 @@ def setting_of(row: dict) -> str:
     support = row.get("task.support")
     widths = f"{row['task.d_x']}→{row['task.d_y']}" if "task.d_x" in row and "task.d_y" in row else ""
     named = support if support is None or not str(support).startswith("[") else "listed"
-    return " ".join(str(p) for p in (row["task"], widths, named) if p)
+    told = f"{row['task.n_features']} features" if "task.n_features" in row else ""
+    if "task.length" in row:
+        told = f"{row['task.length']} tokens, {row['task.fraction_held_out']:.0%} held out"
+    return " ".join(str(p) for p in (row["task"], widths, named, told) if p)
 
 
 def group(folders: Sequence[Path]) -> list[Group]:

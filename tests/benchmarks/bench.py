@@ -8,36 +8,20 @@ from __future__ import annotations
 import copy
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
+from attention import BENCHES as ATTENTION
 from sklearn.linear_model import Ridge
+from timing import medians, show
 
 from compolens import AdamW, Hyperteacher, SoftmaxTransformer
 from compolens.hooks import HookPoint
 from compolens.measures.readouts import Moments
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-
-
-def medians(repeats: int, *functions: Callable[[], object]) -> list[float]:
-    """Median CPU seconds of each function, called in turn `repeats` times after one warm-up each."""
-    times: list[list[float]] = [[] for _ in functions]
-    for function in functions:
-        function()
-    for _ in range(repeats):
-        for function, kept in zip(functions, times, strict=True):
-            start = time.process_time()
-            function()
-            kept.append(time.process_time() - start)
-    return [float(np.median(kept)) for kept in times]
-
-
-def show(what: str, value: str, bar: str, good: bool) -> None:
-    print(f"{what:<86} {value:>12}   bar {bar:<10} {'met' if good else 'MISSED'}", flush=True)
 
 
 class NoHook:
@@ -157,5 +141,5 @@ def bench_memory() -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    for bench in (bench_hooks, bench_generation, bench_ridge, bench_memory):
+    for bench in (bench_hooks, bench_generation, bench_ridge, bench_memory, *ATTENTION):
         bench()

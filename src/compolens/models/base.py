@@ -10,14 +10,12 @@ from typing import TypeVar
 
 from torch import Tensor, nn
 
-from compolens.configs import ConfigError
+from compolens.configs import DoesNotApply
 from compolens.hooks import HookedModel
 
+__all__ = ["Architecture", "DoesNotApply", "count_parameters", "split_positions", "truncated_lecun_"]
+
 T = TypeVar("T", bound=Tensor)
-
-
-class DoesNotApply(ConfigError):
-    """An architecture and a task that cannot work together, with the reason."""
 
 
 @dataclass(frozen=True)

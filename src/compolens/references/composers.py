@@ -3,7 +3,7 @@
 Each explains the context with every combination it allows: the coefficients are fitted by projected, damped Gauss-Newton
 (the task network is linear in them before its relu), and the combination that leaves the smallest error answers. Confined
 to training combinations, this is what perfect memory of the training tasks achieves on new ones; over all combinations,
-what perfect recombination achieves from N examples.
+what perfect recombination achieves from N examples. Fuzzy functions have no coefficients: the one that fits best answers.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from compolens.references.base import Reference
 from compolens.tasks.base import Episodes, TaskFamily
+from compolens.tasks.fuzzy_logic import FuzzyLogic
 from compolens.tasks.hyperteacher import _Teacher
 
 STEPS = 20
@@ -73,10 +74,24 @@ def best_explanation(task: _Teacher, episodes: Episodes, allowed: tuple[int, ...
     return torch.relu(x @ weights) @ readout, chosen
 
 
+def best_function(task: FuzzyLogic, episodes: Episodes, allowed: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """(prediction (batch, seq, 1), composition (batch,)) of the allowed function that fits each context best."""
+    x, y = task.examples(episodes)
+    answers = task.functions(x, allowed)
+    best = (answers[:, :, :-1] - y.squeeze(-1)[:, None]).square().sum(2).argmin(1)
+    return answers[torch.arange(len(x)), best][..., None], torch.tensor(allowed, device=x.device)[best]
+
+
 @dataclass(frozen=True)
 class _Composer(Reference):
     def why_not(self, task: TaskFamily) -> str:
-        return "" if isinstance(task, _Teacher) else "the family has no teacher made of known parts"
+        return "" if isinstance(task, _Teacher | FuzzyLogic) else "the family has no teacher made of known parts"
+
+    def _explain(self, task: TaskFamily, episodes: Episodes, allowed: tuple[int, ...]) -> Tensor:
+        if isinstance(task, FuzzyLogic):
+            return best_function(task, episodes, allowed)[0]
+        assert isinstance(task, _Teacher)
+        return best_explanation(task, episodes, allowed)[0]
 
 
 @dataclass(frozen=True)
@@ -88,8 +103,7 @@ class TrainingCompositions(_Composer):
         return "best training composition"
 
     def predict(self, task: TaskFamily, episodes: Episodes) -> Tensor:
-        assert isinstance(task, _Teacher)
-        return best_explanation(task, episodes, task.compositions("train"))[0]
+        return self._explain(task, episodes, task.compositions("train"))
 
 
 @dataclass(frozen=True)
@@ -101,5 +115,5 @@ class AllCompositions(_Composer):
         return "best of all compositions"
 
     def predict(self, task: TaskFamily, episodes: Episodes) -> Tensor:
-        assert isinstance(task, _Teacher)
-        return best_explanation(task, episodes, tuple(range(len(task._universe))))[0]
+        assert isinstance(task, _Teacher | FuzzyLogic)
+        return self._explain(task, episodes, tuple(range(len(task._universe))))

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from compolens.references.base import Reference
 from compolens.tasks.base import Episodes, TaskFamily
-from compolens.tasks.hyperteacher import _Teacher
 
 PENALTIES = tuple(10.0**k for k in (-2, -1, -0.5, 0, 0.5, 1, 1.5, 2, 3))
 
@@ -29,19 +28,20 @@ class InContextRidge(Reference):
         return "in-context ridge"
 
     def why_not(self, task: TaskFamily) -> str:
-        return "" if isinstance(task, _Teacher) else "its episodes are not (x, y) pairs"
+        episodes = task.sample(1, "train", task.rng("reference", "train"))
+        return "" if task.examples(episodes) is not None else "its episodes are not (x, y) pairs"
 
     def predict(self, task: TaskFamily, episodes: Episodes) -> Tensor:
-        assert isinstance(task, _Teacher)
         l2 = self.l2 if self.l2 is not None else _best_penalty(task)
         return ridge_predictions(task, episodes, (l2,))[0]
 
 
-def ridge_predictions(task: _Teacher, episodes: Episodes, penalties: tuple[float, ...]) -> list[Tensor]:
+def ridge_predictions(task: TaskFamily, episodes: Episodes, penalties: tuple[float, ...]) -> list[Tensor]:
     """One prediction (batch, seq, d_y) per penalty, from one batched eigendecomposition."""
-    tokens = episodes.tokens.double()
-    x, y = tokens[..., : task.d_x], tokens[:, : task.n_context, task.d_x : -1]
-    shown = x[:, : task.n_context]
+    examples = task.examples(episodes)
+    assert examples is not None
+    x, y = (part.double() for part in examples)
+    shown = x[:, : y.shape[1]]
     mean_x, mean_y = shown.mean(1, keepdim=True), y.mean(1, keepdim=True)
     centred = shown - mean_x
     values, vectors = torch.linalg.eigh(centred.transpose(1, 2) @ centred)
@@ -52,7 +52,7 @@ def ridge_predictions(task: _Teacher, episodes: Episodes, penalties: tuple[float
 
 
 @lru_cache(maxsize=32)
-def _best_penalty(task: _Teacher) -> float:
+def _best_penalty(task: TaskFamily) -> float:
     episodes = task.sample(1024, "train", task.rng("reference", "train"))
     scores = [task.score(p, episodes.targets) for p in ridge_predictions(task, episodes, PENALTIES)]
     return PENALTIES[max(range(len(scores)), key=scores.__getitem__)]

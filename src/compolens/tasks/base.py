@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from compolens.configs import ConfigError, nearest
+from compolens.configs import ConfigError, DoesNotApply, nearest
 
 SPLITS = ("train", "test", "ood")
 """train: compositions seen, for fitting; test: the same compositions, fresh randomness; ood: held-out compositions."""
@@ -78,6 +78,8 @@ class TaskFamily(ABC):
     code_kinds: ClassVar[dict[str, str]] = {}
     """For every latent code: "continuous" or "categorical"."""
     score_name: ClassVar[str] = "score"
+    ceiling: ClassVar[str] = "true code"
+    """The reference whose score no learner can be expected to exceed."""
 
     # ---- shape: what a model may need to know to be built ------------------------------------------------------------
     @property
@@ -142,6 +144,11 @@ class TaskFamily(ABC):
         """The exact counterfactual: these inputs under those codes. Deterministic."""
         raise ConfigError(f"{type(self).__name__} cannot render: {self.missing.get('render', 'no reason given')}")
 
+    def examples(self, episodes: Episodes) -> tuple[Tensor, Tensor] | None:
+        """In-context regression as pairs: x (batch, seq, d_x) of all positions and y (batch, n, d_y) of the first n, which are
+        shown; None for a family whose episodes are no such pairs."""
+        return None
+
     # ---- compositions ------------------------------------------------------------------------------------------------
     @abstractmethod
     def compositions(self, split: str) -> tuple[int, ...]:
@@ -185,7 +192,7 @@ class TaskFamily(ABC):
     # ---- readouts ----------------------------------------------------------------------------------------------------
     def readouts(self, episodes: Episodes) -> Readouts:
         """Where a categorical code can be read, and what else could be read there."""
-        raise ConfigError(f"{type(self).__name__} has no categorical code to read; its codes are {self.code_kinds}")
+        raise DoesNotApply(f"{type(self).__name__} has no categorical code to read; its codes are {self.code_kinds}")
 
     def raw_statistic(self, episodes: Episodes) -> Tensor:
         """(batch, features): what a linear readout of the latent code must beat, computed from the inputs alone."""

@@ -232,6 +232,15 @@ class FuzzyLogic(TaskFamily):
         composition = [table.get(k, -1) for k in (terms * weights).sum(1).tolist()]
         return self._render({"terms": terms}, inputs, torch.tensor(composition, device=terms.device))
 
+    def examples(self, episodes: Episodes) -> tuple[Tensor, Tensor]:
+        return episodes.tokens[..., :-1], episodes.tokens[:, :-1, -1:]
+
+    def functions(self, x: Tensor, chosen: Sequence[int]) -> Tensor:
+        """(batch, function, seq): what each of the chosen functions answers at x (batch, seq, L)."""
+        terms, negated = self._on(x.device)
+        truth = torch.where(negated[:, None], 1 - x[:, None], x[:, None]).amin(-1)
+        return truth[:, terms[list(chosen)]].amax(2)
+
     def _render(self, codes: dict[str, Tensor], x: Tensor, composition: Tensor) -> Episodes:
         negated = self._on(x.device)[1][codes["terms"]]
         literals = torch.where(negated[:, None], 1 - x[:, :, None], x[:, :, None])
@@ -267,11 +276,11 @@ class FuzzyLogic(TaskFamily):
         Inputs offered to a readout of the raw input: the whole episode; and moments of its examples up to degree 2, beside
         the query with its products.
         """
-        batch, last = len(episodes.tokens), self.length - 1
-        pair = torch.full((batch, 1, 1, 2), last, device=episodes.tokens.device)
+        batch, last, device = len(episodes.tokens), self.length - 1, episodes.tokens.device
+        pair = torch.full((batch, 1, 1, 2), last, device=device)
         names = tuple(self._term_name(t) for t in range(self.n_all))
         terms = {f"term {k + 1}": episodes.codes["terms"][:, None, k] for k in range(self.n_terms)}
-        upper = torch.triu_indices(self.d_in, self.d_in, device=episodes.tokens.device)
+        upper = torch.triu_indices(self.d_in, self.d_in, device=device)
         products = episodes.tokens[:, :, upper[0]] * episodes.tokens[:, :, upper[1]]
         moments = [episodes.tokens[:, :-1].mean(1), products[:, :-1].mean(1), episodes.tokens[:, -1], products[:, -1]]
         return Readouts(

@@ -214,6 +214,9 @@ class _Teacher(TaskFamily):
         """
         return self._render(codes, inputs, self.composition_of(codes))
 
+    def examples(self, episodes: Episodes) -> tuple[Tensor, Tensor]:
+        return episodes.tokens[..., : self.d_x], episodes.tokens[:, : self.n_context, self.d_x : -1]
+
     def composition_of(self, codes: dict[str, Tensor]) -> Tensor:
         """(batch,) index of each code's set of active modules; -1 for a set larger than K, or empty."""
         active = (codes["modules"] != 0).to(torch.long)

@@ -86,6 +86,7 @@ class SRaven(TaskFamily):
         "response_rules": "categorical",
     }
     score_name: ClassVar[str] = "panel accuracy"
+    ceiling: ClassVar[str] = "Bayes, whole panel"
 
     def __post_init__(self) -> None:
         require_positive(self, "n_features", "n_values")

@@ -1,0 +1,75 @@
+"""By layer, whether the code of a pair of tokens says which rule is at work, on compositions never trained on."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from compolens import tables
+from compolens.configs import ConfigError, nearest
+from compolens.figures import Band, Drawing, Line, Panel, Points, Rule, color_of
+from compolens.verdict import group
+
+needs = ("attention_code",)
+METRICS = ("balanced accuracy", "macro F1")
+SPLITS = ("ood", "test")
+
+
+def analyze(
+    models: list[Path], *, metric: str = "balanced accuracy", split: str = "ood", shown: str = "as trained"
+) -> Drawing:
+    """Score of a logistic readout of the rule (or term) from attention's code by layer, a panel per setting, label and pair of
+    tokens: a line per architecture (mean over seeds), points the seeds; bands the untrained twins and shuffled labels (95 %
+    intervals over compositions, all models together); lines for readouts of the raw input and for the majority class.
+
+    metric: "balanced accuracy" or "macro F1"; split: "ood" or "test"; shown: "as trained", or a variant such as "unpermuted".
+    """
+    for value, allowed in ((metric, METRICS), (split, SPLITS)):
+        if value not in allowed:
+            raise ConfigError(f"no such choice {value!r}; {nearest(value, allowed)}")
+    groups, panels = group(models), []
+    frames = {g.label + g.setting: tables.at_last_step(tables.gather(g.folders, "attention_code")) for g in groups}
+    for setting in dict.fromkeys(g.setting for g in groups):
+        here = {g.label: (g.architecture, frames[g.label + g.setting]) for g in groups if g.setting == setting}
+        rows = pd.concat([f.assign(who=label) for label, (_, f) in here.items()])
+        rows = rows[(rows["metric"] == metric) & (rows["split"] == split) & (rows["class"] == "all")]
+        if shown not in set(rows["shown"]):
+            raise ConfigError(f"{setting} was not shown {shown!r}; {nearest(shown, rows['shown'].unique())}")
+        rows = rows[rows["shown"] == shown]
+        for label in rows["label"].unique():
+            one = rows[rows["label"] == label]
+            for capture in [c for c in one["role"].unique() if c != "input"]:
+                marks = _marks(one, capture, {who: architecture for who, (architecture, _) in here.items()})
+                panels.append(Panel(f"{setting}: {label}, {_words(capture)}", "layer", metric, marks, y_range=(0, 1.02)))
+    caption = (
+        f"Logistic readout from hook_code, one number per head, fitted on training compositions and scored on {_of(split)}. "
+        "Lines are means over seeds, points seeds. Grey bands: untrained twins and shuffled labels. Grey lines: the same "
+        "readout of the raw input of the tokens concerned, with their products, and the majority class."
+    )
+    return Drawing("Does attention's code say which rule is at work?", tuple(panels), caption, columns=min(2, len(panels)))
+
+
+def _marks(rows: pd.DataFrame, capture: str, architectures: dict[str, str]) -> tuple:
+    here = rows[rows["role"] == capture]
+    marks: list = []
+    for control, label in (("untrained", "untrained twins"), ("shuffled", "shuffled labels")):
+        span = here[here["control"] == control].groupby("layer", as_index=False).agg(lo=("lo", "min"), hi=("hi", "max"))
+        shade = "#999999" if control == "untrained" else "#CCCCCC"
+        marks.append(Band(span, "layer", "lo", "hi", label=label, color=shade))
+    for who, architecture in architectures.items():
+        own = here[(here["control"] == "") & (here["who"] == who)]
+        if len(own):
+            mean = own.groupby("layer", as_index=False)["value"].mean()
+            marks.append(Line(mean, "layer", "value", label=who, color=color_of(architecture)))
+            marks.append(Points(own, "layer", "value", label=who, color=color_of(architecture), hover="model"))
+    for control in ("raw input, products", "raw input", "majority class"):
+        value = rows[(rows["control"] == control) & (rows["role"] == ("input" if "raw" in control else capture))]["value"]
+        marks.append(Rule(float(value.mean()), label=control))
+    return tuple(marks)
+
+
+def _words(capture: str) -> str:
+    return {"self": "answer token to itself", "row mates": "answer token to its row mates"}.get(capture, capture)
+
+
+def _of(split: str) -> str:
+    return "held-out ones" if split == "ood" else "fresh episodes of the same"

@@ -1,0 +1,64 @@
+"""What attention's codes look like in two dimensions: by rule, and by what the operands happen to be."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from compolens import tables
+from compolens.configs import ConfigError, nearest
+from compolens.figures import Drawing, Map, Panel
+from compolens.verdict import group, title
+
+needs = ("latent_geometry",)
+EMBEDDINGS = ("pca", "tsne", "umap")
+
+
+def analyze(
+    models: list[Path], *, embedding: str = "pca", layer: int = -1, capture: str = "self", twins: bool = False
+) -> Drawing:
+    """2-D maps of the codes of ood episodes, a row per architecture (its first seed): coloured by each label (rule; term 1,
+    term 2) and by each confound (operand magnitude, target value). What separates by confound only is no code of the rule.
+
+    embedding: "pca", or "tsne" or "umap" where `latent_geometry` was asked for it; layer: counted from 0, or from the end if
+    negative; capture: "self" or "row mates"; twins: a row for the untrained twin as well.
+    """
+    if embedding not in EMBEDDINGS:
+        raise ConfigError(f"no embedding {embedding!r}; {nearest(embedding, EMBEDDINGS)}")
+    groups, panels, columns = group(models), [], 1
+    for g in groups:
+        frame = tables.at_last_step(tables.read(g.folders[0], "latent_geometry"))
+        frame = frame[frame["metric"] == embedding]
+        if frame.empty:
+            command = f"compolens probe latent_geometry {g.folders[0]} --{embedding} --again"
+            raise ConfigError(f"{g.folders[0]} has no {embedding} coordinates; type: {command}")
+        if capture not in set(frame["role"]):
+            raise ConfigError(f"{g.label} has no capture {capture!r}; {nearest(capture, frame['role'].unique())}")
+        frame = frame[(frame["role"] == capture) & (frame["split"] == "ood")]
+        layers = sorted(frame["layer"].unique())
+        if not -len(layers) <= layer < len(layers):
+            raise ConfigError(f"{g.label} has layers 0 to {len(layers) - 1}, not {layer}")
+        frame = frame[frame["layer"] == layers[layer]]
+        labels = [c for c in frame.columns if c.startswith("label.") and frame[c].notna().any()]
+        confounds = [c for c in frame.columns if c.startswith("confound.") and frame[c].notna().any()]
+        columns = len(labels) + len(confounds)
+        for control in ("", "untrained") if twins else ("",):
+            rows = frame[frame["control"] == control]
+            hover = _hover(rows, labels + confounds)
+            for column in labels + confounds:
+                name = column.partition(".")[2]
+                where = ", ".join(w for w in (title(g, groups), control) if w)
+                mark = Map(hover.rename(columns={column: name}), "x", "y", name, hover="point")
+                panels.append(Panel(f"{where}: by {name}", "", "", (mark,)))
+    caption = (
+        f"{embedding.upper() if embedding == 'pca' else embedding} of attention's code ({capture}, layer {layer}) on held-out "
+        "compositions; the axes have no unit. One seed per architecture. A map shows neighbourhoods, not distances; the "
+        "numbers are silhouettes and ratios of scatter in the table latent_geometry."
+    )
+    return Drawing("How are codes laid out?", tuple(panels), caption, columns=columns)
+
+
+def _hover(rows: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
+    """The rows with a text per point: everything known about it."""
+    parts = [c.partition(".")[2] + " " + rows[c].astype(str) for c in columns]
+    text = parts[0].str.cat(parts[1:], sep=", ") if len(parts) > 1 else parts[0]
+    return rows.assign(point=text)

@@ -1,0 +1,56 @@
+"""Which rules share a code: the cosine between the mean codes of every two rules, on compositions never trained on."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from compolens import tables
+from compolens.configs import ConfigError, nearest
+from compolens.figures import Drawing, HeatMap, Panel
+from compolens.verdict import group, title
+
+needs = ("latent_geometry",)
+
+
+def analyze(models: list[Path], *, layer: int = -1, capture: str = "self", twins: bool = True) -> Drawing:
+    """Heat maps of the cosine similarity of mean attention codes, rule by rule (or term by term), on ood episodes: a panel per
+    architecture, the mean over its seeds, and one for the untrained twins, whose similarities are what inputs alone give.
+
+    layer: counted from 0, or from the end if negative; capture: "self" or "row mates"; twins: draw the untrained twins.
+    """
+    groups, panels = group(models), []
+    for g in groups:
+        frame = tables.at_last_step(tables.gather(g.folders, "latent_geometry"))
+        frame = frame[(frame["metric"] == "cosine") & (frame["split"] == "ood")]
+        if capture not in set(frame["role"]):
+            raise ConfigError(f"{g.label} has no capture {capture!r}; {nearest(capture, frame['role'].unique())}")
+        frame = frame[frame["role"] == capture]
+        layers = sorted(frame["layer"].unique())
+        if not -len(layers) <= layer < len(layers):
+            raise ConfigError(f"{g.label} has layers 0 to {len(layers) - 1}, not {layer}")
+        frame = frame[frame["layer"] == layers[layer]]
+        for by in frame["by"].unique():
+            for control, word in (("", ""), ("untrained", "untrained twin")) if twins else (("", ""),):
+                rows = frame[(frame["by"] == by) & (frame["control"] == control)]
+                mean = rows.groupby(["class", "other"], as_index=False, sort=False)["value"].mean()
+                name = ", ".join(w for w in (title(g, groups), "" if by == "rule" else str(by), word) if w)
+                panels.append(Panel(name, "", "", (HeatMap(_short(mean), "class", "other", "value", 0.0, "cosine"),)))
+    where = "the last layer" if layer == -1 else f"layer {layer}"
+    caption = (
+        f"Cosine similarity between the mean codes of two rules at {where}, {capture}, over ood episodes; mean over seeds. "
+        "Rules with one code are treated alike by the layer."
+    )
+    return Drawing("Which rules share a code?", tuple(panels), caption, columns=2)
+
+
+def _short(rows: pd.DataFrame) -> pd.DataFrame:
+    """Names that fit under a heat map's columns."""
+    words = {"progression ": "", "constant": "const", "addition": "add", "subtraction": "sub", "distribute three": "dist3"}
+
+    def shorten(name: object) -> str:
+        text = str(name)
+        for long, short in words.items():
+            text = text.replace(long, short)
+        return text
+
+    return rows.assign(**{c: rows[c].map(shorten) for c in ("class", "other")})

@@ -1,0 +1,84 @@
+"""How the score on held-out compositions grows with data, width and depth."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from compolens import tables
+from compolens.configs import ConfigError
+from compolens.figures import Drawing, Line, Panel, Points, color_of
+from compolens.verdict import setting_of
+
+needs = ("generalization",)
+AXES = {
+    "training steps": "step",
+    "instances (one pass each)": "instances",
+    "width (d_model)": "architecture.d_model",
+    "depth (layers)": "architecture.n_layers",
+}
+FEWEST = 3
+_SEEDS = ("init_seed", "data_seed", "task.split_seed", "task.teacher_seed")
+
+
+def analyze(models: list[Path], *, split: str = "ood", points: int = FEWEST) -> Drawing:
+    """Score against each thing that varies, a panel per setting and axis: a line per architecture (mean over seeds), points
+    the seeds. Along one training ("training steps": kept weights, measured with --steps all), over trainings of different length
+    (instances seen), width, and depth; everything else equal. An axis with fewer than three points is not drawn.
+
+    split: "ood" or "test"; points: how many different values an axis needs, at least 3.
+    """
+    if points < FEWEST:
+        raise ConfigError(f"an axis with {points} points shows no trend; --points must be at least {FEWEST}")
+    frame = pd.concat([_rows(folder, split) for folder in models], ignore_index=True)
+    panels = []
+    for name, column in AXES.items():
+        rows = frame if column == "step" else frame[frame["step"] == frame["steps"]]
+        panels += [
+            panel
+            for setting, part in rows.groupby("setting", sort=False)
+            if (panel := _panel(setting, part, name, column, points))
+        ]
+    if not panels:
+        raise ConfigError(
+            f"no axis has {points} different values among these {len(models)} models; measure kept weights with "
+            f"compolens probe generalization {models[0]} --steps all --again, or train models of other widths"
+        )
+    caption = (
+        f"Score on {'held-out' if split == 'ood' else 'training'} compositions. Lines are means over seeds, points seeds; what "
+        "is not on an axis is equal along a line. Training steps are points of one training with one schedule, so they are "
+        "lower than trainings that end there."
+    )
+    return Drawing("What grows with scale?", tuple(panels), caption, columns=min(2, len(panels)))
+
+
+def _rows(folder: Path, split: str) -> pd.DataFrame:
+    """One row per measured step of a model: score, and everything that may be an axis."""
+    row = tables.settings(folder)
+    frame = tables.read(folder, "generalization")
+    frame = frame[(frame["metric"] == "score") & (frame["split"] == split) & (frame["composition"] == "all")]
+    frame = frame[frame["control"] == ""][["step", "value"]]
+    return frame.assign(**row, setting=setting_of(row), instances=row["steps"] * row["batch_size"])
+
+
+def _panel(setting: str, rows: pd.DataFrame, name: str, column: str, points: int) -> Panel | None:
+    """The panel of one axis, with the lines along which nothing but the axis and the seeds differ; None if none is long."""
+    drop = {"value", "model", "folder", "setting", "score_name", "instances", "step", "keep", *_SEEDS}
+    if column in ("instances", "architecture.d_model"):
+        drop |= {"steps"} if column == "instances" else {"architecture.n_heads", "architecture.d_mlp"}
+    same = [c for c in rows.columns if c not in drop | {column} and len(set(rows[c].astype(str))) > 1]
+    marks: list = []
+    groups = rows.groupby([rows[c].astype(str) for c in same], sort=False) if same else [("", rows)]
+    for _, part in groups:
+        if part[column].nunique() < points:
+            continue
+        architecture = part["architecture"].iloc[0]
+        told = [f"{c.split('.')[-1]} {part[c].iloc[0]}" for c in same if c not in ("architecture", "task")]
+        label = (
+            f"{architecture} ({', '.join(told)})"
+            if told and rows["architecture"].nunique() < len(list(groups))
+            else architecture
+        )
+        mean = part.groupby(column, as_index=False)["value"].mean()
+        marks.append(Line(mean, column, "value", label=label, color=color_of(label)))
+        marks.append(Points(part, column, "value", label=label, color=color_of(label), hover="model"))
+    return Panel(setting, name, str(rows["score_name"].iloc[0]), tuple(marks)) if marks else None

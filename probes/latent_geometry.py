@@ -1,0 +1,255 @@
+"""How are attention's codes laid out: by the rule at work, or by what the operands happen to be?"""
+
+import importlib.util
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.manifold import TSNE, trustworthiness
+
+from compolens.activations import draw, record
+from compolens.configs import ConfigError, require
+from compolens.measures.geometry import (
+    ClassSums,
+    bins,
+    centred,
+    effective_dimension,
+    factorisation_r2,
+    pca,
+    silhouette,
+    whitened,
+)
+from compolens.zoo import TrainedModel
+
+DRAWS = 200
+SILHOUETTE_ROWS = 1000
+KEPT_EPISODES = 512
+NEIGHBOURS = 5
+
+
+class Data(NamedTuple):
+    """One row per answer of every episode: codes by (capture, layer), what they are labelled with, and which episode it was.
+
+    codes: (n, features); labels, confounds: (n,); classes: label -> names; composition, score: (n,), repeated over answers.
+    """
+
+    codes: dict[tuple[str, int], np.ndarray]
+    labels: dict[str, np.ndarray]
+    classes: dict[str, tuple[str, ...]]
+    confounds: dict[str, np.ndarray]
+    composition: np.ndarray
+    score: np.ndarray
+
+    @property
+    def by(self) -> dict[str, np.ndarray]:
+        """What codes may be laid out by: every label, and every confound in quarters."""
+        return self.labels | {name: bins(values) for name, values in self.confounds.items()}
+
+    @property
+    def together(self) -> dict[str, list[np.ndarray]]:
+        """What may add up to a code; all the labels only where there are several."""
+        sums = {"all labels": list(self.labels.values())} if len(self.labels) > 1 else {}
+        return sums | {"labels and confounds": list(self.by.values()), "composition": [self.composition]}
+
+
+def probe(
+    trained: TrainedModel,
+    *,
+    episodes: int = 1024,
+    seed: int = 0,
+    variant: str = "",
+    points: int = 400,
+    tsne: bool = False,
+    umap: bool = False,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The geometry of `hook_code` at every layer and at the pairs that the family names ("self", "row mates", …), on training
+    compositions (test) and held-out ones (ood). For each label ("by": rule; term 1, term 2) and each confound in quarters:
+    silhouette, scatter within classes over scatter between, and R² of codes given the class, raw and whitened; R² also for
+    several factors added up, and for the composition. Cosine similarity of mean codes for each pair of classes (once), as they
+    are and about the overall mean. Effective dimension. Maps: a row per point, held-out compositions only.
+
+    episodes: per split; variant: show the family in this way ("unpermuted", …) instead of as it was trained; points: per map;
+    tsne, umap: draw these maps, too. A map's value: for PCA, the share of variance of its two axes; else its trustworthiness.
+    Controls: the untrained twin, shuffled labels, the raw input. Intervals resample compositions, where there are any.
+    """
+    if umap and importlib.util.find_spec("umap") is None:
+        raise ConfigError("UMAP maps need a package that is not installed; type: pip install umap-learn")
+    require(points >= 0, f"points must be 0 or more, got {points}")
+    task = _shown(trained.task, variant)
+    task.readouts(next(draw(task, "test", 1, seed)))  # says so if there is nothing to read
+    maps = {"pca": _pca} | ({"tsne": _tsne} if tsne else {}) | ({"umap": _umap} if umap else {})
+    rows: list[dict] = []
+    kept: dict[str, Data] = {}
+    for control, model in (("", trained.model), ("untrained", trained.untrained_twin())):
+        for split in ("test", "ood"):
+            data = _collect(task, model, split, episodes, f"{seed}/{split}", trained.device, raw=control == "")
+            kept.setdefault(split, data)
+            for source, x in data.codes.items():
+                where = _where(source, split, control)
+                rows += _numbers(data, x, where)
+                if control == "" and source[1] >= 0:
+                    rows += _numbers(data, x, where | {"control": "shuffled"}, order=_shuffle(len(x), seed))
+                if source[1] >= 0:
+                    rows += _cosines(data, x, where)
+                if source[1] >= 0 and split == "ood" and points:
+                    for metric, lay_out in maps.items():
+                        rows += _map(metric, lay_out, data, x, points, seed, where)
+    return pd.DataFrame(rows), _episodes(task, kept)
+
+
+def _shown(task, variant):
+    if variant and variant not in task.variants:
+        raise ConfigError(f"{type(task).__name__} has no variant {variant!r}; it has {list(task.variants) or 'none'}")
+    return task.variants[variant] if variant else task
+
+
+def _collect(task, model, split, n, seed, device, raw) -> Data:
+    """Codes at the named pairs, flattened over the pairs of a capture; with `raw`, what the family offers of its inputs."""
+    layers = {f"blocks.{layer}.attn.hook_code": layer for layer in range(model.cfg.n_layers)}
+    parts: list[Data] = []
+    for batch in record(model, draw(task, split, n, seed, device), list(layers)):
+        readouts, codes = task.readouts(batch.episodes), {}
+        count = next(iter(readouts.labels.values())).shape[1]
+        for capture, pairs in readouts.pairs.items():
+            episode = torch.arange(len(pairs), device=pairs.device)[:, None, None]
+            for hook, layer in layers.items():
+                code = batch.sites[hook][episode, pairs[..., 0], pairs[..., 1]]
+                codes[capture, layer] = code.flatten(0, 1).flatten(1).cpu().numpy()
+        if raw:
+            codes |= {(name, -1): x.flatten(0, 1).cpu().numpy() for name, x in readouts.inputs.items()}
+        labels, confounds = (
+            {name: y.flatten().cpu().numpy() for name, y in values.items()} for values in (readouts.labels, readouts.confounds)
+        )
+        error, weight = task.errors(batch.prediction, batch.episodes.targets)
+        per_answer = [np.repeat(v.cpu().numpy(), count) for v in (batch.episodes.composition, 1 - error / weight)]
+        parts.append(Data(codes, labels, readouts.classes, confounds, *per_answer))
+    return Data(
+        *(_joined([getattr(part, name) for part in parts]) for name in ("codes", "labels")),
+        parts[0].classes,
+        _joined([part.confounds for part in parts]),
+        np.concatenate([part.composition for part in parts]),
+        np.concatenate([part.score for part in parts]),
+    )
+
+
+def _joined(parts: list[dict]) -> dict:
+    return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+
+
+def _shuffle(n: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).permutation(n)
+
+
+def _where(source, split, control) -> dict:
+    capture, layer = source
+    read = {"site": f"blocks.{layer}.attn.hook_code", "role": capture, "control": control}
+    raw = {"site": "input", "role": "input", "control": capture}
+    return {"split": split, "layer": layer} | (read if layer >= 0 else raw)
+
+
+def _row(metric, value, where, n, lo=np.nan, hi=np.nan, **more) -> dict:
+    note = {} if np.isfinite(value) else {"note": "not available: the code or the class does not vary"}
+    return {"metric": metric, "value": float(value), "lo": lo, "hi": hi, **where, "n": n, **more, **note}
+
+
+def _weights(groups: int) -> np.ndarray:
+    """(draws, groups): how often each composition is in a bootstrap sample."""
+    pick = np.random.default_rng(0).integers(groups, size=(DRAWS, groups))
+    return np.stack([np.bincount(p, minlength=groups) for p in pick]).astype(float)
+
+
+def _interval(draws: np.ndarray) -> tuple[float, float]:
+    draws = draws[np.isfinite(draws)]
+    return tuple(map(float, np.quantile(draws, [0.025, 0.975]))) if len(draws) else (np.nan, np.nan)
+
+
+def _numbers(data: Data, x: np.ndarray, where: dict, order: np.ndarray | None = None) -> Iterator[dict]:
+    """What one number says about all codes; with `order`, codes are dealt to the labels in that order."""
+    if order is None:
+        yield _row("effective dimension", effective_dimension(x), where, len(x), by="none")
+        order = np.arange(len(x))
+    x, white = x[order], whitened(x)[order]
+    for by, y in data.by.items():
+        more = {"by": by, "classes": len(np.unique(y))}
+        yield _row("silhouette", silhouette(x, y, SILHOUETTE_ROWS), where, min(len(x), SILHOUETTE_ROWS), **more)
+        sums = ClassSums.by_group(x, y, int(y.max()) + 1, data.composition)
+        interval = _interval(sums.weighted(_weights(len(sums.count))).within_between())
+        yield _row("within/between", sums.pooled.within_between(), where, len(x), *interval, **more)
+    for by, factors in ({name: [y] for name, y in data.by.items()} | data.together).items():
+        more = {"by": by, "classes": sum(len(np.unique(y)) for y in factors)}
+        yield _row("factorisation R²", factorisation_r2(x, factors), where, len(x), **more)
+        yield _row("factorisation R², whitened", factorisation_r2(white, factors), where, len(x), **more)
+
+
+def _cosines(data: Data, x: np.ndarray, where: dict) -> Iterator[dict]:
+    """A row for each pair of classes that occur, in ascending order, of every label."""
+    for by, y in data.labels.items():
+        names = data.classes[by]
+        sums = ClassSums.by_group(x, y, len(names), data.composition)
+        whole, drawn, n = sums.pooled, sums.weighted(_weights(len(sums.count))), sums.count.sum(0)
+        present = np.flatnonzero(n)
+        for metric, about_mean in (("cosine", False), ("cosine about the mean", True)):
+            value, draws = whole.cosine(about_mean), drawn.cosine(about_mean)
+            for i, j in ((i, j) for i in present for j in present if i < j):
+                more = {"by": by, "classes": len(present), "class": names[i], "other": names[j]}
+                yield _row(metric, value[i, j], where, int(n[i] + n[j]), *_interval(draws[:, i, j]), **more)
+
+
+def _map(metric, lay_out, data: Data, x: np.ndarray, points: int, seed: int, where: dict) -> Iterator[dict]:
+    """A row per point, with everything known about it; the same points whatever the layer. None if the codes are constant."""
+    shown = np.sort(_shuffle(len(x), seed)[:points])
+    if not centred(x).any():
+        return
+    xy, value = lay_out(x, shown, seed)
+    known = {f"label.{name}": np.array(data.classes[name], dtype=object)[y[shown]] for name, y in data.labels.items()}
+    known |= {f"confound.{name}": _short(values[shown]) for name, values in data.confounds.items()}
+    for k, (point, (a, b)) in enumerate(zip(shown, _short(xy), strict=True)):
+        yield _row(metric, value, where, len(x), by="none", point=int(point), x=a, y=b, **{c: v[k] for c, v in known.items()})
+
+
+def _short(values: np.ndarray) -> np.ndarray:
+    """Four digits are enough for a map."""
+    return np.vectorize(lambda v: float(f"{v:.4g}"), otypes=[float])(values)
+
+
+def _pca(x, shown, seed) -> tuple[np.ndarray, float]:
+    """The axes are those of all codes, of which some are shown."""
+    coordinates, share = pca(x)
+    return coordinates[shown], float(share.sum())
+
+
+def _tsne(x, shown, seed) -> tuple[np.ndarray, float]:
+    x = centred(x[shown])
+    require(len(x) >= 4, f"a t-SNE map needs at least 4 points, got {len(x)}; raise points or episodes")
+    perplexity = min(30.0, (len(x) - 1) / 3)
+    xy = TSNE(init="pca" if x.shape[1] > 1 else "random", random_state=seed, perplexity=perplexity).fit_transform(x)
+    return xy, _trust(x, xy)
+
+
+def _umap(x, shown, seed) -> tuple[np.ndarray, float]:
+    from umap import UMAP
+
+    x = centred(x[shown])
+    xy = UMAP(random_state=seed, n_neighbors=min(15, len(x) - 1)).fit_transform(x)
+    return xy, _trust(x, xy)
+
+
+def _trust(x, xy) -> float:
+    """Trustworthiness: 1 if a map's neighbours are neighbours; sklearn wants fewer than half the points as neighbours."""
+    return float(trustworthiness(x, xy, n_neighbors=max(1, min(NEIGHBOURS, (len(x) - 1) // 2))))
+
+
+def _episodes(task, kept: dict[str, Data]) -> pd.DataFrame:
+    """Per answer, of both splits on one map: where the last layer's first capture lies, and whether the answer was right."""
+    source = max((key for key in kept["ood"].codes if key[1] >= 0), key=lambda key: key[1])
+    xy, _ = pca(np.concatenate([data.codes[source] for data in kept.values()]))
+    parts = []
+    for (split, data), here in zip(kept.items(), np.split(xy, [len(kept["test"].score)]), strict=True):
+        keep = slice(0, KEPT_EPISODES)
+        names = [task.composition_name(int(c)) for c in data.composition[keep]]
+        labels = {f"label.{name}": [data.classes[name][k] for k in y[keep]] for name, y in data.labels.items()}
+        where = {"split": split, "composition": names, "layer": source[1], "role": source[0]}
+        parts.append(pd.DataFrame(where | labels | {"x": here[keep, 0], "y": here[keep, 1], "score": data.score[keep]}))
+    return pd.concat(parts, ignore_index=True)

@@ -1,0 +1,67 @@
+"""Linear classifiers of categorical codes, and their scores, which do not reward guessing the majority."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
+
+
+@dataclass(frozen=True)
+class LogisticReadout:
+    """A frozen multinomial logistic readout: x (n, features) -> the class number (n,) of highest probability.
+
+    classes: the class numbers it knows; weight (classes, features), bias (classes,), on raw features.
+    """
+
+    classes: np.ndarray
+    weight: np.ndarray
+    bias: np.ndarray
+    converged: bool
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        return self.classes[(np.asarray(x, dtype=np.float64) @ self.weight.T + self.bias).argmax(1)]
+
+    @classmethod
+    def fit(cls, x: np.ndarray, y: np.ndarray, c: float = 1.0, iterations: int = 300) -> LogisticReadout:
+        """Features are standardised, classes weighted to count equally; c: inverse strength of the penalty (scikit-learn).
+
+        x (n, features), y (n,) class numbers. One class alone gives a readout that always answers it. A fit that has not
+        converged after `iterations` of L-BFGS is used as it is, and `converged` says so.
+        """
+        classes = np.unique(y)
+        if len(classes) == 1:
+            return cls(classes, np.zeros((1, x.shape[1])), np.zeros(1), True)
+        scaler = StandardScaler().fit(x)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model = LogisticRegression(C=c, class_weight="balanced", max_iter=iterations).fit(scaler.transform(x), y)
+        weight, bias = model.coef_, model.intercept_
+        if len(classes) == 2:  # one row there: the log-odds of the second class
+            weight, bias = np.concatenate([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
+        weight = weight / scaler.scale_
+        return cls(classes, weight, bias - weight @ scaler.mean_, bool(np.all(model.n_iter_ < iterations)))
+
+
+def confusion(truth: np.ndarray, answer: np.ndarray, n_classes: int) -> np.ndarray:
+    """(n_classes, n_classes) counts, [true class, answered class]."""
+    return np.bincount(truth * n_classes + answer, minlength=n_classes**2).reshape(n_classes, n_classes)
+
+
+def balanced_accuracy(counts: np.ndarray) -> np.ndarray:
+    """Mean over the classes that occur of the share answered rightly; counts (..., true, answered). 1 is perfect, one over
+    the number of classes is chance, whatever the classes' frequencies."""
+    total, right = counts.sum(-1), np.diagonal(counts, axis1=-2, axis2=-1)
+    recall = np.where(total > 0, right / np.maximum(total, 1), np.nan)
+    return np.nanmean(recall, axis=-1)
+
+
+def macro_f1(counts: np.ndarray) -> np.ndarray:
+    """Mean of F1 over the classes that occur or are answered; counts (..., true, answered)."""
+    right = np.diagonal(counts, axis1=-2, axis2=-1)
+    either = counts.sum(-1) + counts.sum(-2)
+    return np.nanmean(np.where(either > 0, 2 * right / np.maximum(either, 1), np.nan), axis=-1)

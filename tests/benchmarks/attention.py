@@ -1,0 +1,185 @@
+"""S-RAVEN and the attention variants at the small size of 2406.05816: batch 128, 36 tokens, 4 layers, 16 heads of width 4."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import torch
+from timing import medians, show, tell
+from torch import Tensor, nn
+
+from compolens import HYLA, LinearAttention, ReferenceAdamW, Run, SoftmaxTransformer, SRaven, train
+from compolens.models.transformer import TransformerArchitecture
+
+BATCH = 128
+TASK = SRaven(n_features=4, n_values=8)
+SMALL: dict[str, Any] = {
+    "n_layers": 4, "d_model": 128, "n_heads": 16, "d_head": 4, "d_value": 4, "d_mlp": 256, "n_ctx": TASK.seq,
+}  # fmt: skip
+
+
+class TorchEncoder(nn.Module):
+    """torch's own encoder with a linear embedding and head: what one would write without this package.
+
+    Its heads are d_model / n_heads = 8 wide, where ours are 4; it has no relative bias, no hook points, and exact GELU.
+    """
+
+    def __init__(self, d_in: int, d_out: int) -> None:
+        super().__init__()
+        width = SMALL["d_model"]
+        layer = nn.TransformerEncoderLayer(
+            width, SMALL["n_heads"], SMALL["d_mlp"], dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+        )
+        self.embed, self.unembed = nn.Linear(d_in, width), nn.Linear(width, d_out)
+        self.blocks = nn.TransformerEncoder(layer, SMALL["n_layers"], nn.LayerNorm(width), enable_nested_tensor=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.unembed(self.blocks(self.embed(tokens)))
+
+
+def training_step(model: nn.Module, answers_only: bool = False) -> Callable[[], None]:
+    """Forward, loss, backward and fused AdamW, always on the same batch."""
+    optimizer, predict = ReferenceAdamW().build(model), model.answer if answers_only else model
+    episodes = TASK.sample(BATCH, "train", TASK.rng(0, "train"))
+
+    def step() -> None:
+        loss = TASK.loss(predict(episodes.tokens), episodes.targets)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def product_flops(d_head: int, d_value: int, mixes: int = 1) -> int:
+    """Multiplications and additions in the matrix products of one training step; mixes: how often the code meets a value.
+
+    Forward, a product of (a, b) and (b, c) costs 2abc. Backward, one as large gives the gradient of either factor, hence
+    three times the forward cost; the tokens need no gradient, hence twice for the embedding.
+    """
+    tokens, pairs = BATCH * TASK.seq, BATCH * SMALL["n_heads"] * TASK.seq**2
+    d_model, heads = SMALL["d_model"], SMALL["n_heads"]
+    projections = 2 * tokens * d_model * heads * (2 * d_head + 2 * d_value)  # Q and K; V and O
+    attention = 2 * pairs * (d_head + mixes * d_value)
+    mlp = 2 * 2 * tokens * d_model * SMALL["d_mlp"]
+    embed, unembed = 2 * tokens * TASK.d_in * d_model, 2 * tokens * d_model * TASK.d_out
+    return 3 * (SMALL["n_layers"] * (projections + attention + mlp) + unembed) + 2 * embed
+
+
+def bench_sraven_generation() -> None:
+    steps = count()
+
+    def generate() -> None:
+        TASK.sample(BATCH, "train", TASK.rng(0, "train", next(steps)))
+
+    (alone,) = medians(500, generate)
+    show(f"S-RAVEN instances per second, batches of {BATCH}", f"{BATCH / alone:,.0f}", ">= 200,000", BATCH / alone >= 200_000)
+    made, trained = medians(20, generate, training_step(SoftmaxTransformer(**SMALL).build(**TASK.dimensions)))
+    show("generating an S-RAVEN batch / training step", f"{made / trained:.4f}", "<= 0.02", made / trained <= 0.02)
+
+
+def bench_steps(repeats: int = 15) -> None:
+    """Training steps beside torch's encoder, and beside their matrix products at the speed measured for one large product."""
+    compared = {  # name: architecture, bar, how often the code meets a value
+        "SoftmaxTransformer": (SoftmaxTransformer(**SMALL), 0.75, 1),
+        "LinearAttention": (LinearAttention(**SMALL), 0.70, 1),
+        "HYLA": (HYLA(**SMALL), 1.25, 2),
+    }
+    models = [architecture.build(**TASK.dimensions) for architecture, _, _ in compared.values()]
+    wide = SoftmaxTransformer(**{**SMALL, "d_head": 8, "d_value": 8}).build(**TASK.dimensions)
+    sizes = (512, 1024, 2048)
+    squares = [torch.randn(n, n) for n in sizes]
+    times = medians(
+        repeats,
+        training_step(TorchEncoder(TASK.d_in, TASK.d_out)),
+        training_step(wide),
+        *[training_step(model) for model in models],
+        *[training_step(model, answers_only=True) for model in models],
+        *[lambda square=square: torch.mm(square, square) for square in squares],
+    )
+    encoder, as_wide, *times = times
+    peak = max(2 * n**3 / seconds for n, seconds in zip(sizes, times[-len(sizes) :], strict=True))
+    full, short = times[: len(models)], times[len(models) : 2 * len(models)]
+    for (name, (_, bar, mixes)), seconds, shortcut in zip(compared.items(), full, short, strict=True):
+        ratio, products = seconds / encoder, product_flops(SMALL["d_head"], SMALL["d_value"], mixes) / peak
+        show(f"training step, {name} / torch.nn.TransformerEncoder", f"{ratio:.2f}", f"<= {bar:.2f}", ratio <= bar)
+        tell("   the same, last block at the answers only", f"{shortcut / encoder:.2f}")
+        tell(f"   step / its matrix products at torch.mm's {peak / 1e9:.0f} GFLOP/s", f"{seconds / products:.2f}")
+    tell("training step, SoftmaxTransformer with the encoder's head width of 8 / encoder", f"{as_wide / encoder:.2f}")
+    tell("   encoder's step / its matrix products", f"{encoder / (product_flops(8, 8) / peak):.2f}")
+    tell(f"   encoder's step in CPU seconds, {BATCH} x {TASK.seq} tokens", f"{encoder:.3f}")
+
+
+def saved_bytes(architecture: TransformerArchitecture) -> tuple[int, int]:
+    """What one attention layer keeps for backward: bytes of distinct storages without parameters; of every tensor packed."""
+    layer = replace(architecture, n_layers=1).build(**TASK.dimensions).blocks[0].attn
+    own = {parameter.untyped_storage().data_ptr() for parameter in layer.parameters()}
+    packed: list[Tensor] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        packed.append(tensor)  # kept alive, so that no address is used twice
+        return tensor
+
+    x = torch.randn(BATCH, TASK.seq, SMALL["d_model"], requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        output = layer(x)
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in packed}
+    assert output.requires_grad
+    return sum(size for at, size in storages.items() if at not in own), sum(tensor.nbytes for tensor in packed)
+
+
+def bench_saved_bytes() -> None:
+    (softmax, _), (hyla, every) = (saved_bytes(architecture(**SMALL)) for architecture in (SoftmaxTransformer, HYLA))
+    allowed = softmax + 2 * BATCH * TASK.seq**2 * (SMALL["d_value"] + SMALL["n_heads"]) * 4
+    show(
+        f"bytes kept for backward, HYLA layer ({hyla / 2**20:.0f} MiB) / softmax ({softmax / 2**20:.0f}) + 2 codes and hidden",
+        f"{hyla / allowed:.3f}",
+        "<= 1",
+        hyla <= allowed,
+    )
+    tell("   the same, every tensor counted as often as it is kept", f"{every / allowed:.3f}")
+
+
+def bench_posterior(n: int = 2048, repeats: int = 5) -> None:
+    batches = [TASK.sample(n, "ood", TASK.rng(0, "ood", step)) for step in range(repeats + 1)]  # answers are remembered
+    fresh = iter(batches)
+    (seconds,) = medians(repeats, lambda: TASK.posterior(next(fresh)))
+    show(f"S-RAVEN posterior, instances per second, {n} at a time", f"{n / seconds:,.0f}", ">= 2,000", n / seconds >= 2000)
+
+
+def steps_per_second(architecture: TransformerArchitecture, device: str, steps: int = 1500, skip: int = 300) -> float:
+    """Wall-clock speed of `train` after the first `skip` steps, data drawn on the device, no evaluation in between."""
+    run = Run(
+        architecture, TASK, steps=steps, batch_size=BATCH, optimizer=ReferenceAdamW(), evaluations=1, evaluation_episodes=64,
+        data_device=device,
+    )  # fmt: skip
+    seen: list[tuple[int, float]] = []  # training reads every loss off the device, so a report means that the step is done
+
+    with tempfile.TemporaryDirectory() as folder:
+        train(
+            run,
+            Path(folder) / "run",
+            device=device,
+            progress=lambda now: seen.append((now.step, time.perf_counter())),
+            save_every=1e9,
+        )
+    timed = [(step, at) for step, at in seen if skip <= step < steps]
+    return (timed[-1][0] - timed[0][0]) / (timed[-1][1] - timed[0][1])
+
+
+def bench_gpu(architectures: Sequence[type[TransformerArchitecture]] = (SoftmaxTransformer, HYLA)) -> None:
+    if not torch.cuda.is_available():
+        print("training steps per second on a GPU: no GPU: not measured", flush=True)
+        return
+    for architecture in architectures:
+        speed = steps_per_second(architecture(**SMALL), "cuda")
+        show(f"training steps per second on a GPU, {architecture.__name__}", f"{speed:,.0f}", ">= 1,000", speed >= 1000)
+
+
+BENCHES = (bench_sraven_generation, bench_steps, bench_saved_bytes, bench_posterior, bench_gpu)
