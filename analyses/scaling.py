@@ -22,8 +22,8 @@ _SEEDS = ("init_seed", "data_seed", "task.split_seed", "task.teacher_seed")
 
 def analyze(models: list[Path], *, split: str = "ood", points: int = FEWEST) -> Drawing:
     """Score against each thing that varies, a panel per setting and axis: a line per architecture (mean over seeds), points
-    the seeds. Along one training ("training steps": kept weights, measured with --steps all), over trainings of different length
-    (instances seen), width, and depth; everything else equal. An axis with fewer than three points is not drawn.
+    the seeds. Along one training ("training steps": kept weights, measured with --steps all), over trainings of different
+    length (instances seen), width, and depth; everything else equal. An axis with fewer than three points is not drawn.
 
     split: "ood" or "test"; points: how many different values an axis needs, at least 3.
     """
@@ -44,9 +44,9 @@ def analyze(models: list[Path], *, split: str = "ood", points: int = FEWEST) -> 
             f"compolens probe generalization {models[0]} --steps all --again, or train models of other widths"
         )
     caption = (
-        f"Score on {'held-out' if split == 'ood' else 'training'} compositions. Lines are means over seeds, points seeds; what "
-        "is not on an axis is equal along a line. Training steps are points of one training with one schedule, so they are "
-        "lower than trainings that end there."
+        f"Score on {'held-out' if split == 'ood' else 'training'} compositions. Lines are means over seeds, points seeds; "
+        "what is not on an axis is equal along a line. Training steps are points of one training with one schedule, so they "
+        "are lower than trainings that end there."
     )
     return Drawing("What grows with scale?", tuple(panels), caption, columns=min(2, len(panels)))
 

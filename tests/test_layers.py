@@ -15,7 +15,7 @@ PACKAGE = ROOT / "src" / "compolens"
 FOUNDATION = {"configs", "checkpoints", "places"}
 LIBRARY = FOUNDATION | {
     "hooks", "tables", "figures", "verdict", "tasks", "models", "measures", "references",
-    "training", "activations", "adapters", "zoo", "jobs", "recipes", "report",
+    "training", "accelerator", "activations", "adapters", "zoo", "jobs", "recipes", "report",
 }  # fmt: skip
 MAY_IMPORT = {
     # floor 0: third-party only, but for the two files that describe and store
@@ -26,13 +26,14 @@ MAY_IMPORT = {
     "figures": FOUNDATION,
     "verdict": FOUNDATION | {"tables"},
     "jobs": FOUNDATION,
+    "accelerator": set(),
     "places": set(),
     # floor 1: mutually unaware
     "tasks": {"configs"},
     "models": {"configs", "hooks"},
     "measures": set(),
     # floor 2
-    "training": FOUNDATION | {"tasks", "models", "hooks"},
+    "training": FOUNDATION | {"tasks", "models", "hooks", "accelerator"},
     "activations": FOUNDATION | {"tasks", "hooks"},
     "references": {"configs", "tasks"},
     "adapters": FOUNDATION | {"tasks", "models", "hooks", "activations", "training"},

@@ -21,15 +21,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from compolens import checkpoints
+from compolens.accelerator import GraphedStep
 from compolens.configs import ConfigError, construct, describe, frozen, nearest, require, require_positive
 from compolens.hooks import HookedModel
 from compolens.models.base import Architecture, count_parameters
-from compolens.tasks.base import SPLITS, TaskFamily, stream
+from compolens.tasks.base import SPLITS, Episodes, TaskFamily, stream
 
 RESUME = "resume.safetensors"
+READ_EVERY = 100
+"""Updates that a GPU does before its losses are read: reading waits for it."""
 
 
 class Diverged(ConfigError):
@@ -73,7 +76,11 @@ class AdamW:
         for name, parameter in model.named_parameters():
             (decayed if self.decays(name, parameter) else free).append(parameter)
         groups = [{"params": decayed, "weight_decay": self.weight_decay}, {"params": free, "weight_decay": 0.0}]
-        return torch.optim.AdamW([g for g in groups if g["params"]], lr=self.lr, betas=self.betas, fused=True)
+        device = next(model.parameters()).device
+        on_gpu = device.type == "cuda"  # there the step is captured, and reads its rate from the device
+        lr = torch.tensor(self.lr, device=device) if on_gpu else self.lr
+        groups = [g for g in groups if g["params"]]
+        return torch.optim.AdamW(groups, lr=lr, betas=self.betas, fused=True, capturable=on_gpu)
 
     def decays(self, name: str, parameter: nn.Parameter) -> bool:
         """Whether weight decay acts on a parameter: on matrices, not on biases, whatever their shape."""
@@ -319,6 +326,9 @@ class _Training:
         self.noise = torch.Generator(device=device)
         self.model.draw_from(self.noise)
         self.step, self.losses = 0, [0.0, 0]
+        self.graphed: GraphedStep | None = None
+        self.pending: list[Tensor] = []
+        self.latest = math.nan
         self.history: list[dict[str, float]] = []
         self.environments = [environment(device)]
         if (folder / RESUME).exists():
@@ -331,34 +341,70 @@ class _Training:
         run, task = self.run, self.run.task
         rng = task.rng(run.data_seed, "train", self.step, run.data_device)
         episodes = task.sample(run.batch_size, "train", rng).to(self.device)
-        for group in self.optimizer.param_groups:
-            group["lr"] = run.optimizer.rate(self.step, run.steps)
+        self._set_rate(run.optimizer.rate(self.step, run.steps))
         self.noise.manual_seed(stream(run.data_seed, "dropout", self.step))
-        predict = self.model.answer if run.answers_only else self.model
-        loss = task.loss(predict(episodes.tokens), episodes.targets)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        norm = nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
-        value = float(loss.detach())
-        if not math.isfinite(value) or not math.isfinite(float(norm)):
-            self._diverged(value)  # before clipping, which would spread one bad gradient to all
-        if run.optimizer.clip is not None:
-            nn.utils.clip_grads_with_norm_(self.model.parameters(), run.optimizer.clip, norm)
-        self.optimizer.step()
+        if episodes.tokens.is_cuda:
+            self._graphed_update(episodes)
+        else:
+            self._update(episodes)
         self.step += 1
-        self.losses = [self.losses[0] + value, self.losses[1] + 1]
         if self.step in run.keep:
             self._keep()
         if self.step in run.evaluated_steps:
             self._evaluate()
         if self.step % 20 == 0 or self.step == run.steps:
             scores = {k: self.history[-1][k] for k in SPLITS} if self.history else {}
-            self.report(Progress(self.step, run.steps, value, scores))
+            self.report(Progress(self.step, run.steps, self.latest, scores))
 
-    def _diverged(self, loss: float) -> None:
+    def _set_rate(self, rate: float) -> None:
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+
+    def _predict(self, tokens: Tensor) -> Tensor:
+        return self.model.answer(tokens) if self.run.answers_only else self.model(tokens)
+
+    def _update(self, episodes: Episodes) -> None:
+        loss = self.run.task.loss(self._predict(episodes.tokens), episodes.targets)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        norm = nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
+        value = float(loss.detach())
+        if not math.isfinite(value) or not math.isfinite(float(norm)):
+            self._diverged(value)  # before clipping, which would spread one bad gradient to all
+        if self.run.optimizer.clip is not None:
+            nn.utils.clip_grads_with_norm_(self.model.parameters(), self.run.optimizer.clip, norm)
+        self.optimizer.step()
+        self.latest, self.losses = value, [self.losses[0] + value, self.losses[1] + 1]
+
+    def _graphed_update(self, episodes: Episodes) -> None:
+        """The same update on a GPU: replayed in one call, and its numbers read only every READ_EVERY steps."""
+        if self.graphed is None:
+            noise = self.noise if getattr(self.run.architecture, "attention_dropout", 0) else None
+            parts = (self._predict, self.run.task.loss, self.model, self.optimizer, episodes.tokens, episodes.targets)
+            self.graphed = GraphedStep(*parts, clip=self.run.optimizer.clip, noise=noise)
+            self.noise.manual_seed(stream(self.run.data_seed, "dropout", self.step))  # warming up drew from it
+        self.pending.append(torch.stack(self.graphed(episodes.tokens, episodes.targets)))
+        if len(self.pending) == READ_EVERY:
+            self._read()
+
+    def _read(self) -> None:
+        """Fetch the losses of the updates that a GPU has been doing."""
+        if not self.pending:
+            return
+        numbers, self.pending = torch.stack(self.pending).cpu(), []
+        if not bool(torch.isfinite(numbers).all()):
+            self._diverged(float(numbers[-1, 0]), keep=False)
+        self.latest = float(numbers[-1, 0])
+        self.losses = [self.losses[0] + float(numbers[:, 0].double().sum()), self.losses[1] + len(numbers)]
+
+    def _diverged(self, loss: float, keep: bool = True) -> None:
         bad = [n for n, p in self.named.items() if p.grad is not None and not bool(torch.isfinite(p.grad).all())]
         where = f"first non-finite gradient in {bad[0]}" if bad else "gradients are finite"
-        self.save()  # the weights before the update that failed
+        if keep:
+            self.save()  # the weights before the update that failed; where these are gone, the last checkpoint stays
         raise Diverged(
             f"training diverged in the update after step {self.step}: loss {loss}, {where}. The last good checkpoint is kept "
             f"in {self.folder}; lower the learning rate or the clip (optimizer=AdamW(lr=…, clip=…)) and choose another --out"
@@ -366,6 +412,7 @@ class _Training:
 
     def _evaluate(self) -> None:
         run = self.run
+        self._read()
         self.model.eval()
         row: dict[str, float] = {"step": self.step, "loss": self.losses[0] / max(1, self.losses[1])}
         for split in SPLITS:
@@ -378,9 +425,11 @@ class _Training:
 
     # ---- checkpoints -------------------------------------------------------------------------------------------------
     def _keep(self) -> None:
+        self._read()
         checkpoints.write_tensors(kept_weights(self.folder, self.step), self.model.state_dict(), {"step": self.step})
 
     def save(self) -> None:
+        self._read()
         tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
         for name, parameter in self.named.items():
             for key, value in self.optimizer.state.get(parameter, {}).items():

@@ -171,6 +171,7 @@ def pca(x: np.ndarray, k: int = 2) -> tuple[np.ndarray, np.ndarray]:
 
 
 def bins(values: np.ndarray, n: int = 4) -> np.ndarray:
-    """(n_values,) int labels from 0: quantile bins of about equal size; equal values share a bin, so there may be fewer."""
-    edges = np.quantile(values, np.linspace(0, 1, n + 1)[1:-1])
-    return np.unique(np.searchsorted(edges, values, side="right"), return_inverse=True)[1]
+    """(n_values,) int labels from 0: at most n bins of about equal size, by rank; equal values share a bin."""
+    _, which, count = np.unique(values, return_inverse=True, return_counts=True)
+    middle = (np.cumsum(count) - count / 2) / len(which)  # the rank of each value, its ties taken at their middle
+    return np.unique(np.floor(n * middle)[which], return_inverse=True)[1]
