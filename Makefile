@@ -4,8 +4,10 @@ BIN := .venv/bin
 JOBS ?= 2
 export OMP_NUM_THREADS ?= 1
 MEASURES := generalization latent_code patching
+CODES := attention_code latent_geometry
 CLAIMS := who_generalizes where_codes_live where_the_task_is_decided
 DEMO := runs/demo
+ZOO := trained_models
 
 .PHONY: setup demo test lint bench figures zoo notebooks clean
 
@@ -35,13 +37,16 @@ bench: setup  ## speed and memory, as ratios measured in one run
 	$(BIN)/python tests/benchmarks/bench.py
 
 figures: setup  ## redraw every figure of the README from the shipped tables
-	$(BIN)/compolens analyze $(CLAIMS) trained_models/F-softmax-? trained_models/F-hypernetwork-? --out trained_models/figures/F
-	$(BIN)/compolens analyze who_generalizes trained_models --out trained_models/figures/all
+	$(BIN)/compolens analyze $(CLAIMS) $(ZOO)/F-softmax-? $(ZOO)/F-hypernetwork-? --out $(ZOO)/figures/F
+	$(BIN)/compolens analyze who_generalizes $(ZOO)/[FRu]-* $(ZOO)/unstructured-* --out $(ZOO)/figures/all
+	$(BIN)/compolens analyze ablations scaling codes_decode_rules $(ZOO)/fuzzy-* --out $(ZOO)/figures/fuzzy
+	$(BIN)/compolens analyze codes_decode_rules latent_maps rule_similarity $(ZOO)/sraven3-* --out $(ZOO)/figures/sraven3
 
 zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept) and measure it
 	$(BIN)/compolens train trained_models/runs.py --out trained_models --jobs $(JOBS)
-	$(BIN)/compolens probe $(MEASURES) trained_models --jobs $(JOBS)
-	$(BIN)/compolens probe generalization latent_code trained_models/F-softmax-0 trained_models/F-hypernetwork-0 --steps all --jobs $(JOBS)
+	$(BIN)/compolens probe $(MEASURES) $(CODES) $(ZOO) --jobs $(JOBS)
+	$(BIN)/compolens probe generalization latent_code $(ZOO)/F-softmax-0 $(ZOO)/F-hypernetwork-0 --steps all --jobs $(JOBS)
+	$(BIN)/compolens probe generalization $(ZOO)/fuzzy-*-0 $(ZOO)/sraven3-*-0 --steps all --jobs $(JOBS)
 
 notebooks: setup  ## execute the notebooks in place
 	$(BIN)/jupyter-execute --inplace notebooks/*.ipynb

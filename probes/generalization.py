@@ -18,8 +18,8 @@ def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tupl
     be negative), lo and hi their 95 % bootstrap interval over compositions; the others hold one composition each, with
     `weight` its share in the pool. control: "" the model, "untrained" its twin, "reference" a learner named in `reference`.
     Beside the score stand the family's other metrics, "share of ceiling" (the score over that of the family's ceiling on the
-    same episodes), the score on parts of the episodes ("score, unambiguous") and on the family's variants (split "ood,
-    unpermuted").
+    same episodes; its row has the note "ceiling"), the score on parts of the episodes ("score, unambiguous") and on the
+    family's variants (split "ood, unpermuted").
     """
     task, rows, kept = trained.task, [], []
     learners = {("", "model"): trained.model, ("untrained", "untrained twin"): trained.untrained_twin()}
@@ -70,7 +70,8 @@ def _rows(task, split, answers, batches):
         measured = _measured(task, answers[key], batches)
         for metric, (error, weight) in measured.items():
             pooled = summarise(error, weight, composition)
-            yield _row(split, key, metric, pooled.score, *pooled.interval, weight.sum(), len(error))
+            note = "ceiling" if key[1] == task.ceiling and metric == "score" else ""
+            yield _row(split, key, metric, pooled.score, *pooled.interval, weight.sum(), len(error), note=note)
             if metric != "score":
                 continue
             for index, (score, share, n) in pooled.per_composition.items():

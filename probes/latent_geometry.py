@@ -67,8 +67,8 @@ def probe(
     """The geometry of `hook_code` at every layer and at the pairs that the family names ("self", "row mates", …), on training
     compositions (test) and held-out ones (ood). For each label ("by": rule; term 1, term 2) and each confound in quarters:
     silhouette, scatter within classes over scatter between, and R² of codes given the class, raw and whitened; R² also for
-    several factors added up, and for the composition. Cosine similarity of mean codes for each pair of classes (once), as they
-    are and about the overall mean. Effective dimension. Maps: a row per point, held-out compositions only.
+    several factors added up, and for the composition. Cosine similarity of mean codes for every two classes, as they are and
+    about the overall mean. Effective dimension. Maps: a row per point, held-out compositions only.
 
     episodes: per split; variant: show the family in this way ("unpermuted", …) instead of as it was trained; points: per map;
     tsne, umap: draw these maps, too. A map's value: for PCA, the share of variance of its two axes; else its trustworthiness.
@@ -124,14 +124,21 @@ def _collect(task, model, split, n, seed, device, raw) -> Data:
         )
         error, weight = task.errors(batch.prediction, batch.episodes.targets)
         per_answer = [np.repeat(v.cpu().numpy(), count) for v in (batch.episodes.composition, 1 - error / weight)]
-        parts.append(Data(codes, labels, readouts.classes, confounds, *per_answer))
+        classes = {name: _names(name, values) for name, values in readouts.classes.items()}
+        parts.append(Data(codes, labels, classes, confounds, per_answer[0], per_answer[1]))
     return Data(
-        *(_joined([getattr(part, name) for part in parts]) for name in ("codes", "labels")),
+        _joined([part.codes for part in parts]),
+        _joined([part.labels for part in parts]),
         parts[0].classes,
         _joined([part.confounds for part in parts]),
         np.concatenate([part.composition for part in parts]),
         np.concatenate([part.score for part in parts]),
     )
+
+
+def _names(label: str, classes) -> tuple[str, ...]:
+    """Names that look like numbers ("0010") go with their label's first word, or a table read back would hold numbers."""
+    return tuple(f"{label.split()[0]} {name}" if name.isdecimal() else name for name in classes)
 
 
 def _joined(parts: list[dict]) -> dict:
@@ -150,8 +157,8 @@ def _where(source, split, control) -> dict:
 
 
 def _row(metric, value, where, n, lo=np.nan, hi=np.nan, **more) -> dict:
-    note = {} if np.isfinite(value) else {"note": "not available: the code or the class does not vary"}
-    return {"metric": metric, "value": float(value), "lo": lo, "hi": hi, **where, "n": n, **more, **note}
+    note = "" if np.isfinite(value) else "not available: nothing varies"
+    return {"metric": metric, "value": float(value), "lo": lo, "hi": hi, **where, "n": n, "note": note, **more}
 
 
 def _weights(groups: int) -> np.ndarray:
@@ -162,7 +169,8 @@ def _weights(groups: int) -> np.ndarray:
 
 def _interval(draws: np.ndarray) -> tuple[float, float]:
     draws = draws[np.isfinite(draws)]
-    return tuple(map(float, np.quantile(draws, [0.025, 0.975]))) if len(draws) else (np.nan, np.nan)
+    lo, hi = np.quantile(draws, [0.025, 0.975]) if len(draws) else (np.nan, np.nan)
+    return float(lo), float(hi)
 
 
 def _numbers(data: Data, x: np.ndarray, where: dict, order: np.ndarray | None = None) -> Iterator[dict]:
@@ -175,7 +183,7 @@ def _numbers(data: Data, x: np.ndarray, where: dict, order: np.ndarray | None = 
         more = {"by": by, "classes": len(np.unique(y))}
         yield _row("silhouette", silhouette(x, y, SILHOUETTE_ROWS), where, min(len(x), SILHOUETTE_ROWS), **more)
         sums = ClassSums.by_group(x, y, int(y.max()) + 1, data.composition)
-        interval = _interval(sums.weighted(_weights(len(sums.count))).within_between())
+        interval = _interval(sums.weighted(_weights(len(sums.size))).within_between())
         yield _row("within/between", sums.pooled.within_between(), where, len(x), *interval, **more)
     for by, factors in ({name: [y] for name, y in data.by.items()} | data.together).items():
         more = {"by": by, "classes": sum(len(np.unique(y)) for y in factors)}
@@ -184,25 +192,24 @@ def _numbers(data: Data, x: np.ndarray, where: dict, order: np.ndarray | None = 
 
 
 def _cosines(data: Data, x: np.ndarray, where: dict) -> Iterator[dict]:
-    """A row for each pair of classes that occur, in ascending order, of every label."""
+    """A row for every two classes that occur, in both orders and with themselves, of every label: a whole matrix."""
     for by, y in data.labels.items():
         names = data.classes[by]
         sums = ClassSums.by_group(x, y, len(names), data.composition)
-        whole, drawn, n = sums.pooled, sums.weighted(_weights(len(sums.count))), sums.count.sum(0)
+        whole, drawn, n = sums.pooled, sums.weighted(_weights(len(sums.size))), sums.size.sum(0)
         present = np.flatnonzero(n)
         for metric, about_mean in (("cosine", False), ("cosine about the mean", True)):
             value, draws = whole.cosine(about_mean), drawn.cosine(about_mean)
-            for i, j in ((i, j) for i in present for j in present if i < j):
+            for i, j in ((i, j) for i in present for j in present):
                 more = {"by": by, "classes": len(present), "class": names[i], "other": names[j]}
-                yield _row(metric, value[i, j], where, int(n[i] + n[j]), *_interval(draws[:, i, j]), **more)
+                codes = int(n[i] + n[j]) if i != j else int(n[i])
+                yield _row(metric, value[i, j], where, codes, *_interval(draws[:, i, j]), **more)
 
 
 def _map(metric, lay_out, data: Data, x: np.ndarray, points: int, seed: int, where: dict) -> Iterator[dict]:
-    """A row per point, with everything known about it; the same points whatever the layer. None if the codes are constant."""
+    """A row per point, with everything known about it; the same points whatever the layer. All at 0 if codes are constant."""
     shown = np.sort(_shuffle(len(x), seed)[:points])
-    if not centred(x).any():
-        return
-    xy, value = lay_out(x, shown, seed)
+    xy, value = lay_out(x, shown, seed) if centred(x).any() else (np.zeros((len(shown), 2)), np.nan)
     known = {f"label.{name}": np.array(data.classes[name], dtype=object)[y[shown]] for name, y in data.labels.items()}
     known |= {f"confound.{name}": _short(values[shown]) for name, values in data.confounds.items()}
     for k, (point, (a, b)) in enumerate(zip(shown, _short(xy), strict=True)):
@@ -217,7 +224,7 @@ def _short(values: np.ndarray) -> np.ndarray:
 def _pca(x, shown, seed) -> tuple[np.ndarray, float]:
     """The axes are those of all codes, of which some are shown."""
     coordinates, share = pca(x)
-    return coordinates[shown], float(share.sum())
+    return coordinates[shown], round(float(share.sum()), 4)
 
 
 def _tsne(x, shown, seed) -> tuple[np.ndarray, float]:
@@ -238,7 +245,7 @@ def _umap(x, shown, seed) -> tuple[np.ndarray, float]:
 
 def _trust(x, xy) -> float:
     """Trustworthiness: 1 if a map's neighbours are neighbours; sklearn wants fewer than half the points as neighbours."""
-    return float(trustworthiness(x, xy, n_neighbors=max(1, min(NEIGHBOURS, (len(x) - 1) // 2))))
+    return round(float(trustworthiness(x, xy, n_neighbors=max(1, min(NEIGHBOURS, (len(x) - 1) // 2)))), 4)
 
 
 def _episodes(task, kept: dict[str, Data]) -> pd.DataFrame:

@@ -20,8 +20,8 @@ class GraphedStep:
     """A training step on fixed-size batches, captured once: ``loss, norm = step(tokens, targets)``.
 
     predict: the model's forward; loss: (prediction, targets) -> scalar; optimizer: its groups' lr must be tensors on the
-    device (`capturable`); noise: the generator that dropout draws from, None without dropout. Returned tensors are overwritten by the
-    next call: read them (or add them up) before it.
+    device (`capturable`); noise: the generator that dropout draws from, None without dropout. Returned tensors are
+    overwritten by the next call: read them, or copy them, before it.
     """
 
     def __init__(

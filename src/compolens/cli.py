@@ -286,6 +286,19 @@ def _list_recipes(kind: str) -> int:
     return 0
 
 
+def _finished(models: list[Path], named: list[Path]) -> list[Path]:
+    """The models without those still in training, unless the caller named them (which is then an error where it matters)."""
+    from compolens import tables
+
+    kept = [m for m in models if tables.finished(m) or m in named]
+    for model in models:
+        if model not in kept:
+            print(f"{model.name}: not finished, left out", file=sys.stderr)
+    if not kept:
+        raise ConfigError(f"none of the {len(models)} trainings found has ended; the same `compolens train` command goes on")
+    return kept
+
+
 def _need(kind: str, command: str, files: list[Path], folders: list[Path]) -> None:
     if not files:
         raise ConfigError(f"name a recipe: compolens {command} RECIPE FOLDER…; compolens {command} --list shows them")
@@ -302,7 +315,7 @@ def _probe(options: argparse.Namespace) -> int:
     _need("probes", "probe", files, folders)
     _check_device(options.device)
     recipes.check_steps(options.steps)
-    models, work = tables.find(folders), []
+    models, work = _finished(tables.find(folders), folders), []
     names = [folder.name for folder in models]
     for folder in models:
         label = folder.name if names.count(folder.name) == 1 else str(folder)
@@ -353,7 +366,7 @@ def _analyze(options: argparse.Namespace) -> int:
 
     files, folders = split_items("analyses", options.items)
     _need("analyses", "analyze", files, folders)
-    models = tables.find(folders)
+    models = _finished(tables.find(folders), folders)
     for file in files:
         arguments = _recipe_arguments("analyses", file, options)
         for path in recipes.run_analysis(file, models, arguments, Path(options.out), options.width):
@@ -377,7 +390,8 @@ def _report(options: argparse.Namespace) -> int:
     from compolens import report, tables
 
     command = " ".join(["compolens", "report", *options.folders, "-o", options.output])
-    models = tables.find([Path(f) for f in options.folders])
+    named = [Path(f) for f in options.folders]
+    models = _finished(tables.find(named), named)
     path, lines = report.write(models, Path(options.output), _outside(options.classes), command)
     print("\n".join(lines))
     print(f"\nreport: {path}")
@@ -444,19 +458,24 @@ def _make_models(commands: Any) -> Parser:
 
 
 def _summarise(folders: list[Path]) -> int:
-    """Groups of models that differ in seeds alone: parameters, seeds, test and ood score with two-level intervals."""
-    from compolens import checkpoints, verdict
+    """Groups of models that differ in seeds alone: parameters, seeds, test and ood score with two-level intervals, the ceiling
+    of the latter, and what the paper reports where the setting is its own. Then the trainings that have not ended."""
+    from compolens import checkpoints, tables, verdict, zoo
 
-    print("| setting | architecture | parameters | seeds | test | ood |")
-    print("|---|---|---|---|---|---|")
-    for group in verdict.group(folders):
+    print("| setting | architecture | parameters | seeds | test | ood | ceiling | the paper's measure: ours / the paper |")
+    print("|---|---|---|---|---|---|---|---|")
+    for group in verdict.group([f for f in folders if tables.finished(f)]):
         parameters = checkpoints.read_json(group.folders[0] / "scores.json")["parameters"]
         cells = []
         for split in ("test", "ood"):
             found = verdict.score(group, split)
             spread = f" [{found.lo:.3f}, {found.hi:.3f}]" if len(group.folders) >= verdict.SEEDS else ""
             cells.append(f"{found.value:.3f}{spread}")
-        print(f"| {group.setting} | {group.label} | {parameters:,} | {len(group.folders)} | {cells[0]} | {cells[1]} |")
+        cells += [f"{verdict.ceiling(group):.3f}", verdict.beside_the_paper(group)]
+        print(f"| {group.setting} | {group.label} | {parameters:,} | {len(group.folders)} | {' | '.join(cells)} |")
+    for folder in folders:
+        if not tables.finished(folder):
+            print(f"| {folder.name} | | | | {zoo.overview(folder)['note']} | | | |")
     return 0
 
 

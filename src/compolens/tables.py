@@ -80,7 +80,8 @@ def read(folder: str | Path, name: str) -> pd.DataFrame:
     reason = why_stale(folder, name, own or built_in("probes").get(name))
     if reason:
         warnings.warn(f"{path} is stale: {reason}; compolens probe {name} {folder}", StaleTable, stacklevel=2)
-    text = dict.fromkeys(("metric", "split", "site", "role", "control", "composition", "reference", "fit"), "")
+    columns = ("metric", "split", "site", "role", "control", "composition", "reference", "fit", "note", "label", "shown", "by")
+    text = dict.fromkeys(columns, "")
     table = pd.read_csv(path, dtype={c: str for c in text}, keep_default_na=True)
     return table.fillna({c: v for c, v in text.items() if c in table})
 
@@ -91,6 +92,11 @@ def at_last_step(frame: pd.DataFrame) -> pd.DataFrame:
         return frame
     last = frame.groupby("model")["step"].transform("max") if "model" in frame else frame["step"].max()
     return frame[frame["step"] == last]
+
+
+def finished(folder: Path) -> bool:
+    """Whether a model folder holds a training that came to its end."""
+    return (folder / "scores.json").exists()
 
 
 def find(roots: Iterable[str | Path]) -> list[Path]:

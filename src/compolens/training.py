@@ -136,7 +136,8 @@ class Run:
     steps: updates (0 makes a folder of the model as built); keep: steps whose weights are kept beside the final ones;
     evaluations: how many times, evenly spaced, the scores enter history.csv; evaluation_episodes: on how many episodes
     per split; data_device: where episodes are drawn ("cpu" gives every device the same ones); answers_only: while training,
-    the last block computes only the positions whose answers count: the same function, up to rounding, in less time.
+    the last block computes only the positions whose answers count: the same function, up to rounding (and, with dropout, to
+    which pairs are dropped), in less time.
     """
 
     architecture: Architecture

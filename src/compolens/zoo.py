@@ -17,7 +17,7 @@ from compolens.configs import ConfigError, construct
 from compolens.hooks import HookedModel
 from compolens.models import ARCHITECTURES
 from compolens.tasks import FAMILIES, TaskFamily
-from compolens.training import RECIPES, Run, kept_weights
+from compolens.training import RECIPES, RESUME, Run, kept_weights
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,12 @@ def read_step(folder: Path) -> int:
     return scores["step"]
 
 
+def step_reached(folder: Path) -> int:
+    """How far a training that has not ended has come, as of its last checkpoint."""
+    path = folder / RESUME
+    return int(checkpoints.read_tensors(path)[1]["step"]) if path.exists() else 0
+
+
 def load(folder: str | Path, step: int | None = None, classes: Iterable[type] = (), device: str = "cpu") -> TrainedModel:
     """Load a trained model. `step`: one of the kept steps (default: the final weights); `classes`: classes of your own
     that the run uses; they are looked up by name among these and the built-in ones, and nowhere else."""
@@ -114,7 +120,7 @@ def overview(folder: Path, classes: Iterable[type] = ()) -> dict[str, Any]:
             row |= {split: scores[split]["score"] for split in ("train", "test", "ood")}
             row |= {"parameters": scores["parameters"]}
         else:
-            row["note"] = "not finished"
+            row["note"] = f"step {step_reached(folder):,} of {run.steps:,}"
     except ConfigError as error:
         row["note"] = str(error)
     except (KeyError, TypeError) as error:

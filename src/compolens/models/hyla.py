@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from compolens.hooks import HookPoint
 from compolens.models.base import truncated_lecun_
-from compolens.models.linear import RMSHeadAttention, UnnormalizedAttention
+from compolens.models.linear import RMSHeadAttention, UnnormalizedAttention, rms_head
 from compolens.models.softmax import SoftmaxAttention
 from compolens.models.transformer import Attention, Sizes, TransformerArchitecture
 
@@ -50,14 +50,21 @@ class _ValueNetwork(Attention):
 
 
 class HYLAAttention(_ValueNetwork, RMSHeadAttention):
-    """RMSHead, ReLU, two uses of the code."""
+    """RMSHead, ReLU, two uses of the code.
+
+    In memory the code lies as (batch, query, head, key), as its second use wants it: a copy less, also of what is saved for
+    the backward pass.
+    """
+
+    def weights(self, scores: Tensor) -> Tensor:
+        return rms_head(scores.transpose(1, 2).contiguous().transpose(1, 2))
 
 
 class HYLAWithoutRMSHeadAttention(_ValueNetwork, UnnormalizedAttention):
     """The scores themselves are the code."""
 
 
-class HYLAWithoutNonlinearityAttention(_ValueNetwork, RMSHeadAttention):
+class HYLAWithoutNonlinearityAttention(HYLAAttention):
     """No ReLU between the two layers of the value network."""
 
     def nonlinearity(self, x: Tensor) -> Tensor:

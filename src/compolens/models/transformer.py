@@ -290,22 +290,30 @@ class Transformer(HookedModel):
 
     def forward(self, tokens: Tensor, stop_at_layer: int | None = None) -> Tensor:
         """With `stop_at_layer`, the residual stream entering that layer (negative counts from the end)."""
-        if self.cfg.n_ctx is not None and tokens.shape[1] > self.cfg.n_ctx:
-            raise ConfigError(f"this model was built for at most {self.cfg.n_ctx} tokens, got {tokens.shape[1]}")
+        self._check_length(tokens)
         resid = self.run_blocks(self.hook_embed(self.embed(tokens)), stop_at_layer)
         return resid if stop_at_layer is not None else self.unembed(self.ln_final(resid))
 
+    def _check_length(self, tokens: Tensor) -> None:
+        if self.cfg.n_ctx is not None and tokens.shape[1] > self.cfg.n_ctx:
+            raise ConfigError(f"this model was built for at most {self.cfg.n_ctx} tokens, got {tokens.shape[1]}")
+
     def answer(self, tokens: Tensor) -> Tensor:
-        """(batch, seq, d_out): the prediction where an answer is read, 0 elsewhere.
+        """(batch, seq, d_out): the prediction where an answer is read, 0 before the first and after the last of these.
 
         Equal to ``model(tokens)`` there, up to rounding, but the last block computes only those positions: for training.
         """
+        self._check_length(tokens)
+        seq = tokens.shape[1]
+        positions = [p + seq if p < 0 else p for p in self.roles["readout"]]
+        first, last = min(positions), max(positions) + 1
+        if first < 0 or last > seq:
+            raise ConfigError(
+                f"an answer is read at position {max(positions) if last > seq else first}, but there are {seq} tokens"
+            )
         resid = self.run_blocks(self.hook_embed(self.embed(tokens)), -1)
-        first, last = min(self.roles["readout"]), max(self.roles["readout"]) + 1
-        if first < 0:  # built without a sequence length: positions count from the end
-            first, last = first + tokens.shape[1], last + tokens.shape[1]
         resid = self.blocks[-1](resid, slice(first, last))
-        return nn.functional.pad(self.unembed(self.ln_final(resid)), (0, 0, first, tokens.shape[1] - last))
+        return nn.functional.pad(self.unembed(self.ln_final(resid)), (0, 0, first, seq - last))
 
     def run_blocks(self, resid: Tensor, stop_at_layer: int | None = None) -> Tensor:
         """The residual stream (batch, pos, d_model) after the blocks before `stop_at_layer`."""
