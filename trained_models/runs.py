@@ -63,6 +63,6 @@ for name in ("softmax", "hyla"):
     runs[f"fuzzy-still-{name}-0"] = Run(compared[name](**small), FuzzyLogic(), **long)
 
 small = {"n_layers": 4, "d_model": 128, "n_heads": 16, "d_head": 4, "d_value": 4, "d_mlp": 256, "n_ctx": 27}
-long = {"steps": 30_000, "batch_size": 128, "optimizer": ReferenceAdamW(warmup=1000), "answers_only": True}
+long = {"steps": 20_000, "batch_size": 128, "optimizer": ReferenceAdamW(warmup=500), "answers_only": True}
 for name in ("hyla", "softmax", "linear"):
-    runs[f"sraven3-{name}-0"] = Run(compared[name](**small), SRaven(n_features=3), keep=(5_000, 10_000, 20_000), **long)
+    runs[f"sraven3-{name}-0"] = Run(compared[name](**small), SRaven(n_features=3), keep=(5_000, 10_000), **long)

@@ -126,10 +126,10 @@ def _figures(folders: Sequence[Path]) -> tuple[list[dict[str, Any]], list[str]]:
         path = found[name]
         try:
             used, dropped = recipes.choose_models(path, list(folders))
+            drawing = recipes.load_recipe("analyses", path)(used)
         except ConfigError as error:
             left_out.append(f"{name}: {error}")
             continue
-        drawing = recipes.load_recipe("analyses", path)(used)
         entry = _figure(drawing) | {"id": name, "claim": drawing.claim, "caption": drawing.caption}
         entry["command"] = f"compolens analyze {name} {' '.join(str(f) for f in used[:3])}{' …' if len(used) > 3 else ''}"
         entry["dropped"] = [f"{Path(k).name}: {v}" for k, v in dropped.items()]

@@ -25,6 +25,13 @@ COLUMNS = ("metric", "value", "lo", "hi", "split", "site", "role", "control", "n
 """What every table has. control is "" for the measurement itself; NaN stands where a column does not apply."""
 
 
+TEXT = {
+    "metric", "split", "site", "role", "control", "composition", "reference", "fit", "note", "label", "shown", "by", "class",
+    "other",
+}  # fmt: skip
+"""Columns that hold words, whatever they look like (a class may be called "0010"); so do those that begin with "label."."""
+
+
 class StaleTable(UserWarning):
     """A table whose weights or recipe changed since it was measured."""
 
@@ -80,10 +87,9 @@ def read(folder: str | Path, name: str) -> pd.DataFrame:
     reason = why_stale(folder, name, own or built_in("probes").get(name))
     if reason:
         warnings.warn(f"{path} is stale: {reason}; compolens probe {name} {folder}", StaleTable, stacklevel=2)
-    columns = ("metric", "split", "site", "role", "control", "composition", "reference", "fit", "note", "label", "shown", "by")
-    text = dict.fromkeys(columns, "")
-    table = pd.read_csv(path, dtype={c: str for c in text}, keep_default_na=True)
-    return table.fillna({c: v for c, v in text.items() if c in table})
+    header = pd.read_csv(path, nrows=0).columns
+    text = dict.fromkeys([c for c in header if c in TEXT or c.startswith("label.")], "")
+    return pd.read_csv(path, dtype={c: str for c in text}, keep_default_na=True).fillna(text)
 
 
 def at_last_step(frame: pd.DataFrame) -> pd.DataFrame:

@@ -169,8 +169,8 @@ def _references(group: Group) -> list[str]:
 def ceiling(group: Group) -> float:
     """The ood score that no learner can be expected to exceed."""
     frame = _rows(group.folders[0], "generalization", metric="score", split="ood", composition="all", control="reference")
-    marked = frame[frame["note"] == "ceiling"]["value"] if "note" in frame else []
-    return float(marked.iloc[0]) if len(marked) else 1.0
+    marked = frame[frame["note"] == "ceiling"]["value"].tolist() if "note" in frame else []
+    return float(marked[0]) if marked else 1.0
 
 
 def beside_the_paper(group: Group) -> str:

@@ -120,7 +120,7 @@ def overview(folder: Path, classes: Iterable[type] = ()) -> dict[str, Any]:
             row |= {split: scores[split]["score"] for split in ("train", "test", "ood")}
             row |= {"parameters": scores["parameters"]}
         else:
-            row["note"] = f"step {step_reached(folder):,} of {run.steps:,}"
+            row["note"] = f"not finished: step {step_reached(folder):,} of {run.steps:,}"
     except ConfigError as error:
         row["note"] = str(error)
     except (KeyError, TypeError) as error:
