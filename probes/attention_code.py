@@ -17,12 +17,14 @@ KEPT_EPISODES = 512
 
 
 class Data(NamedTuple):
-    """One row per answer of every episode: features by source, class by label, composition; `right` by episode."""
+    """One row per answer of every episode: features by source, class by label, composition, its episode's score. And by layer
+    the share of the value network's hidden units that are not 0, over all pairs of tokens, where attention has one."""
 
     features: dict[tuple[str, float], np.ndarray]
     labels: dict[str, np.ndarray]
     composition: np.ndarray
     score: np.ndarray
+    live: dict[int, float]
 
 
 def probe(trained: TrainedModel, *, episodes: int = 2048, seed: int = 0, c: float = 1.0) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -33,7 +35,8 @@ def probe(trained: TrainedModel, *, episodes: int = 2048, seed: int = 0, c: floa
 
     episodes: per fit and per split; c: inverse penalty on standardised features. Controls: the majority class; shuffled
     labels; the untrained twin; the raw input, with and without products of degree 2 of the tokens concerned. `shown`: "as
-    trained", or the family's variant ("unpermuted", "fixed query", …) that fit and score were drawn from.
+    trained", or the family's variant ("unpermuted", "fixed query", …) that fit and score were drawn from. "live units": the
+    share of a value network's hidden units that are not 0; a layer with none passes nothing on.
     """
     rows, kept = [], []
     for shown, task in _variants(trained.task).items():
@@ -43,6 +46,7 @@ def probe(trained: TrainedModel, *, episodes: int = 2048, seed: int = 0, c: floa
                 for split, part in (("train", "fit"), ("test", "score"), ("ood", "score"))
             )
             classes = task.readouts(next(draw(task, "train", 1, 0))).classes
+            rows += _live(scored, {"shown": shown, "label": "none", "control": control})
             for source, x in fit.features.items():
                 for label, truth in fit.labels.items():
                     answers = _answers(x, truth, scored, source, c, both=control == "")
@@ -63,9 +67,12 @@ def _variants(task):
 def _collect(task, model, split, n, seed, device, raw) -> Data:
     """Codes at the named pairs, flattened over the pairs of a capture; with `raw`, what the family offers of its inputs."""
     layers = {f"blocks.{layer}.attn.hook_code": layer for layer in range(model.cfg.n_layers)}
+    values = {f"blocks.{layer}.attn.hook_post": layer for layer in layers.values()}
+    values = {site: layer for site, layer in values.items() if site in model.hook_dict}
     parts: list[Data] = []
-    for batch in record(model, draw(task, split, n, seed, device), list(layers)):
+    for batch in record(model, draw(task, split, n, seed, device), [*layers, *values]):
         readouts, features = task.readouts(batch.episodes), {}
+        live = {layer: float((batch.sites[site] != 0).double().mean()) for site, layer in values.items()}
         count = next(iter(readouts.labels.values())).shape[1]
         for capture, pairs in readouts.pairs.items():
             episode = torch.arange(len(pairs), device=pairs.device)[:, None, None]
@@ -77,14 +84,24 @@ def _collect(task, model, split, n, seed, device, raw) -> Data:
         labels = {name: y.flatten().cpu().numpy() for name, y in readouts.labels.items()}
         error, weight = task.errors(batch.prediction, batch.episodes.targets)
         per_answer = [np.repeat(v.cpu().numpy(), count) for v in (batch.episodes.composition, 1 - error / weight)]
-        parts.append(Data(features, labels, *per_answer))
+        parts.append(Data(features, labels, *per_answer, live))
     first = parts[0]
     return Data(
         {key: np.concatenate([p.features[key] for p in parts]) for key in first.features},
         {key: np.concatenate([p.labels[key] for p in parts]) for key in first.labels},
         np.concatenate([p.composition for p in parts]),
         np.concatenate([p.score for p in parts]),
+        {layer: float(np.mean([p.live[layer] for p in parts])) for layer in first.live},
     )
+
+
+def _live(scored, known):
+    """A layer all of whose value units are 0 passes nothing on: its code may still vary, but says nothing to later layers."""
+    for split, data in zip(("test", "ood"), scored, strict=True):
+        for layer, share in data.live.items():
+            site = {"site": f"blocks.{layer}.attn.hook_post", "role": "all pairs", "layer": layer, "class": "all"}
+            measured = {"metric": "live units", "value": share, "lo": np.nan, "hi": np.nan, "n": len(data.composition)}
+            yield measured | site | known | {"split": split}
 
 
 def _answers(x, truth, scored, source, c, both) -> dict[str, list[np.ndarray]]:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from compolens import HYLA, LinearAttention, ReferenceAdamW, Run, SoftmaxTransformer, SRaven, train
 from compolens.models.transformer import TransformerArchitecture
+from compolens.training import Progress
 
 BATCH = 128
 TASK = SRaven(n_features=4, n_values=8)
@@ -152,24 +153,23 @@ def bench_posterior(n: int = 2048, repeats: int = 5) -> None:
     show(f"S-RAVEN posterior, instances per second, {n} at a time", f"{n / seconds:,.0f}", ">= 2,000", n / seconds >= 2000)
 
 
-def steps_per_second(architecture: TransformerArchitecture, device: str, steps: int = 1500, skip: int = 300) -> float:
-    """Wall-clock speed of `train` after the first `skip` steps, data drawn on the device, no evaluation in between."""
+def steps_per_second(architecture: TransformerArchitecture, device: str, start: int = 300, end: int = 1500) -> float:
+    """Wall-clock speed of `train` between two steps, multiples of 20, with data drawn on the device; without evaluations."""
     run = Run(
-        architecture, TASK, steps=steps, batch_size=BATCH, optimizer=ReferenceAdamW(), evaluations=1, evaluation_episodes=64,
-        data_device=device,
+        architecture, TASK, steps=end + 20, batch_size=BATCH, optimizer=ReferenceAdamW(), evaluations=1,
+        evaluation_episodes=64, data_device=device,
     )  # fmt: skip
-    seen: list[tuple[int, float]] = []  # training reads every loss off the device, so a report means that the step is done
+    at: dict[int, float] = {}
+
+    def progress(now: Progress) -> None:
+        if now.step in (start, end):
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()  # steps may only have been handed to the device
+            at[now.step] = time.perf_counter()
 
     with tempfile.TemporaryDirectory() as folder:
-        train(
-            run,
-            Path(folder) / "run",
-            device=device,
-            progress=lambda now: seen.append((now.step, time.perf_counter())),
-            save_every=1e9,
-        )
-    timed = [(step, at) for step, at in seen if skip <= step < steps]
-    return (timed[-1][0] - timed[0][0]) / (timed[-1][1] - timed[0][1])
+        train(run, Path(folder) / "run", device=device, progress=progress, save_every=1e9)
+    return (end - start) / (at[end] - at[start])
 
 
 def bench_gpu(architectures: Sequence[type[TransformerArchitecture]] = (SoftmaxTransformer, HYLA)) -> None:

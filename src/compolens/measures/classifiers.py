@@ -49,7 +49,7 @@ class LogisticReadout:
 
 def confusion(truth: np.ndarray, answer: np.ndarray, n_classes: int) -> np.ndarray:
     """(n_classes, n_classes) counts, [true class, answered class]."""
-    return np.bincount(truth * n_classes + answer, minlength=n_classes**2).reshape(n_classes, n_classes)
+    return np.bincount(truth.astype(np.int64) * n_classes + answer, minlength=n_classes**2).reshape(n_classes, n_classes)
 
 
 def balanced_accuracy(counts: np.ndarray) -> np.ndarray:

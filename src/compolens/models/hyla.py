@@ -42,7 +42,7 @@ class _ValueNetwork(Attention):
 
     def first(self, code: Tensor, v: Tensor) -> Tensor:
         """(batch, query, key, d_value): the first layer's output, after the nonlinearity."""
-        pre = self.hook_pre(torch.einsum("bqkh,bkhd->bqkd", code, v))
+        pre = self.hook_pre(torch.einsum("bqkh,bkhd->bqkd", code, v).contiguous())  # one copy instead of two, later
         return self.hook_post(self.nonlinearity(pre))
 
     def mix(self, code: Tensor, v: Tensor) -> Tensor:
