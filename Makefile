@@ -38,7 +38,7 @@ bench: setup  ## speed and memory, as ratios measured in one run
 
 figures: setup  ## redraw every figure of the README from the shipped tables
 	$(BIN)/compolens analyze $(CLAIMS) $(ZOO)/F-softmax-? $(ZOO)/F-hypernetwork-? --out $(ZOO)/figures/F
-	$(BIN)/compolens analyze who_generalizes $(ZOO)/[FRu]-* $(ZOO)/unstructured-* --out $(ZOO)/figures/all
+	$(BIN)/compolens analyze who_generalizes $(ZOO)/F-* $(ZOO)/R-* $(ZOO)/unstructured-* --out $(ZOO)/figures/all
 	$(BIN)/compolens analyze ablations scaling codes_decode_rules $(ZOO)/fuzzy-* --out $(ZOO)/figures/fuzzy
 	$(BIN)/compolens analyze codes_decode_rules latent_maps rule_similarity $(ZOO)/sraven3-* --out $(ZOO)/figures/sraven3
 

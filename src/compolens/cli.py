@@ -470,8 +470,10 @@ def _summarise(folders: list[Path]) -> int:
         for split in ("test", "ood"):
             found = verdict.score(group, split)
             spread = f" [{found.lo:.3f}, {found.hi:.3f}]" if len(group.folders) >= verdict.SEEDS else ""
-            cells.append(f"{found.value:.3f}{spread}")
-        cells += [f"{verdict.ceiling(group):.3f}", verdict.beside_the_paper(group)]
+            part = verdict.stratum(group, split)
+            cells.append(f"{found.value:.3f}{spread}" + (f" ({part[1]:.3f} {part[0]})" if part else ""))
+        top = verdict.ceiling(group)
+        cells += ["1" if top > 1 - 1e-6 else f"{top:.3f} (share {found.value / top:.2f})", verdict.beside_the_paper(group)]
         print(f"| {group.setting} | {group.label} | {parameters:,} | {len(group.folders)} | {' | '.join(cells)} |")
     for folder in folders:
         if not tables.finished(folder):

@@ -196,6 +196,7 @@ def _generalization(group: Group) -> list[Clause]:
         clauses.append(Clause(f"has not learned its training compositions (test {test.value:.3f})", (test,)))
     else:
         clauses.append(Clause(f"answers the compositions it was trained on (test {test.value:.3f})", (test,)))
+    clauses += _of_what_can_be_had(group, ood)
     lost = (test.value - ood.value) / scale
     how = "as well" if lost < SAME else "clearly worse" if lost >= CLEARLY else "somewhat worse"
     clauses.append(
@@ -212,6 +213,28 @@ def _generalization(group: Group) -> list[Clause]:
             text = f"still stands well above {name} ({best.value:.3f}): it recombines in part"
             clauses.append(Clause(text, (ood, best)))
     return clauses
+
+
+def stratum(group: Group, split: str) -> tuple[str, float] | None:
+    """(name, mean score over seeds) of the part of the episodes on which the family also wants its score; None without one."""
+    frames = [tables.at_last_step(tables.read(folder, "generalization")) for folder in group.folders]
+    values, name = [], ""
+    for frame in frames:
+        own = frame[(frame["control"] == "") & (frame["split"] == split) & frame["metric"].str.startswith("score, ")]
+        if own.empty:
+            return None
+        name = str(own["metric"].iloc[0]).removeprefix("score, ")
+        values.append(float(own["value"].iloc[0]))
+    return name, sum(values) / len(values)
+
+
+def _of_what_can_be_had(group: Group, ood: Evidence) -> list[Clause]:
+    """Where the ceiling is below 1, the score's share of it, and the score where only one answer is possible."""
+    top, part = ceiling(group), stratum(group, "ood")
+    if top > 1 - 1e-6 or part is None:
+        return []
+    text = f"on held-out ones that is {ood.value / top:.2f} of what can be had ({top:.3f}); {part[1]:.3f} on {part[0]} episodes"
+    return [Clause(text, (ood,))]
 
 
 def _code(group: Group) -> list[Clause]:
