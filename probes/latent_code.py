@@ -7,7 +7,7 @@ import pandas as pd
 import torch
 
 from compolens.activations import at_role, draw, record, residual_sites
-from compolens.configs import DoesNotApply
+from compolens.configs import ConfigError
 from compolens.measures.readouts import Moments, RidgeReadout, add_by_group, exact_active_set, grouped_r2, leave_groups_out
 from compolens.training import summarise
 from compolens.zoo import TrainedModel
@@ -81,7 +81,7 @@ def _dimensions(trained: TrainedModel) -> list[str]:
     task = trained.task
     continuous = [name for name, kind in task.code_kinds.items() if kind == "continuous"]
     if not continuous:
-        raise DoesNotApply(f"{type(task).__name__} has no continuous latent code to regress on; it has {task.code_kinds}")
+        raise ConfigError(f"{type(task).__name__} has no continuous latent code to regress on; it has {task.code_kinds}")
     one = next(draw(task, "train", 1, 0)).codes
     return [f"{name}[{i}]" for name in continuous for i in range(one[name].flatten(1).shape[1])]
 
@@ -155,7 +155,9 @@ def _rows(site, results, dimensions, name, l2, n):
     """One row for the mean over dimensions, one per dimension for the measurement itself, and selectivity."""
     pooled = {}
     for (fit, split, control), r2 in results:
-        label = ", ".join(word for word in (name, control) if word)
+        label = control or name if name in ("", "raw input") else f"{name}, {control}".strip(", ")
+        if name == "raw input" and control:
+            label = f"raw input, {control}"
         pooled[fit, split, control] = r2.mean
         yield _row("r2", r2.mean, r2.lo, r2.hi, split, site, label, n, fit=fit, dimension="mean", l2=l2)
         if name == "" and control == "":

@@ -5,7 +5,7 @@ import pandas as pd
 import torch
 
 from compolens.activations import draw, intervene, record, residual_sites
-from compolens.configs import DoesNotApply
+from compolens.configs import ConfigError
 from compolens.training import summarise
 from compolens.zoo import TrainedModel
 
@@ -21,7 +21,7 @@ def probe(trained: TrainedModel, *, episodes: int = 512, seed: int = 0) -> tuple
     """
     task = trained.task
     if "render" in task.missing:
-        raise DoesNotApply(f"patching needs the same inputs under two codes; {type(task).__name__}: {task.missing['render']}")
+        raise ConfigError(f"patching needs the same inputs under two codes; {type(task).__name__}: {task.missing['render']}")
     rows, kept = [], []
     for control, model in (("", trained.model), ("untrained", trained.untrained_twin())):
         points = [(layer, site, role) for layer, site in residual_sites(model).items() for role in model.roles]

@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from compolens import HypernetworkTransformer, Hyperteacher, Run, SoftmaxTransformer, train
+from compolens.models import HYLA
+from compolens.tasks import FuzzyLogic, SRaven
 
 torch.set_num_threads(1)
 
@@ -29,9 +31,25 @@ def tiny_models(tiny_task, tmp_path_factory):
         "softmax": SoftmaxTransformer(**sizes),
         "hypernetwork": HypernetworkTransformer(**sizes, d_code=6, d_hidden=12),
     }
-    root, folders = tmp_path_factory.mktemp("models"), {}
-    for name, architecture in architectures.items():
-        run = Run(architecture, tiny_task, steps=2, batch_size=8, keep=(0, 1), evaluations=1, evaluation_episodes=64)
+    return train_tiny(tmp_path_factory.mktemp("models"), {name: (a, tiny_task) for name, a in architectures.items()})
+
+
+@pytest.fixture(scope="session")
+def tiny_categorical_models(tmp_path_factory):
+    """The same on families whose code is categorical: S-RAVEN with two features, and fuzzy logic. Read only, too."""
+    sizes, raven = {"n_layers": 2, "d_model": 16, "n_heads": 4}, SRaven(n_features=2)
+    pairs = {
+        "hyla": (HYLA(**sizes, n_ctx=18), raven),
+        "raven-softmax": (SoftmaxTransformer(**sizes, n_ctx=18), raven),
+        "fuzzy": (HYLA(**sizes, n_ctx=8), FuzzyLogic(length=8)),
+    }
+    return train_tiny(tmp_path_factory.mktemp("categorical"), pairs)
+
+
+def train_tiny(root, pairs):
+    folders = {}
+    for name, (architecture, task) in pairs.items():
+        run = Run(architecture, task, steps=2, batch_size=8, keep=(0, 1), evaluations=1, evaluation_episodes=64)
         train(run, root / name)
         folders[name] = root / name
     return folders

@@ -14,15 +14,23 @@ import pandas as pd
 import pytest
 import torch
 
-from compolens import Run, cli, recipes, tables
+from compolens import Run, SoftmaxTransformer, cli, recipes, tables
 from compolens.activations import draw
+from compolens.configs import DoesNotApply
 from compolens.models import HypernetworkTransformer
-from compolens.tasks import SPLITS, Hyperteacher
+from compolens.references import REFERENCES
+from compolens.tasks import SPLITS, Hyperteacher, SRaven
 from compolens.zoo import TrainedModel, load
 
 PROBES, CLAIMS = recipes.built_in("probes"), recipes.built_in("analyses")
 EPISODES = 96
 MODELS = ("softmax", "hypernetwork")
+"""On a family with a continuous code."""
+CATEGORICAL = ("hyla", "raven-softmax", "fuzzy")
+ALL = (*MODELS, *CATEGORICAL)
+NOT_FOR = {"latent_code": CATEGORICAL, "attention_code": MODELS, "latent_geometry": MODELS}
+CASES = [(name, model) for name in PROBES for model in ALL if model not in NOT_FOR.get(name, ())]
+OTHERS = [(name, model) for name, others in NOT_FOR.items() for model in others]
 
 
 def command(*arguments):
@@ -30,32 +38,53 @@ def command(*arguments):
 
 
 @pytest.fixture(scope="module")
-def models(tiny_models, tmp_path_factory):
-    """A folder of two measured models."""
+def tiny(tiny_models, tiny_categorical_models):
+    """name -> folder of every tiny model."""
+    return tiny_models | tiny_categorical_models
+
+
+@pytest.fixture(scope="module")
+def models(tiny, tmp_path_factory):
+    """A folder of models, each measured with every probe that applies to it."""
     root = tmp_path_factory.mktemp("measured")
-    for name in MODELS:
-        shutil.copytree(tiny_models[name], root / name)
+    for name in ALL:
+        shutil.copytree(tiny[name], root / name)
     command("probe", *PROBES, root, "--episodes", EPISODES, "--seed", 5)
     return root
 
 
+SAME_SEED, OTHER_SEED = ("hypernetwork", "hyla"), ("softmax", "raven-softmax")
+
+
 @pytest.fixture(scope="module")
-def again(tiny_models, tmp_path_factory):
-    """The hypernetwork measured once more; then softmax with another seed."""
+def again(tiny, tmp_path_factory):
+    """One model of each kind measured once more; then others with another seed."""
     root = tmp_path_factory.mktemp("again")
-    for name in MODELS:
-        shutil.copytree(tiny_models[name], root / name)
-    command("probe", *PROBES, root / "hypernetwork", "--episodes", EPISODES, "--seed", 5)
-    command("probe", *PROBES, root / "softmax", "--episodes", EPISODES, "--seed", 6)
+    for names, seed in ((SAME_SEED, 5), (OTHER_SEED, 6)):
+        for name in names:
+            shutil.copytree(tiny[name], root / name)
+        command("probe", *PROBES, *(root / name for name in names), "--episodes", EPISODES, "--seed", seed)
     return root
 
 
+def drawn_from(root, models, name):
+    """The models that an analysis of everything measured uses: only `scaling` needs more than trained weights."""
+    if name == "scaling":
+        return [root / "along" / model for model in MODELS]
+    needs = recipes.load_file(CLAIMS[name]).needs
+    return [models / model for model in ALL if all((probe, model) in CASES for probe in needs)]
+
+
 @pytest.fixture(scope="module")
-def figures(models, tiny_models, tmp_path_factory):
+def figures(models, tiny, tmp_path_factory):
     """Every analysis of the measured models and of one that was not."""
     root = tmp_path_factory.mktemp("figures")
-    shutil.copytree(tiny_models["softmax"], root / "models" / "bare")
-    command("analyze", *CLAIMS, models, root / "models", "--out", root / "drawn")
+    shutil.copytree(tiny["softmax"], root / "models" / "bare")
+    for name in MODELS:
+        shutil.copytree(tiny[name], root / "along" / name)
+    command("probe", "generalization", root / "along", "--episodes", EPISODES, "--seed", 5, "--steps", "all")
+    command("analyze", *(set(CLAIMS) - {"scaling"}), models, root / "models", "--out", root / "drawn")
+    command("analyze", "scaling", root / "along", root / "models", "--out", root / "drawn")
     return root
 
 
@@ -86,49 +115,62 @@ def test_a_probe_asks_a_question_and_takes_episodes_and_seed(name):
     assert inspect.getdoc(recipes.load_recipe("probes", name))
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("name", PROBES)
+@pytest.mark.parametrize(("name", "model"), CASES)
 def test_a_probe_writes_a_tidy_table_with_finite_values_beside_their_controls(models, name, model):
     table = tables.read(models / model, name)
     assert set(tables.COLUMNS) <= set(table.columns) and table["step"].unique().tolist() == [2]
     own, control = table[table["control"] == ""], table[table["control"] != ""]
     assert len(own) and len(control) and "untrained" in set(control["control"])
-    assert np.isfinite(own["value"]).all() and (own["n"] > 0).all()
-    assert set(table["split"]) <= set(SPLITS) and {"test", "ood"} <= set(own["split"])
+    assert not np.isinf(table["value"]).any() and (own["n"] > 0).all() and own["value"].notna().any()
+    parts = [split.partition(", ") for split in set(table["split"])]
+    assert {first for first, _, _ in parts} <= set(SPLITS) and {"test", "ood"} <= set(own["split"])
+    assert {last for _, _, last in parts} - {""} <= set(load(models / model).task.variants)
     assert (table["metric"] != "").all() and (table["site"] != "").all() and (table["role"] != "").all()
     bounded = table.dropna(subset=["lo", "hi"])
     assert len(bounded) and (bounded["lo"] <= bounded["hi"]).all()
     note = table["note"].fillna("") if "note" in table else pd.Series("", index=table.index)
     unknown = table[table["value"].isna()]
     assert note[unknown.index].str.startswith("not available: ").all()
+    if name != "latent_geometry":  # there a code may be constant: that of a token which shows nothing yet
+        assert np.isfinite(own["value"]).all()
 
 
-@pytest.mark.parametrize("name", PROBES)
-def test_a_table_tells_what_it_was_made_from(models, name):
-    provenance = json.loads((models / "softmax" / "tables" / f"{name}.json").read_text())
-    assert provenance["weights"] == digest(models / "softmax" / "weights.safetensors")
+@pytest.mark.parametrize(("name", "model"), OTHERS)
+def test_a_probe_that_does_not_apply_says_so_and_leaves_no_table(models, name, model):
+    assert not tables.path_of(models / model, name).exists()
+    with pytest.raises(DoesNotApply, match="code"):
+        recipes.load_recipe("probes", name)(load(models / model), episodes=8)
+
+
+@pytest.mark.parametrize(("name", "model"), CASES)
+def test_a_table_tells_what_it_was_made_from(models, name, model):
+    provenance = json.loads((models / model / "tables" / f"{name}.json").read_text())
+    assert provenance["weights"] == digest(models / model / "weights.safetensors")
     assert provenance["recipe"] == digest(PROBES[name])
     assert provenance["recipe_path"] is None and provenance["steps"] == [2]
     defaults = {k: p.default for k, p in recipes.options(recipes.load_recipe("probes", name)).items() if p.default is not None}
     assert provenance["arguments"] == defaults | {"episodes": EPISODES, "seed": 5}
-    assert provenance["command"] == f"compolens probe {name} softmax"
+    assert provenance["command"] == f"compolens probe {name} {model}"
 
 
-@pytest.mark.parametrize("name", PROBES)
-def test_equal_seeds_give_equal_bytes_and_other_seeds_other_numbers(models, again, name):
+@pytest.mark.parametrize(("name", "model"), [case for case in CASES if case[1] in SAME_SEED])
+def test_equal_seeds_give_equal_bytes(models, again, name, model):
     for suffix in (".csv", ".json", ".episodes.parquet"):
         path = Path("tables") / f"{name}{suffix}"
-        assert (models / "hypernetwork" / path).read_bytes() == (again / "hypernetwork" / path).read_bytes()
-    values = [rows(root / "softmax", name, control="")["value"].tolist() for root in (models, again)]
-    assert values[0] != values[1]
+        assert (models / model / path).read_bytes() == (again / model / path).read_bytes()
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("name", PROBES)
+@pytest.mark.parametrize(("name", "model"), [case for case in CASES if case[1] in OTHER_SEED])
+def test_other_seeds_give_other_numbers(models, again, name, model):
+    values = [rows(root / model, name, control="")["value"].dropna().tolist() for root in (models, again)]
+    assert values[0] != values[1] and len(values[0])
+
+
+@pytest.mark.parametrize(("name", "model"), CASES)
 def test_a_probe_leaves_what_it_saw_of_each_episode(models, name, model):
     seen = episodes_of(models / model, name)
     assert {"split", "composition", "score", "step"} <= set(seen.columns) and len(seen)
-    assert np.isfinite(seen["score"]).all()
+    assert not np.isinf(seen["score"]).any() and (name == "patching" or seen["score"].notna().all())
     task = load(models / model).task
     for split, part in seen.groupby("split"):
         assert set(part["composition"]) <= {task.composition_name(c) for c in task.compositions(split)}
@@ -159,9 +201,11 @@ def test_an_analysis_writes_figure_numbers_and_what_was_used(models, figures, na
     numbers = pd.read_csv(drawn / f"{name}.csv")
     assert len(numbers) and numbers[["y", "value"]].notna().any(axis=None)
     sidecar = json.loads((drawn / f"{name}.json").read_text())
-    bare = str(figures / "models" / "bare")
-    assert sorted(sidecar["runs"]) == sorted(str(models / m) for m in MODELS)
-    assert list(sidecar["dropped"]) == [bare] and sidecar["dropped"][bare].startswith("has no table ")
+    used, bare = set(map(str, drawn_from(figures, models, name))), str(figures / "models" / "bare")
+    offered = {str(models / m) for m in ALL} if name != "scaling" else used
+    assert set(sidecar["runs"]) == used and len(sidecar["runs"]) == len(used) > 1
+    assert set(sidecar["dropped"]) == {bare} | (offered - used)
+    assert all(reason.startswith("has no table ") for reason in sidecar["dropped"].values())
     assert sidecar["claim"] and sidecar["caption"] and sidecar["command"].startswith(f"compolens analyze {name} ")
 
 
@@ -203,19 +247,21 @@ for path in recipes.built_in("analyses").values():
 """
 
 
-def test_analyses_do_not_load_torch(models):
-    arguments = [str(models / name) for name in MODELS]
+def test_analyses_do_not_load_torch(models, figures):
+    arguments = [str(models / name) for name in ALL] + [str(figures / "along" / name) for name in MODELS]
     done = subprocess.run([sys.executable, "-c", NO_TORCH, *arguments], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["True False"] * len(CLAIMS)
 
 
 # ---- generalization --------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", ALL)
 def test_pooled_scores_are_weighted_means_over_compositions(models, model):
     table = rows(models / model, "generalization", metric="score")
-    table = table[table["value"].notna()]
+    table = table[table["value"].notna() & table["split"].isin(SPLITS)]
     keys = ["split", "control", "reference"]
-    assert table[keys].drop_duplicates().shape[0] == len(SPLITS) * 6  # the model, its twin, four references
+    known = [kind().name for kind in REFERENCES.values() if not kind().why_not(load(models / model).task)]
+    assert set(table["reference"]) == {"model", "untrained twin", *known} and len(known) > 2
+    assert table[keys].drop_duplicates().shape[0] == len(SPLITS) * (2 + len(known))
     for _, part in table.groupby(keys):
         pooled, each = part[part["composition"] == "all"], part[part["composition"] != "all"]
         assert len(pooled) == 1 and pooled["n"].item() == each["n"].sum() == EPISODES
@@ -226,46 +272,79 @@ def test_pooled_scores_are_weighted_means_over_compositions(models, model):
 
 
 @pytest.mark.parametrize("split", SPLITS)
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", ALL)
 def test_scores_are_the_tasks_own(models, model, split):
     trained = load(models / model)
     (batch,) = draw(trained.task, split, EPISODES, 5)
     for control, network in (("", trained.model), ("untrained", trained.run.build())):
         with torch.no_grad():
-            expected = trained.task.score(network(batch.tokens), batch.targets)
-        where = {"metric": "score", "control": control, "split": split, "composition": "all"}
-        assert rows(models / model, "generalization", **where)["value"].item() == pytest.approx(expected, rel=1e-4)
+            prediction = network(batch.tokens)
+        for metric, (error, weight) in trained.task.metrics(prediction, batch.targets).items():
+            expected = trained.task.score(prediction, batch.targets) if metric == "score" else 1 - error.sum() / weight.sum()
+            where = {"metric": metric, "control": control, "split": split, "composition": "all"}
+            value = rows(models / model, "generalization", **where)["value"].item()
+            assert value == pytest.approx(float(expected), rel=1e-4, abs=1e-6)
 
 
-def test_the_true_code_scores_1_and_the_twin_is_another_model(models):
-    for model in MODELS:
-        table = rows(models / model, "generalization", metric="score", composition="all")
-        assert table[table["reference"] == "true code"]["value"].tolist() == pytest.approx([1] * 3, abs=1e-5)
-        twin, own = (table[table["control"] == control]["value"].tolist() for control in ("untrained", ""))
-        assert len(twin) == len(own) == 3 and twin != own
+@pytest.mark.parametrize("model", CATEGORICAL)
+def test_variants_are_scored_on_episodes_of_their_own(models, model):
+    trained = load(models / model)
+    assert trained.task.variants
+    for name, task in trained.task.variants.items():
+        (batch,) = draw(task, "ood", EPISODES, 5)
+        with torch.no_grad():
+            expected = task.score(trained.model(batch.tokens), batch.targets)
+        where = {"metric": "score", "control": "", "split": f"ood, {name}"}
+        row = rows(models / model, "generalization", **where)
+        assert row["composition"].tolist() == ["all"] and row["value"].item() == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
-def test_the_score_is_that_of_the_episodes_pooled_with_their_weights(models):
-    seen = episodes_of(models / "softmax", "generalization")
+@pytest.mark.parametrize("model", ALL)
+def test_the_share_of_the_ceiling_is_the_score_over_that_of_the_marked_reference(models, model):
+    table = rows(models / model, "generalization", composition="all")
+    for split, part in table.groupby("split"):
+        score = part[part["metric"] == "score"]
+        top = score[score["note"] == "ceiling"]
+        assert top["reference"].tolist() == [load(models / model).task.ceiling], split
+        for control in ("", "untrained"):
+            own = score[score["control"] == control]["value"].item()
+            share = part[(part["metric"] == "share of ceiling") & (part["control"] == control)]["value"].item()
+            assert share == pytest.approx(own / top["value"].item(), rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize("model", ALL)
+def test_the_true_code_scores_1_and_the_twin_is_another_model(models, model):
+    table = rows(models / model, "generalization", composition="all")
+    true = table[(table["reference"] == "true code") & (table["metric"] == "score")]
+    assert set(SPLITS) <= set(true["split"]) and true["value"].tolist() == pytest.approx([1] * len(true), abs=1e-5)
+    twin, own = (table[table["control"] == control]["value"].tolist() for control in ("untrained", ""))
+    assert len(twin) == len(own) >= 3 and twin != own
+
+
+@pytest.mark.parametrize("model", ALL)
+def test_the_score_is_that_of_the_episodes_pooled_with_their_weights(models, model):
+    seen = episodes_of(models / model, "generalization")
     assert seen.groupby("split").size().to_dict() == dict.fromkeys(SPLITS, EPISODES)
-    trained = load(models / "softmax")
+    trained = load(models / model)
     for split in SPLITS:
         (batch,) = draw(trained.task, split, EPISODES, 5)
-        weight = trained.task.errors(torch.zeros_like(batch.targets), batch.targets)[1].numpy()
-        row = rows(models / "softmax", "generalization", metric="score", control="", split=split, composition="all")
+        with torch.no_grad():
+            weight = trained.task.errors(trained.model(batch.tokens), batch.targets)[1].numpy()
+        row = rows(models / model, "generalization", metric="score", control="", split=split, composition="all")
         own = seen[seen["split"] == split]["score"].to_numpy()
-        assert row["value"].item() == pytest.approx((own * weight).sum() / weight.sum(), rel=1e-4)
+        assert row["value"].item() == pytest.approx((own * weight).sum() / weight.sum(), rel=1e-4, abs=1e-6)
 
 
-def test_answers_per_episode_are_those_of_the_first_query(models):
-    trained, seen = load(models / "softmax"), episodes_of(models / "softmax", "generalization")
+@pytest.mark.parametrize("model", ALL)
+def test_answers_per_episode_are_those_of_the_first_query(models, model):
+    trained, seen = load(models / model), episodes_of(models / model, "generalization")
     (batch,) = draw(trained.task, "ood", EPISODES, 5)
     part = seen[seen["split"] == "ood"]
     first = trained.task.answers[0]
     with torch.no_grad():
         prediction = trained.model(batch.tokens)[:, first]
-    np.testing.assert_allclose(np.stack(part["prediction"]), prediction, rtol=1e-5)
-    np.testing.assert_allclose(np.stack(part["target"]), batch.targets[:, first], rtol=1e-6)
+    np.testing.assert_allclose(np.stack(part["prediction"]), prediction, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(np.stack(part["target"]), batch.targets[:, first].reshape(EPISODES, -1), rtol=1e-6)
     assert part["composition"].tolist() == [trained.task.composition_name(c) for c in batch.composition.tolist()]
 
 
@@ -379,10 +458,118 @@ def test_a_penalty_may_be_given(told):
     assert set(table["l2"].dropna()) == {3.0}
 
 
+# ---- attention code and geometry -------------------------------------------------------------------------------------
+@pytest.mark.parametrize("model", CATEGORICAL)
+def test_attention_is_read_at_every_layer_and_pair_and_stands_beside_every_control(models, model):
+    trained = load(models / model)
+    (batch,) = draw(trained.task, "ood", EPISODES, "5/score")
+    readouts = trained.task.readouts(batch)
+    table = rows(models / model, "attention_code", **{"class": "all"})
+    assert set(table["label"]) == set(readouts.labels)
+    same = {n for n, v in trained.task.variants.items() if v.compositions("ood") == trained.task.compositions("ood")}
+    assert set(table["shown"]) == {"as trained", *same}
+    for (label, _, metric, split), part in table.groupby(["label", "shown", "metric", "split"]):
+        places = {(layer, capture) for layer in (0, 1) for capture in readouts.pairs}
+        for control in ("", "shuffled", "untrained", "majority class"):
+            here = part[part["control"] == control]
+            assert set(zip(here["layer"], here["role"], strict=True)) == places and len(here) == len(places)
+        for control in readouts.inputs:
+            assert len(part[part["control"] == control]) == 1
+        if metric == "balanced accuracy":
+            most = part[part["control"] == "majority class"]
+            assert most["value"].tolist() == pytest.approx((1 / most["classes"]).tolist(), rel=1e-4)
+        if split == "ood":
+            assert set(part["n"]) == {EPISODES * readouts.labels[label].shape[1]}
+        assert (part["lo"] <= part["hi"]).all() and part["value"].between(0, 1).all()
+
+
+@pytest.mark.parametrize("model", CATEGORICAL)
+def test_balanced_accuracy_is_the_mean_recall_over_classes(models, model):
+    table = rows(models / model, "attention_code", control="")
+    keys = ["label", "shown", "split", "role", "layer"]
+    recall = table[table["metric"] == "recall"].groupby(keys)["value"].mean()
+    balanced = table[table["metric"] == "balanced accuracy"].set_index(keys)["value"]
+    assert len(recall) == len(balanced)
+    np.testing.assert_allclose(recall.sort_index(), balanced.sort_index(), rtol=1e-4)
+
+
+@pytest.mark.parametrize("model", CATEGORICAL)
+def test_decoded_classes_per_answer_pool_to_the_tables_recall(models, model):
+    seen = episodes_of(models / model, "attention_code")
+    for (label, split), part in seen.groupby(["label", "split"]):
+        assert part["composition"].nunique() > 1
+        where = {"metric": "recall", "shown": "as trained", "label": label, "split": split, "role": "self", "layer": 1}
+        table = rows(models / model, "attention_code", **where).set_index("class")["value"]
+        each = (part["true"] == part["decoded"]).groupby(part["true"]).mean()
+        assert set(each.index) == set(table.index) and len(part) < 512, "all answers are kept, so the shares are the same"
+        assert each.to_dict() == pytest.approx(table.to_dict(), rel=1e-4, abs=1e-6)
+
+
+LAST = {}
+"""The rules of the episodes drawn last."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TellingRaven(SRaven):
+    def sample(self, *arguments, **keywords):
+        episodes = super().sample(*arguments, **keywords)
+        LAST["rules"] = episodes.codes["response_rules"]
+        return episodes
+
+
+def test_a_rule_that_is_in_the_code_is_found_and_by_no_control():
+    task = TellingRaven(n_features=2)
+    run = Run(SoftmaxTransformer(n_layers=2, d_model=16, n_heads=4), task, steps=0)
+    model, answers = run.build().eval(), torch.tensor(task.answers)
+
+    def tell(code, hook):
+        code = code.clone()
+        bits = LAST["rules"][..., None].bitwise_right_shift(torch.arange(4)).bitwise_and(1)
+        code[:, answers, answers] = bits.to(code.dtype)
+        return code
+
+    model.add_hook("blocks.1.attn.hook_code", tell, is_permanent=True)
+    table, seen = recipes.load_recipe("probes", "attention_code")(
+        TrainedModel(run, model, task, Path("told"), 0), episodes=400, c=100.0
+    )
+    table = table[(table["metric"] == "balanced accuracy") & (table["role"] == "self") & (table["layer"] == 1)]
+    assert set(table["shown"]) == {"as trained", "unpermuted"}
+    assert (table[table["control"] == ""]["value"] > 0.999).all()
+    others = table[table["control"].isin(["shuffled", "untrained", "majority class"])]
+    assert len(others) == 12 and (others["value"] < 0.35).all()
+    assert (seen["true"] == seen["decoded"]).all()
+
+
+@pytest.mark.parametrize("model", CATEGORICAL)
+def test_cosines_are_a_whole_symmetric_matrix_with_ones_on_its_diagonal(models, model):
+    table = rows(models / model, "latent_geometry", metric="cosine")
+    task = load(models / model).task
+    names = set(task.readouts(next(draw(task, "ood", 1, 0))).classes)
+    assert set(table["by"]) == names and set(table["control"]) == {"", "untrained"}
+    for _, part in table.groupby(["by", "control", "split", "role", "layer"]):
+        matrix = part.pivot(index="class", columns="other", values="value")
+        assert matrix.notna().all(axis=None) and len(matrix) == part["classes"].iloc[0] > 1
+        np.testing.assert_allclose(matrix, matrix.T, atol=1e-6)
+        np.testing.assert_allclose(np.diag(matrix), 1, atol=1e-5)
+        assert (matrix.abs() <= 1 + 1e-5).all(axis=None)
+
+
+@pytest.mark.parametrize("model", CATEGORICAL)
+def test_maps_show_the_same_points_of_held_out_compositions_at_every_place(models, model):
+    table = rows(models / model, "latent_geometry", metric="pca")
+    assert set(table["split"]) == {"ood"} and np.isfinite(table[["x", "y"]]).all(axis=None)
+    known = [c for c in table.columns if c.startswith(("label.", "confound."))]
+    assert len(known) > 2
+    parts = [part[["point", *known]].reset_index(drop=True) for _, part in table.groupby(["control", "role", "layer"])]
+    assert len(parts) >= 4 and 0 < len(parts[0]) <= 400 and parts[0]["point"].is_unique
+    for part in parts[1:]:
+        pd.testing.assert_frame_equal(part, parts[0])
+
+
 # ---- patching --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("control", ["", "untrained"])
 @pytest.mark.parametrize("split", ["test", "ood"])
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", ALL)
 def test_the_context_decides_at_first_the_readout_at_last_whatever_the_weights(models, model, split, control):
     table = rows(models / model, "patching", split=split, control=control).set_index(["layer", "role"])["value"]
     assert table[0, "context"] == table[2, "readout"] == 1
@@ -392,7 +579,7 @@ def test_the_context_decides_at_first_the_readout_at_last_whatever_the_weights(m
         assert table[3, "all"] == 1
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", ALL)
 def test_patching_every_position_recovers_everything_at_every_layer(models, model):
     trained, patch = load(models / model), recipes.load_recipe("probes", "patching").__globals__["_patch"]
     (base,) = draw(trained.task, "ood", 10, 0)
@@ -405,13 +592,16 @@ def test_patching_every_position_recovers_everything_at_every_layer(models, mode
         assert (wrong > 0).all() and (same == weight).all()
 
 
-def test_a_patch_shows_the_same_inputs_under_another_episodes_code(models):
-    trained, under = load(models / "softmax"), recipes.load_recipe("probes", "patching").__globals__["_under_other_codes"]
+@pytest.mark.parametrize("model", ALL)
+def test_a_patch_shows_the_same_inputs_under_another_episodes_code(models, model):
+    trained, under = load(models / model), recipes.load_recipe("probes", "patching").__globals__["_under_other_codes"]
     (base,) = draw(trained.task, "ood", 10, 0)
     source = under(trained.task, base, 1)
-    assert torch.equal(source.inputs, base.inputs)
-    assert torch.equal(source.codes["modules"], base.codes["modules"].roll(1, 0))
-    assert torch.equal(source.targets, trained.task.answer(source.codes, base.inputs))
+    assert torch.equal(source.inputs, base.inputs) and torch.equal(source.composition, base.composition.roll(1))
+    for name in trained.task.code_kinds:
+        assert torch.equal(source.codes[name], base.codes[name].roll(1, 0))
+    if model in MODELS:
+        assert torch.equal(source.targets, trained.task.answer(source.codes, base.inputs))
 
 
 def test_recovery_per_episode_is_exact_where_it_has_to_be(models):
@@ -419,3 +609,14 @@ def test_recovery_per_episode_is_exact_where_it_has_to_be(models):
     assert (seen[seen["site"] == "hook_code"]["score"] == 1).all()
     first = seen[(seen["layer"] == 0) & (seen["role"] == "readout")]
     assert len(first) == 2 * EPISODES and (first["score"] == 0).all()
+
+
+@pytest.mark.parametrize("model", ALL)
+def test_recovery_per_episode_is_known_wherever_the_other_code_makes_another_episode(models, model):
+    trained, under = load(models / model), recipes.load_recipe("probes", "patching").__globals__["_under_other_codes"]
+    seen = episodes_of(models / model, "patching")
+    for split in ("test", "ood"):
+        (base,) = draw(trained.task, split, EPISODES, 5, batch=EPISODES)
+        other = (under(trained.task, base, 1).tokens != base.tokens).flatten(1).any(1)
+        known = seen[seen["split"] == split].groupby(["site", "role"])["score"].count()
+        assert len(known) > 2 and set(known) == {int(other.sum())} and other.sum() > EPISODES / 2

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 import compolens
-from compolens.configs import ConfigError, nearest
+from compolens.configs import ConfigError, DoesNotApply, nearest
 from compolens.places import built_in, room
 
 
@@ -120,7 +120,10 @@ def run_probe(
     parts, rows = [], []
     for step in wanted:
         note(f"step {step}" if len(wanted) > 1 else "")
-        result = function(zoo.load(folder, step, classes, device), **arguments)
+        trained = zoo.load(folder, step, classes, device)
+        if path.stem in trained.task.missing:
+            raise DoesNotApply(f"{type(trained.task).__name__}: {trained.task.missing[path.stem]}")
+        result = function(trained, **arguments)
         table, episodes = result if isinstance(result, tuple) else (result, None)
         parts.append(table.assign(step=step))
         if episodes is not None:

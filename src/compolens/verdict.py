@@ -196,12 +196,12 @@ def _generalization(group: Group) -> list[Clause]:
         clauses.append(Clause(f"has not learned its training compositions (test {test.value:.3f})", (test,)))
     else:
         clauses.append(Clause(f"answers the compositions it was trained on (test {test.value:.3f})", (test,)))
-    clauses += _of_what_can_be_had(group, ood)
     lost = (test.value - ood.value) / scale
     how = "as well" if lost < SAME else "clearly worse" if lost >= CLEARLY else "somewhat worse"
     clauses.append(
         Clause(f"answers held-out ones {how} (ood {ood.value:.3f}, a gap of {test.value - ood.value:.3f})", (test, ood))
     )
+    clauses += _of_what_can_be_had(group, ood)
     if weak:
         best = max(weak, key=lambda e: e.value)
         name = best.where["reference"]
@@ -233,7 +233,7 @@ def _of_what_can_be_had(group: Group, ood: Evidence) -> list[Clause]:
     top, part = ceiling(group), stratum(group, "ood")
     if top > 1 - 1e-6 or part is None:
         return []
-    text = f"on held-out ones that is {ood.value / top:.2f} of what can be had ({top:.3f}); {part[1]:.3f} on {part[0]} episodes"
+    text = f"has on those {ood.value / top:.2f} of what can be had ({top:.3f}); {part[1]:.3f} on {part[0]} episodes"
     return [Clause(text, (ood,))]
 
 

@@ -71,7 +71,8 @@ class TaskFamily(ABC):
 
     Everything random is a pure function of (the family's own seeds) and of the generator handed to `sample`; the teacher
     and the split are drawn on the CPU, so every device faces the same task. Subclasses are frozen dataclasses with plain
-    fields. What a family cannot do it lists in `missing`, name -> reason; tables then say "not available: reason".
+    fields. What a family cannot do, or a probe cannot do with it, it lists in `missing`, name -> reason; tables then
+    say "not available: reason".
     """
 
     missing: ClassVar[dict[str, str]] = {}

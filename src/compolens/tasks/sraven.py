@@ -80,6 +80,9 @@ class SRaven(TaskFamily):
     allow_unseen_rules: bool = False
     split_seed: int = 0
 
+    missing: ClassVar[dict[str, str]] = {
+        "latent_code": "its codes are categories, with nothing to regress on; see attention_code"
+    }
     code_kinds: ClassVar[dict[str, str]] = {
         "rules": "categorical",
         "permutations": "categorical",
