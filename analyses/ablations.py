@@ -23,12 +23,14 @@ NAMES = {
     "DeepHYLA": "HYLA + deep value",
 }
 """The architectures of Table A1 in its order, as they stand under the axis."""
+FLOORS = ("in-context ridge", "best training composition")
+"""References that recombine nothing."""
 
 
 def analyze(models: list[Path], *, paper: bool = True) -> Drawing:
     """Held-out score by architecture, a panel per setting: seeds as points, boxes mean ± s.e. over seeds; open marks and grey
     boxes are the paper's values, drawn only where the setting is the paper's, and then under its metric (fuzzy logic: the mean
-    of per-sequence R² ratios). Lines: the ceiling, and learners that recombine nothing.
+    of per-sequence R² ratios). Lines: the ceiling, and learners that recombine nothing, means over models.
 
     paper: draw the paper's values.
     """
@@ -41,7 +43,7 @@ def analyze(models: list[Path], *, paper: bool = True) -> Drawing:
         for g in here:
             name, values = _name(g, here), [_own(folder, metric) for folder in g.folders]
             data = pd.DataFrame({"who": name, "score": values, "model": [f.name for f in g.folders]})
-            marks.append(Points(data, "who", "score", color=color_of(g.architecture), hover="model", label="a seed"))
+            marks.append(Points(data, "who", "score", color=color_of(g.architecture), hover="model"))
             if len(values) > 1:
                 marks.append(_box(name, float(np.mean(values)), _se(values), color_of(g.architecture), ""))
             reported = quoted.held_out_score(tables.settings(g.folders[0])) if paper else None
@@ -49,7 +51,7 @@ def analyze(models: list[Path], *, paper: bool = True) -> Drawing:
                 marks.append(_box(name, reported.value, reported.se, "#888888", "the paper, ± s.e."))
                 data = pd.DataFrame({"who": [name], "score": [reported.value]})
                 marks.append(Points(data, "who", "score", color="#444444", open=True, label="the paper"))
-        marks += [Rule(value, label=name) for name, value in _references(here[0].folders[0], metric).items()]
+        marks += [Rule(value, label=name) for name, value in _references(here, metric).items()]
         score_name = tables.settings(here[0].folders[0])["score_name"] if metric == "score" else metric
         panels.append(Panel(setting, "", score_name, tuple(marks)))
     caption = (
@@ -84,10 +86,14 @@ def _own(folder: Path, metric: str) -> float:
     return float(frame[frame["control"] == ""]["value"].iloc[0])
 
 
-def _references(folder: Path, metric: str) -> dict[str, float]:
-    frame = _pooled(folder, metric)
-    frame = frame[(frame["control"] == "reference") & frame["value"].notna()]
-    return dict(zip(frame["reference"], frame["value"], strict=True))
+def _references(groups: list[Group], metric: str) -> dict[str, float]:
+    """The ceiling, which is marked at the score, and the learners that recombine nothing."""
+    folders = [folder for g in groups for folder in g.folders]
+    score = pd.concat([_pooled(folder, "score") for folder in folders])
+    names = {*score[score["note"] == "ceiling"]["reference"], *FLOORS} if "note" in score else set(FLOORS)
+    frame = pd.concat([_pooled(folder, metric) for folder in folders])
+    frame = frame[(frame["control"] == "reference") & frame["reference"].isin(names) & frame["value"].notna()]
+    return dict(frame.groupby("reference", sort=False)["value"].mean())
 
 
 def _se(values: list[float]) -> float:

@@ -24,7 +24,8 @@ def analyze(
     """
     if embedding not in EMBEDDINGS:
         raise ConfigError(f"no embedding {embedding!r}; {nearest(embedding, EMBEDDINGS)}")
-    groups, panels, columns = group(models), [], 1
+    groups, panels, columns = group(models), [], set()
+    settings = {g.setting for g in groups}
     for g in groups:
         frame = tables.at_last_step(tables.read(g.folders[0], "latent_geometry"))
         frame = frame[frame["metric"] == embedding]
@@ -40,21 +41,23 @@ def analyze(
         frame = frame[frame["layer"] == layers[layer]]
         labels = [c for c in frame.columns if c.startswith("label.") and frame[c].notna().any()]
         confounds = [c for c in frame.columns if c.startswith("confound.") and frame[c].notna().any()]
-        columns = len(labels) + len(confounds)
+        columns.add(len(labels) + len(confounds))
         for control in ("", "untrained") if twins else ("",):
             rows = frame[frame["control"] == control]
             hover = _hover(rows, labels + confounds)
             for column in labels + confounds:
                 name = column.partition(".")[2]
                 where = ", ".join(w for w in (title(g, groups), control) if w)
-                mark = Map(hover.rename(columns={column: name}), "x", "y", name, hover="point")
+                # values of another task are another quantity, with a colour scale of its own
+                scale = f"{name}, {g.setting.split()[0]}" if column in confounds and len(settings) > 1 else ""
+                mark = Map(hover.rename(columns={column: name}), "x", "y", name, label=scale, hover="point")
                 panels.append(Panel(f"{where}: by {name}", "", "", (mark,)))
     caption = (
         f"{embedding.upper() if embedding == 'pca' else embedding} of attention's code ({capture}, layer {layer}) on held-out "
         "compositions; the axes have no unit. One seed per architecture. A map shows neighbourhoods, not distances; the "
         "numbers are silhouettes and ratios of scatter in the table latent_geometry."
     )
-    return Drawing("How are codes laid out?", tuple(panels), caption, columns=columns)
+    return Drawing("How are codes laid out?", tuple(panels), caption, columns=max(columns) if len(columns) == 1 else None)
 
 
 def _hover(rows: pd.DataFrame, columns: list[str]) -> pd.DataFrame:

@@ -18,6 +18,7 @@ AXES = {
 }
 FEWEST = 3
 _SEEDS = ("init_seed", "data_seed", "task.split_seed", "task.teacher_seed")
+_WATCHING = ("keep", "evaluations", "evaluation_episodes")
 
 
 def analyze(models: list[Path], *, split: str = "ood", points: int = FEWEST) -> Drawing:
@@ -45,7 +46,7 @@ def analyze(models: list[Path], *, split: str = "ood", points: int = FEWEST) -> 
         )
     caption = (
         f"Score on {'held-out' if split == 'ood' else 'training'} compositions. Lines are means over seeds, points seeds; "
-        "what is not on an axis is equal along a line. Training steps are points of one training with one schedule, so they "
+        "what is not on an axis is equal along a line (heads and MLP may grow with the width). Training steps are points of one training with one schedule, so they "
         "are lower than trainings that end there."
     )
     return Drawing("What grows with scale?", tuple(panels), caption, columns=min(2, len(panels)))
@@ -62,22 +63,20 @@ def _rows(folder: Path, split: str) -> pd.DataFrame:
 
 def _panel(setting: str, rows: pd.DataFrame, name: str, column: str, points: int) -> Panel | None:
     """The panel of one axis, with the lines along which nothing but the axis and the seeds differ; None if none is long."""
-    drop = {"value", "model", "folder", "setting", "score_name", "instances", "step", "keep", *_SEEDS}
+    if column not in rows:
+        return None
+    drop = {"value", "model", "folder", "setting", "score_name", "instances", "step", *_SEEDS, *_WATCHING}
     if column in ("instances", "architecture.d_model"):
         drop |= {"steps"} if column == "instances" else {"architecture.n_heads", "architecture.d_mlp"}
-    same = [c for c in rows.columns if c not in drop | {column} and len(set(rows[c].astype(str))) > 1]
+    same = [c for c in rows.columns if c not in drop | {column} and len(set(rows[c].map(str))) > 1]
     marks: list = []
-    groups = rows.groupby([rows[c].astype(str) for c in same], sort=False) if same else [("", rows)]
-    for _, part in groups:
-        if part[column].nunique() < points:
-            continue
+    groups = [part for _, part in rows.groupby([rows[c].map(str) for c in same], sort=False)] if same else [rows]
+    groups = [part for part in groups if part[column].nunique() >= points]
+    for part in groups:
         architecture = part["architecture"].iloc[0]
-        told = [f"{c.split('.')[-1]} {part[c].iloc[0]}" for c in same if c not in ("architecture", "task")]
-        label = (
-            f"{architecture} ({', '.join(told)})"
-            if told and rows["architecture"].nunique() < len(list(groups))
-            else architecture
-        )
+        alike = pd.concat([other for other in groups if other["architecture"].iloc[0] == architecture])
+        told = [f"{c.split('.')[-1]} {part[c].iloc[0]}" for c in same if len(set(alike[c].map(str))) > 1]
+        label = f"{architecture} ({', '.join(told)})" if told else architecture
         mean = part.groupby(column, as_index=False)["value"].mean()
         marks.append(Line(mean, column, "value", label=label, color=color_of(label)))
         marks.append(Points(part, column, "value", label=label, color=color_of(label), hover="model"))

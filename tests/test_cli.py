@@ -593,3 +593,19 @@ def test_a_reader_that_leaves_early_is_no_error(both):
     process.stdout.close()
     assert process.wait(60) == 141 and process.stderr.read() == b""
     process.stderr.close()
+
+
+def test_a_probe_that_does_not_apply_says_so_and_the_others_go_on(run, tmp_path):
+    file = tmp_path / "runs.py"
+    file.write_text(
+        "from compolens import HYLA, Run, SRaven\n"
+        "net = HYLA(n_layers=1, d_model=8, n_heads=2, n_ctx=18)\n"
+        "quick = {'steps': 1, 'batch_size': 4, 'evaluations': 1, 'evaluation_episodes': 16}\n"
+        "runs = {'raven': Run(net, SRaven(n_features=2), **quick)}\n"
+    )
+    assert run("train", file, "--out", tmp_path / "out").status == 0
+    alone = run("probe", "latent_code", tmp_path / "out", "--episodes", 16)
+    assert alone.status == 1 and "latent_code: does not apply: SRaven: its codes are categories" in alone.err
+    both = run("probe", "latent_code", "generalization", tmp_path / "out", "--episodes", 16)
+    assert both.status == 0 and "does not apply" in both.err
+    assert not (tmp_path / "out" / "raven" / "tables" / "latent_code.csv").exists()
