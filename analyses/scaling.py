@@ -46,8 +46,8 @@ def analyze(models: list[Path], *, split: str = "ood", points: int = FEWEST) -> 
         )
     caption = (
         f"Score on {'held-out' if split == 'ood' else 'training'} compositions. Lines are means over seeds, points seeds; "
-        "what is not on an axis is equal along a line (heads and MLP may grow with the width). Training steps are points of one training with one schedule, so they "
-        "are lower than trainings that end there."
+        "what is not on an axis is equal along a line (heads and MLP may grow with the width). Training steps are points of "
+        "one training with one schedule, so they are lower than trainings that end there."
     )
     return Drawing("What grows with scale?", tuple(panels), caption, columns=min(2, len(panels)))
 

@@ -441,7 +441,7 @@ def test_maps_show_one_seed_by_each_label_and_confound(geometric):
 
 
 def test_a_map_that_was_not_measured_names_the_command(geometric):
-    with pytest.raises(ConfigError, match="has no tsne coordinates; type: compolens probe latent_geometry .* --tsne --again"):
+    with pytest.raises(ConfigError, match=r"has no tsne coordinates; type: compolens probe latent_geometry .* --tsne --again"):
         analyze("latent_maps", geometric, embedding="tsne")
     with pytest.raises(ConfigError, match="no embedding 'tnse'; did you mean 'tsne'"):
         analyze("latent_maps", geometric, embedding="tnse")

@@ -129,7 +129,7 @@ def test_heads_divide_the_width_unless_their_size_is_given(cls):
         ({"evaluations": 0}, "evaluations must be a whole number"),
         ({"steps": 10, "keep": [3, 11]}, "keep names step 11, outside 0 to 10"),
         ({"steps": "many"}, "Run"),
-        ({"optimizer": {"class": "AdamW", "lr": 0}}, "lr and clip must be positive"),
+        ({"optimizer": {"class": "AdamW", "lr": 0}}, "lr must be positive"),
         ({"optimizer": {"class": "AdamW", "warmup": -1}}, "must not be negative"),
     ],
     ids=str,

@@ -67,23 +67,28 @@ def again(tiny, tmp_path_factory):
     return root
 
 
+DRAWN = (*MODELS, "hyla")
+"""Enough for every analysis; each panel more takes its time."""
+
+
 def drawn_from(root, models, name):
     """The models that an analysis of everything measured uses: only `scaling` needs more than trained weights."""
     if name == "scaling":
         return [root / "along" / model for model in MODELS]
     needs = recipes.load_file(CLAIMS[name]).needs
-    return [models / model for model in ALL if all((probe, model) in CASES for probe in needs)]
+    return [models / model for model in DRAWN if all((probe, model) in CASES for probe in needs)]
 
 
 @pytest.fixture(scope="module")
 def figures(models, tiny, tmp_path_factory):
-    """Every analysis of the measured models and of one that was not."""
+    """Every analysis of measured models and of one that was not."""
     root = tmp_path_factory.mktemp("figures")
     shutil.copytree(tiny["softmax"], root / "models" / "bare")
     for name in MODELS:
         shutil.copytree(tiny[name], root / "along" / name)
-    command("probe", "generalization", root / "along", "--episodes", EPISODES, "--seed", 5, "--steps", "all")
-    command("analyze", *(set(CLAIMS) - {"scaling"}), models, root / "models", "--out", root / "drawn")
+    command("probe", "generalization", root / "along", "--episodes", 32, "--steps", "all")
+    measured = [models / name for name in DRAWN]
+    command("analyze", *sorted(set(CLAIMS) - {"scaling"}), *measured, root / "models", "--out", root / "drawn")
     command("analyze", "scaling", root / "along", root / "models", "--out", root / "drawn")
     return root
 
@@ -137,9 +142,9 @@ def test_a_probe_writes_a_tidy_table_with_finite_values_beside_their_controls(mo
 
 @pytest.mark.parametrize(("name", "model"), OTHERS)
 def test_a_probe_that_does_not_apply_says_so_and_leaves_no_table(models, name, model):
-    assert not tables.path_of(models / model, name).exists()
     with pytest.raises(DoesNotApply, match="code"):
-        recipes.load_recipe("probes", name)(load(models / model), episodes=8)
+        recipes.run_probe(PROBES[name], models / model, {"episodes": 8})
+    assert not tables.path_of(models / model, name).exists()
 
 
 @pytest.mark.parametrize(("name", "model"), CASES)
@@ -202,8 +207,8 @@ def test_an_analysis_writes_figure_numbers_and_what_was_used(models, figures, na
     assert len(numbers) and numbers[["y", "value"]].notna().any(axis=None)
     sidecar = json.loads((drawn / f"{name}.json").read_text())
     used, bare = set(map(str, drawn_from(figures, models, name))), str(figures / "models" / "bare")
-    offered = {str(models / m) for m in ALL} if name != "scaling" else used
-    assert set(sidecar["runs"]) == used and len(sidecar["runs"]) == len(used) > 1
+    offered = {str(models / m) for m in DRAWN} if name != "scaling" else used
+    assert set(sidecar["runs"]) == used and len(sidecar["runs"]) == len(used) > 0
     assert set(sidecar["dropped"]) == {bare} | (offered - used)
     assert all(reason.startswith("has no table ") for reason in sidecar["dropped"].values())
     assert sidecar["claim"] and sidecar["caption"] and sidecar["command"].startswith(f"compolens analyze {name} ")
@@ -497,7 +502,7 @@ def test_balanced_accuracy_is_the_mean_recall_over_classes(models, model):
 def test_decoded_classes_per_answer_pool_to_the_tables_recall(models, model):
     seen = episodes_of(models / model, "attention_code")
     for (label, split), part in seen.groupby(["label", "split"]):
-        assert part["composition"].nunique() > 1
+        assert len(set(part["composition"])) > 1
         where = {"metric": "recall", "shown": "as trained", "label": label, "split": split, "role": "self", "layer": 1}
         table = rows(models / model, "attention_code", **where).set_index("class")["value"]
         each = (part["true"] == part["decoded"]).groupby(part["true"]).mean()
@@ -547,7 +552,7 @@ def test_cosines_are_a_whole_symmetric_matrix_with_ones_on_its_diagonal(models, 
     names = set(task.readouts(next(draw(task, "ood", 1, 0))).classes)
     assert set(table["by"]) == names and set(table["control"]) == {"", "untrained"}
     for _, part in table.groupby(["by", "control", "split", "role", "layer"]):
-        matrix = part.pivot(index="class", columns="other", values="value")
+        matrix = part.set_index(["class", "other"])["value"].unstack()  # noqa: PD010 (fails on a pair that occurs twice)
         assert matrix.notna().all(axis=None) and len(matrix) == part["classes"].iloc[0] > 1
         np.testing.assert_allclose(matrix, matrix.T, atol=1e-6)
         np.testing.assert_allclose(np.diag(matrix), 1, atol=1e-5)

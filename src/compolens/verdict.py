@@ -81,7 +81,7 @@ def setting_of(row: dict) -> str:
     named = support if support is None or not str(support).startswith("[") else "listed"
     told = f"{row['task.n_features']} features" if "task.n_features" in row else ""
     if "task.length" in row:
-        told = f"{row['task.length']} tokens, {row['task.fraction_held_out']:.0%} held out"
+        told = f"{row['task.length']} tokens, {100 * row['task.fraction_held_out']:.0f} % held out"
     return " ".join(str(p) for p in (row["task"], widths, named, told) if p)
 
 
