@@ -12,16 +12,19 @@ from compolens.verdict import group, title
 needs = ("latent_geometry",)
 
 
-def analyze(models: list[Path], *, layer: int = -1, capture: str = "self", twins: bool = True) -> Drawing:
+def analyze(
+    models: list[Path], *, layer: int = -1, capture: str = "self", twins: bool = True, about_mean: bool = False
+) -> Drawing:
     """Heat maps of the cosine similarity of mean attention codes, rule by rule (or term by term), on ood episodes: a panel per
     architecture, the mean over its seeds, and one for the untrained twins, whose similarities are what inputs alone give.
 
-    layer: counted from 0, or from the end if negative; capture: "self" or "row mates"; twins: draw the untrained twins.
+    layer: counted from 0, or from the end if negative; capture: "self" or "row mates"; twins: draw the untrained twins;
+    about_mean: take the mean of all codes off first, which an untrained model's codes mostly consist of.
     """
     groups, panels = group(models), []
     for g in groups:
         frame = tables.at_last_step(tables.gather(g.folders, "latent_geometry"))
-        frame = frame[(frame["metric"] == "cosine") & (frame["split"] == "ood")]
+        frame = frame[(frame["metric"] == ("cosine about the mean" if about_mean else "cosine")) & (frame["split"] == "ood")]
         if capture not in set(frame["role"]):
             raise ConfigError(f"{g.label} has no capture {capture!r}; {nearest(capture, frame['role'].unique())}")
         frame = frame[frame["role"] == capture]

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import inspect
+import itertools
 import json
 import shutil
 import subprocess
@@ -470,6 +471,7 @@ def test_attention_is_read_at_every_layer_and_pair_and_stands_beside_every_contr
     (batch,) = draw(trained.task, "ood", EPISODES, "5/score")
     readouts = trained.task.readouts(batch)
     table = rows(models / model, "attention_code", **{"class": "all"})
+    table = table[table["metric"].isin(["balanced accuracy", "macro F1"])]
     assert set(table["label"]) == set(readouts.labels)
     same = {n for n, v in trained.task.variants.items() if v.compositions("ood") == trained.task.compositions("ood")}
     assert set(table["shown"]) == {"as trained", *same}
@@ -486,6 +488,16 @@ def test_attention_is_read_at_every_layer_and_pair_and_stands_beside_every_contr
         if split == "ood":
             assert set(part["n"]) == {EPISODES * readouts.labels[label].shape[1]}
         assert (part["lo"] <= part["hi"]).all() and part["value"].between(0, 1).all()
+
+
+@pytest.mark.parametrize("model", CATEGORICAL)
+def test_live_units_are_a_share_at_every_layer_of_what_has_a_value_network(models, model):
+    table = tables.read(models / model, "attention_code")
+    live = table[table["metric"] == "live units"]
+    shown = set(table["shown"])
+    expected = set() if model == "raven-softmax" else set(itertools.product((0, 1), ("test", "ood"), shown, ("", "untrained")))
+    assert set(live[["layer", "split", "shown", "control"]].itertuples(index=False, name=None)) == expected
+    assert len(live) == len(expected) and live["value"].between(0, 1).all()
 
 
 @pytest.mark.parametrize("model", CATEGORICAL)
@@ -592,9 +604,10 @@ def test_patching_every_position_recovers_everything_at_every_layer(models, mode
     results = dict(patch(trained.task, trained.model, base, points, third=True))
     for point in points:
         error, weight, _ = results[point, ""]
-        assert (error == 0).all() and (weight > 0).all()
+        assert (error == 0).all() and (same_code := weight == 0).mean() <= 0.3
         wrong, same, _ = results[point, "another code"]
-        assert (wrong > 0).all() and (same == weight).all()
+        assert (wrong > 0).mean() >= 0.7 and (same == weight).all()
+        assert model not in MODELS or not (same_code.any() or (wrong == 0).any()), "continuous codes never coincide"
 
 
 @pytest.mark.parametrize("model", ALL)

@@ -32,10 +32,13 @@ _A1 = {
 _ALIKE: dict[str, dict[str, Any]] = {
     "FuzzyLogic": {
         "task.length": 32, "task.fraction_held_out": 0.7, "task.n_variables": 4, "task.n_terms": 2,
-        "architecture.n_layers": 2, "architecture.d_model": 128, "steps": 50_000,
+        "task.held_out": None, "task.fraction_unknown": 0.25, "task.inputs": "uniform", "task.held_out_terms": "known",
+        "architecture.n_layers": 2, "architecture.d_model": 128, "architecture.n_heads": 8, "steps": 50_000, "batch_size": 128,
     },
     "SRaven": {
-        "task.n_features": 4, "task.n_values": 8, "architecture.n_layers": 4, "architecture.d_model": 128, "steps": 156_250,
+        "task.n_features": 4, "task.n_values": 8, "task.fraction_held_out": 0.25, "task.held_out": None, "task.permuted": True,
+        "architecture.n_layers": 4, "architecture.d_model": 128, "architecture.n_heads": 16, "steps": 156_250,
+        "batch_size": 128,
     },
 }  # fmt: skip
 """What a model's settings must be for the table to speak of it (dropout, which the paper does not mention, is left open)."""

@@ -125,7 +125,7 @@ def settings(folder: str | Path) -> dict[str, Any]:
     run = read_json(Path(folder) / "config.json")["run"]
     row = {"model": Path(folder).name, "folder": str(folder)}
     row |= {"architecture": run["architecture"]["class"], "task": run["task"]["class"]}
-    for part in ("architecture", "task"):
+    for part in ("architecture", "task", "optimizer"):
         row |= {
             f"{part}.{k}": json.dumps(v) if isinstance(v, list | dict) else v for k, v in run[part].items() if k != "class"
         }
