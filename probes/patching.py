@@ -39,8 +39,9 @@ def probe(trained: TrainedModel, *, episodes: int = 512, seed: int = 0) -> tuple
                 lo, hi = pooled.interval
                 rows.append({"metric": "recovered", "value": pooled.score, "lo": lo, "hi": hi, **where, "n": len(error)})
                 if not (which or control):
-                    names = [task.composition_name(int(c)) for c in composition]
-                    kept.append(pd.DataFrame({**where, "composition": names, "score": 1 - error / weight}))
+                    other = weight > 0  # the rest were shown under a code equal to their own: nothing to recover
+                    names = [task.composition_name(int(c)) for c in composition[other]]
+                    kept.append(pd.DataFrame({**where, "composition": names, "score": 1 - error[other] / weight[other]}))
     return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
 
 
