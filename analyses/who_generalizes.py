@@ -46,7 +46,8 @@ def analyze(models: list[Path], *, references: bool = True) -> Drawing:
     caption = (
         "Pooled score on fresh episodes of training compositions (test) and on held-out compositions (ood). Points "
         "are seeds, boxes the 95 % interval of their mean over seeds and compositions (from 5 seeds on). "
-        "Lines: learners without training on the same ood episodes; true code is the ceiling."
+        "Lines: learners without training on the same ood episodes; the ceiling is true code or, where that cannot be "
+        "inferred for certain, the Bayes posterior."
     )
     return Drawing("Who answers held-out compositions?", tuple(panels), caption, columns=min(2, len(panels)))
 

@@ -197,7 +197,8 @@ class SRaven(TaskFamily):
             "rules": list(self.rules),
             "held_out": [list(multiset) for multiset in held_out],
             "unseen_rules": [rule for rule, uses in zip(self.rules, self._uses(train), strict=True) if not uses],
-            "uses_per_rule": {"train": self._uses(train), "held_out": self._uses(held_out)},
+            "uses_per_rule": self._uses(train),
+            "uses_per_rule_held_out": self._uses(held_out),
         }
 
     # ---- shape -------------------------------------------------------------------------------------------------------
