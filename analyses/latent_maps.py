@@ -32,13 +32,7 @@ def analyze(
         if frame.empty:
             command = f"compolens probe latent_geometry {g.folders[0]} --{embedding} --again"
             raise ConfigError(f"{g.folders[0]} has no {embedding} coordinates; type: {command}")
-        if capture not in set(frame["role"]):
-            raise ConfigError(f"{g.label} has no capture {capture!r}; {nearest(capture, frame['role'].unique())}")
-        frame = frame[(frame["role"] == capture) & (frame["split"] == "ood")]
-        layers = sorted(frame["layer"].unique())
-        if not -len(layers) <= layer < len(layers):
-            raise ConfigError(f"{g.label} has layers 0 to {len(layers) - 1}, not {layer}")
-        frame = frame[frame["layer"] == layers[layer]]
+        frame = tables.at_place(frame[frame["split"] == "ood"], capture, layer, g.label)
         labels = [c for c in frame.columns if c.startswith("label.") and frame[c].notna().any()]
         confounds = [c for c in frame.columns if c.startswith("confound.") and frame[c].notna().any()]
         columns.add(len(labels) + len(confounds))

@@ -5,7 +5,6 @@ from pathlib import Path
 import pandas as pd
 
 from compolens import tables
-from compolens.configs import ConfigError, nearest
 from compolens.figures import Drawing, HeatMap, Panel
 from compolens.verdict import group, title
 
@@ -25,13 +24,7 @@ def analyze(
     for g in groups:
         frame = tables.at_last_step(tables.gather(g.folders, "latent_geometry"))
         frame = frame[(frame["metric"] == ("cosine about the mean" if about_mean else "cosine")) & (frame["split"] == "ood")]
-        if capture not in set(frame["role"]):
-            raise ConfigError(f"{g.label} has no capture {capture!r}; {nearest(capture, frame['role'].unique())}")
-        frame = frame[frame["role"] == capture]
-        layers = sorted(frame["layer"].unique())
-        if not -len(layers) <= layer < len(layers):
-            raise ConfigError(f"{g.label} has layers 0 to {len(layers) - 1}, not {layer}")
-        frame = frame[frame["layer"] == layers[layer]]
+        frame = tables.at_place(frame, capture, layer, g.label)
         for by in frame["by"].unique():
             for control, word in (("", ""), ("untrained", "untrained twin")) if twins else (("", ""),):
                 rows = frame[(frame["by"] == by) & (frame["control"] == control)]

@@ -390,8 +390,7 @@ def _report(options: argparse.Namespace) -> int:
     from compolens import report, tables
 
     command = " ".join(["compolens", "report", *options.folders, "-o", options.output])
-    named = [Path(f) for f in options.folders]
-    models = _finished(tables.find(named), named)
+    models = tables.find([Path(f) for f in options.folders])
     path, lines = report.write(models, Path(options.output), _outside(options.classes), command)
     print("\n".join(lines))
     print(f"\nreport: {path}")

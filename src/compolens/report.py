@@ -28,7 +28,7 @@ MAX_ATTENTION = 4
 
 def write(folders: Sequence[Path], path: Path, classes: tuple[type, ...] = (), command: str = "") -> tuple[Path, list[str]]:
     """Write the page; returns its path and the verdict as plain lines. command: what regenerates it, as shown on the page."""
-    finished = [f for f in folders if (f / "scores.json").exists()]
+    finished = [f for f in folders if tables.finished(f)]
     if not finished:
         raise ConfigError(f"none of the {len(folders)} folders is finished; run the same `compolens train` command to go on")
     measured = [f for f in finished if tables.path_of(f, "generalization").exists()]

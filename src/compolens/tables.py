@@ -105,6 +105,17 @@ def finished(folder: Path) -> bool:
     return (folder / "scores.json").exists()
 
 
+def at_place(frame: pd.DataFrame, capture: str, layer: int, who: str) -> pd.DataFrame:
+    """The rows of a capture (column role) at a layer, counted from 0, or from the end if negative; `who` is for the errors."""
+    if capture not in set(frame["role"]):
+        raise ConfigError(f"{who} has no capture {capture!r}; {nearest(capture, frame['role'].unique())}")
+    frame = frame[frame["role"] == capture]
+    layers = sorted(frame["layer"].unique())
+    if not -len(layers) <= layer < len(layers):
+        raise ConfigError(f"{who} has layers 0 to {len(layers) - 1}, not {layer}")
+    return frame[frame["layer"] == layers[layer]]
+
+
 def find(roots: Iterable[str | Path]) -> list[Path]:
     """Every model folder at or below the given ones, sorted; a root that holds none is an error."""
     found: list[Path] = []
