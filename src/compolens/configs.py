@@ -90,6 +90,15 @@ def construct(description: Any, classes: Iterable[type]) -> Any:
         raise ConfigError(f"{name}: {error}") from error
 
 
+def classes_of(value: Any) -> set[type]:
+    """The classes of a dataclass and of all dataclasses inside it: what its description can be read back with."""
+    if isinstance(value, list | tuple):
+        return set().union(*map(classes_of, value))
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return set()
+    return {type(value)}.union(*(classes_of(getattr(value, f.name)) for f in dataclasses.fields(value)))
+
+
 def classes_in(package: str, base: type) -> dict[str, type]:
     """Every public concrete subclass of `base` defined in the modules of a package. The folder is the registry."""
     module = importlib.import_module(package)
@@ -98,6 +107,7 @@ def classes_in(package: str, base: type) -> dict[str, type]:
         content = importlib.import_module(f"{package}.{info.name}")
         for name, value in vars(content).items():
             is_ours = inspect.isclass(value) and value.__module__ == content.__name__
-            if is_ours and issubclass(value, base) and not inspect.isabstract(value) and not name.startswith("_"):
+            is_kind = is_ours and issubclass(value, base) and value is not base
+            if is_kind and not inspect.isabstract(value) and not name.startswith("_"):
                 found[name] = value
     return found

@@ -19,7 +19,7 @@ from transformer_lens.hook_points import HookPoint
 
 from compolens.configs import ConfigError, nearest
 
-__all__ = ["Cache", "FactoredMatrix", "HookPoint", "HookedModel", "LayerNorm", "NamesFilter"]
+__all__ = ["Cache", "FactoredMatrix", "HookPoint", "HookedModel", "LayerNorm", "NamesFilter", "RMSNorm"]
 
 NamesFilter = str | list[str] | Callable[[str], bool] | None
 
@@ -176,3 +176,20 @@ class LayerNorm(nn.Module):
             scale = self.hook_scale((x.square().mean(-1, keepdim=True) + self.eps).sqrt())
             return self.hook_normalized(x / scale) * self.w + self.b
         return nn.functional.layer_norm(x, self.w.shape, self.w, self.b, self.eps)
+
+
+class RMSNorm(nn.Module):
+    """Division by the root mean square, with a gain and no bias; TransformerLens' hook points, fused unless they are in use."""
+
+    def __init__(self, width: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.eps = eps
+        self.w = nn.Parameter(torch.ones(width))
+        self.hook_scale = HookPoint()
+        self.hook_normalized = HookPoint()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.hook_scale.has_hooks() or self.hook_normalized.has_hooks():
+            scale = self.hook_scale((x.square().mean(-1, keepdim=True) + self.eps).sqrt())
+            return self.hook_normalized(x / scale) * self.w
+        return nn.functional.rms_norm(x, self.w.shape, self.w, self.eps)

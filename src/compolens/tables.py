@@ -132,17 +132,31 @@ def find(roots: Iterable[str | Path]) -> list[Path]:
 
 
 def settings(folder: str | Path) -> dict[str, Any]:
-    """A model's config flattened into columns: model, architecture, task, support, seeds, steps, …"""
+    """A model's config flattened into columns: model, architecture, task, support, seeds, steps, …
+
+    Settings that are off (null or false) are left out: a model that was trained before a setting existed has none either."""
     run = read_json(Path(folder) / "config.json")["run"]
     row = {"model": Path(folder).name, "folder": str(folder)}
     row |= {"architecture": run["architecture"]["class"], "task": run["task"]["class"]}
     for part in ("architecture", "task", "optimizer"):
-        row |= {
-            f"{part}.{k}": json.dumps(v) if isinstance(v, list | dict) else v for k, v in run[part].items() if k != "class"
-        }
+        row |= _flat(part, run[part])
     row |= {k: v for k, v in run.items() if not isinstance(v, dict | list) and k != "class"}
+    row = {k: v for k, v in row.items() if v is not None and v is not False}
     scores = Path(folder) / "scores.json"
     return row | {"score_name": read_json(scores)["score"] if scores.exists() else "score"}
+
+
+def _flat(name: str, description: dict[str, Any]) -> dict[str, Any]:
+    """The settings inside a description, those of descriptions within it included: name.setting.setting."""
+    row: dict[str, Any] = {}
+    for key, value in description.items():
+        if key == "class":
+            continue
+        if isinstance(value, dict) and "class" in value:
+            row |= {f"{name}.{key}": value["class"]} | _flat(f"{name}.{key}", value)
+        else:
+            row[f"{name}.{key}"] = json.dumps(value) if isinstance(value, list | dict) else value
+    return row
 
 
 def gather(folders: str | Path | Iterable[str | Path], table: str) -> pd.DataFrame:

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from compolens import checkpoints
 from compolens.accelerator import GraphedStep
-from compolens.configs import ConfigError, construct, describe, frozen, nearest, require, require_positive
+from compolens.configs import ConfigError, classes_of, construct, describe, frozen, nearest, require, require_positive
 from compolens.hooks import HookedModel
 from compolens.models.base import Architecture, count_parameters
 from compolens.tasks.base import SPLITS, Episodes, TaskFamily, stream
@@ -297,9 +297,8 @@ def check_folder(run: Run, folder: Path) -> None:
     config = folder / "config.json"
     if config.exists():
         described = checkpoints.read_json(config).get("run")
-        classes = (Run, type(run.optimizer), type(run.architecture), type(run.task))
         try:
-            same = construct(described, classes) == run
+            same = construct(described, classes_of(run)) == run
         except ConfigError:
             same = False
         if not same:
@@ -420,6 +419,8 @@ class _Training:
             row[split] = evaluate(
                 self.model, run.task, split, run.evaluation_episodes, run.data_seed, self.device, run.batch_size
             ).score
+        seen = run.task.sample(run.batch_size, "test", run.task.rng(run.data_seed, "test", 0)).to(self.device)
+        row |= run.architecture.diagnose(self.model, seen.tokens)
         self.model.train()
         self.losses = [0.0, 0]
         self.history.append(row)
@@ -463,7 +464,9 @@ class _Training:
         self.report(Progress(self.step, self.run.steps, float("nan"), {}, note))
 
     def _write_history(self) -> None:
-        table = pd.DataFrame(self.history, columns=["step", "loss", *SPLITS])
+        first = ["step", "loss", *SPLITS]
+        more = [name for row in self.history[:1] for name in row if name not in first]
+        table = pd.DataFrame(self.history, columns=[*first, *more])
         checkpoints.write_atomically(self.folder / "history.csv", table.to_csv(index=False).encode())
 
     # ---- the end -----------------------------------------------------------------------------------------------------

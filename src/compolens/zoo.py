@@ -15,7 +15,7 @@ import torch
 from compolens import checkpoints
 from compolens.configs import ConfigError, construct
 from compolens.hooks import HookedModel
-from compolens.models import ARCHITECTURES
+from compolens.models import ARCHITECTURES, PARTS
 from compolens.tasks import FAMILIES, TaskFamily
 from compolens.training import RECIPES, RESUME, Run, kept_weights
 
@@ -56,7 +56,7 @@ def read_run(folder: str | Path, classes: Iterable[type] = ()) -> Run:
     if unknown:
         raise ConfigError(f"{folder / 'config.json'} has the unknown key {sorted(unknown)[0]!r}; allowed: format, run")
     try:
-        run = construct(config["run"], [Run, *RECIPES, *ARCHITECTURES.values(), *FAMILIES.values(), *classes])
+        run = construct(config["run"], [Run, *RECIPES, *ARCHITECTURES.values(), *PARTS.values(), *FAMILIES.values(), *classes])
     except ConfigError as error:
         raise ConfigError(f"{folder / 'config.json'}: {error}") from error
     if not isinstance(run, Run):

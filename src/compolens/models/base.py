@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from compolens.configs import DoesNotApply
 from compolens.hooks import HookedModel
 
-__all__ = ["Architecture", "DoesNotApply", "count_parameters", "split_positions", "truncated_lecun_"]
+__all__ = ["Architecture", "DoesNotApply", "Part", "count_parameters", "split_positions", "truncated_lecun_"]
 
 T = TypeVar("T", bound=Tensor)
 
@@ -41,6 +41,15 @@ class Architecture(ABC):
         """d_in, d_out: widths of a token and of an answer; seq: tokens per episode; answers: the positions that count;
         d_x: how many leading coordinates of a token are the query's input; mask: (seq, seq) bool, True where [query, key]
         may attend; blocks: groups of positions that belong together."""
+
+    def diagnose(self, model: HookedModel, tokens: Tensor) -> dict[str, float]:
+        """Numbers about a model's state on a batch, which history.csv gets beside the scores."""
+        return {}
+
+
+@dataclass(frozen=True)
+class Part(ABC):
+    """A setting of an architecture that is a description itself, such as a threshold or a transfer; plain fields, frozen."""
 
 
 def split_positions(seq: int | None, answers: Sequence[int]) -> tuple[list[int], list[int]]:

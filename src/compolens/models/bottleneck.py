@@ -34,7 +34,7 @@ class CodeTransformer(Transformer):
         length = len(context) + 1
         mask = torch.eye(length, dtype=torch.bool)
         mask[:, :-1] = True
-        super().__init__(sizes, SoftmaxAttention, d_in=d_in, d_out=d_code, seq=length, answers=(-1,), mask=mask)
+        super().__init__(sizes, lambda: SoftmaxAttention(sizes, mask), d_in=d_in, d_out=d_code, seq=length, answers=(-1,))
         self.summary = nn.Parameter(0.02 * torch.randn(sizes.d_model))
         self.executor = executor
         self.context, self.d_x = context, d_x

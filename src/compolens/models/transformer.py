@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from compolens.configs import ConfigError, require, require_positive
-from compolens.hooks import FactoredMatrix, HookedModel, HookPoint, LayerNorm
+from compolens.hooks import FactoredMatrix, HookedModel, HookPoint, LayerNorm, RMSNorm
 from compolens.models.base import Architecture, split_positions, truncated_lecun_
+from compolens.models.transfer import Transfer, TransferRows
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,8 @@ class Attention(nn.Module, ABC):
     In training mode, with `dropout` > 0, whole codes are dropped: one mask over (query, key), shared by batch and heads, drawn
     from `generator` (None: torch's global one); survivors are scaled by 1 / (1 - dropout). That is how the reference code of
     2406.05816 does it.
+
+    With a `transfer`, ``hook_coefficients`` holds the weights before it, ``hook_pattern`` and ``hook_code`` those after it.
     """
 
     masked_score = -math.inf
@@ -99,12 +102,20 @@ class Attention(nn.Module, ABC):
     hook_k: HookPoint
     hook_v: HookPoint
     hook_attn_scores: HookPoint
+    hook_coefficients: HookPoint
     hook_pattern: HookPoint
     hook_code: HookPoint
     hook_z: HookPoint
     hook_result: HookPoint
 
-    def __init__(self, sizes: Sizes, mask: Tensor | None, n_ctx: int | None = None, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        sizes: Sizes,
+        mask: Tensor | None,
+        n_ctx: int | None = None,
+        dropout: float = 0.0,
+        transfer: TransferRows | None = None,
+    ) -> None:
         super().__init__()
         head, d_model = sizes.n_heads, sizes.d_model
         for name, width in (("Q", sizes.d_head), ("K", sizes.d_head), ("V", sizes.d_value)):
@@ -119,6 +130,9 @@ class Attention(nn.Module, ABC):
         self.use_attn_result = False
         for name in ("q", "k", "v", "attn_scores", "pattern", "code", "z", "result"):
             self.add_module(f"hook_{name}", HookPoint())
+        self.transfer = transfer
+        if transfer is not None:
+            self.hook_coefficients = HookPoint()
 
     @abstractmethod
     def weights(self, scores: Tensor) -> Tensor:
@@ -138,26 +152,39 @@ class Attention(nn.Module, ABC):
         draw = torch.rand(pattern.shape[2:], generator=self.generator, device=pattern.device)
         return pattern * ((draw >= self.dropout).to(pattern.dtype) / (1 - self.dropout))
 
-    def forward(self, x: Tensor, queries: slice | None = None) -> Tensor:
-        """x (batch, seq, d_model) -> (batch, query, d_model) at the given query positions (None: at all of them)."""
-        seq = x.shape[1]
-        q = self.hook_q(self._project(x if queries is None else x[:, queries], "Q"))
+    def scores(self, x: Tensor, asking: Tensor) -> Tensor:
+        """(batch, head, query, key), before bias and mask: of `asking`, x at the query positions, with all of x."""
+        q = self.hook_q(self._project(asking, "Q"))
         k = self.hook_k(self._project(x, "K"))
-        v = self.hook_v(self._project(x, "V"))
-        scores = (q / math.sqrt(q.shape[-1])).transpose(1, 2) @ k.permute(0, 2, 3, 1)
-        if self.bias is not None:
-            scores = scores + self.bias(queries, seq)
-        if self.mask is not None:
-            scores = scores.masked_fill(~self.mask[queries or slice(seq), :seq], self.masked_score)
-        pattern = self.weights(self.hook_attn_scores(scores))
-        if self.training and self.dropout:
-            pattern = self._drop(pattern)
-        code = self.hook_code(self.hook_pattern(pattern).permute(0, 2, 3, 1))
+        return (q / math.sqrt(q.shape[-1])).transpose(1, 2) @ k.permute(0, 2, 3, 1)
+
+    def output(self, code: Tensor, v: Tensor) -> Tensor:
+        """(batch, query, d_model) that attention writes: code (batch, query, key, head), v (batch, key, head, d_value)."""
         z = self.hook_z(self.mix(code, v))
         if self.use_attn_result:
             result = self.hook_result(torch.einsum("bphe,hem->bphm", z, self.W_O))
             return result.sum(2) + self.b_O
         return z.flatten(2) @ self.W_O.flatten(0, 1) + self.b_O
+
+    def forward(self, x: Tensor, queries: slice | None = None) -> Tensor:
+        """x (batch, seq, d_model) -> (batch, query, d_model) at the given query positions (None: at all of them)."""
+        seq = x.shape[1]
+        rows = None if self.transfer is not None else queries  # transfer also reads rows that are not asked for
+        scores = self.scores(x, x if rows is None else x[:, rows])
+        if self.bias is not None:
+            scores = scores + self.bias(rows, seq)
+        mask = None if self.mask is None else self.mask[rows or slice(seq), :seq]
+        if mask is not None:
+            scores = scores.masked_fill(~mask, self.masked_score)
+        pattern = self.weights(self.hook_attn_scores(scores))
+        if self.training and self.dropout:
+            pattern = self._drop(pattern)
+        if self.transfer is not None:
+            pattern = self.transfer(self.hook_coefficients(pattern))
+            pattern = pattern if mask is None else pattern.masked_fill(~mask, 0)
+            pattern = pattern if queries is None else pattern[:, :, queries]
+        code = self.hook_code(self.hook_pattern(pattern).permute(0, 2, 3, 1))
+        return self.output(code, self.hook_v(self._project(x, "V")))
 
 
 class MLP(nn.Module):
@@ -179,7 +206,7 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """Pre-norm: x + attn(ln1(x)), then + mlp(ln2(·))."""
+    """Pre-norm: x + attn(ln1(x)), then + mlp(ln2(·)); without the second half if `mlp` is None."""
 
     hook_out_is_single_residual_stream = True  # what TransformerLens' logit lens asks for
     hook_resid_pre: HookPoint
@@ -188,22 +215,25 @@ class Block(nn.Module):
     hook_mlp_out: HookPoint
     hook_resid_post: HookPoint
 
-    def __init__(
-        self, sizes: Sizes, attention: type[Attention], mask: Tensor | None, n_ctx: int | None = None, dropout: float = 0.0
-    ) -> None:
+    def __init__(self, d_model: int, attention: Attention, mlp: MLP | None, norm: type[nn.Module] = LayerNorm) -> None:
         super().__init__()
-        self.ln1 = LayerNorm(sizes.d_model)
-        self.attn = attention(sizes, mask, n_ctx, dropout)
-        self.ln2 = LayerNorm(sizes.d_model)
-        self.mlp = MLP(sizes.d_model, sizes.d_mlp)
-        for name in ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post"):
+        self.ln1, self.attn = norm(d_model), attention
+        names = ("resid_pre", "attn_out", "resid_post")
+        self.mlp = mlp
+        if mlp is not None:
+            self.ln2 = norm(d_model)
+            names = ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
+        for name in names:
             self.add_module(f"hook_{name}", HookPoint())
 
     def forward(self, resid: Tensor, queries: slice | None = None) -> Tensor:
         """(batch, pos, d_model) -> the same, or only at the positions `queries`."""
         resid = self.hook_resid_pre(resid)
         kept = resid if queries is None else resid[:, queries]
-        mid = self.hook_resid_mid(kept + self.hook_attn_out(self.attn(self.ln1(resid), queries)))
+        mid = kept + self.hook_attn_out(self.attn(self.ln1(resid), queries))
+        if self.mlp is None:
+            return self.hook_resid_post(mid)
+        mid = self.hook_resid_mid(mid)
         return self.hook_resid_post(mid + self.hook_mlp_out(self.mlp(self.ln2(mid))))
 
 
@@ -251,33 +281,55 @@ class ModelConfig:
 
 
 class Transformer(HookedModel):
-    """tokens (batch, seq, d_in) -> prediction (batch, seq, d_out), through n_layers blocks of the given attention."""
+    """tokens (batch, seq, d_in) -> prediction (batch, seq, d_out), through n_layers blocks of the given attention.
+
+    attention: makes the attention of one block; rms_norm: root-mean-square instead of layer norm; attn_only: no MLPs;
+    bias_free: every bias is a constant 0.
+    """
 
     def __init__(
         self,
         sizes: Sizes,
-        attention: type[Attention],
+        attention: Callable[[], Attention],
         *,
         d_in: int,
         d_out: int,
         seq: int | None = None,
         answers: Sequence[int] = (-1,),
-        mask: Tensor | None = None,
         n_ctx: int | None = None,
-        dropout: float = 0.0,
+        rms_norm: bool = False,
+        attn_only: bool = False,
+        bias_free: bool = False,
     ) -> None:
         super().__init__()
         self.cfg = ModelConfig(sizes, d_in, d_out, seq if n_ctx is None else n_ctx)
+        self.cfg.normalization_type, self.cfg.attn_only = "RMS" if rms_norm else "LN", attn_only
         context, readout = split_positions(seq, answers)
         self.roles = {"context": context, "readout": readout}
         self.embed = Embed(d_in, sizes.d_model)
         self.hook_embed = HookPoint()
-        self.blocks = nn.ModuleList(Block(sizes, attention, mask, n_ctx, dropout) for _ in range(sizes.n_layers))
-        self.ln_final = LayerNorm(sizes.d_model)
+        norm = RMSNorm if rms_norm else LayerNorm
+        blocks = []
+        for _ in range(sizes.n_layers):
+            attn = attention()
+            mlp = None if attn_only else MLP(sizes.d_model, sizes.d_mlp)
+            blocks.append(Block(sizes.d_model, attn, mlp, norm))
+        self.blocks = nn.ModuleList(blocks)
+        self.ln_final = norm(sizes.d_model)
         self.unembed = Unembed(sizes.d_model, d_out)
         if n_ctx is None:
             self._calm_start()
+        if bias_free:
+            self._fix_biases()
         self.setup()
+
+    def _fix_biases(self) -> None:
+        """Turn every bias into a constant 0 that is neither trained nor saved."""
+        for module in self.modules():
+            for name in [n for n, _ in module.named_parameters(recurse=False) if n == "b" or n.startswith("b_")]:
+                zeros = torch.zeros_like(getattr(module, name).data)
+                delattr(module, name)
+                module.register_buffer(name, zeros, persistent=False)
 
     def _calm_start(self) -> None:
         """Scale every matrix of the stream to variance 1/(3 fan_in), as torch's Linear starts.
@@ -377,10 +429,10 @@ class Transformer(HookedModel):
 
     def accumulated_bias(self, layer: int, mlp_input: bool = False, include_mlp_biases: bool = True) -> Tensor:
         """(d_model,) sum of the output biases of the blocks before `layer` (and of its attention, with `mlp_input`)."""
-        total = torch.zeros_like(self.ln_final.b)
+        total = torch.zeros_like(self.ln_final.w)
         blocks = cast("list[Block]", list(self.blocks))
         for block in blocks[:layer]:
-            total = total + block.attn.b_O + (block.mlp.b_out if include_mlp_biases else 0)
+            total = total + block.attn.b_O + (block.mlp.b_out if include_mlp_biases and block.mlp is not None else 0)
         return total + blocks[layer].attn.b_O if mlp_input else total
 
     def tokens_to_residual_directions(self, outputs: int | Tensor) -> Tensor:
@@ -402,6 +454,9 @@ class TransformerArchitecture(Architecture):
     start from truncated LeCun normals, as in 2406.05816; without it there are no positions, and a calmer start.
     causal: every position attends to itself and what comes before, on top of the task's own mask.
     attention_dropout: in training, the probability of dropping a (query, key) pair's whole code; shared by batch and heads.
+    rms_norm: root-mean-square norms instead of layer norms. attn_only: blocks without MLP. bias_free: no biases (those by
+    relative position come with n_ctx). transfer: what the target block takes over from the blocks before it
+    (`OutputTransfer`, `RelativeTransfer`); needs a task whose tokens form blocks of equal length.
     """
 
     n_layers: int = 3
@@ -413,18 +468,27 @@ class TransformerArchitecture(Architecture):
     n_ctx: int | None = None
     causal: bool = False
     attention_dropout: float = 0.0
+    rms_norm: bool = False
+    attn_only: bool = False
+    bias_free: bool = False
+    transfer: Transfer | None = None
 
     @abstractmethod
-    def attention(self) -> type[Attention]:
-        """The attention of every block."""
+    def attention(self) -> Callable[..., Attention]:
+        """The attention of every block: a class derived from `Attention`, or what makes one from the same arguments."""
 
     def __post_init__(self) -> None:
+        name = type(self).__name__
         Sizes.of(self)
         if self.n_ctx is not None:
             require_positive(self, "n_ctx")
         require(
             0 <= self.attention_dropout < 1,
-            f"{type(self).__name__}: attention_dropout must be at least 0 and below 1, got {self.attention_dropout!r}",
+            f"{name}: attention_dropout must be at least 0 and below 1, got {self.attention_dropout!r}",
+        )
+        require(
+            self.transfer is None or isinstance(self.transfer, Transfer),
+            f"{name}: transfer must be None, OutputTransfer() or RelativeTransfer(), got {self.transfer!r}",
         )
 
     def build(
@@ -448,7 +512,13 @@ class TransformerArchitecture(Architecture):
                 raise ConfigError(f"a causal {type(self).__name__} needs n_ctx, or the sequence length: build(..., seq=...)")
             past = torch.ones(longest, longest, dtype=torch.bool).tril()
             mask = past if mask is None else mask & past[: len(mask), : len(mask)]
+        sizes = Sizes.of(self)
+
+        def attention() -> Attention:
+            transfer = None if self.transfer is None else self.transfer.build(blocks)
+            return self.attention()(sizes, mask, self.n_ctx, self.attention_dropout, transfer)
+
         return Transformer(
-            Sizes.of(self), self.attention(), d_in=d_in, d_out=d_out, seq=seq, answers=answers, mask=mask,
-            n_ctx=self.n_ctx, dropout=self.attention_dropout,
+            sizes, attention, d_in=d_in, d_out=d_out, seq=seq, answers=answers, n_ctx=self.n_ctx,
+            rms_norm=self.rms_norm, attn_only=self.attn_only, bias_free=self.bias_free,
         )  # fmt: skip

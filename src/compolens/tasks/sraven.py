@@ -219,6 +219,12 @@ class SRaven(TaskFamily):
         return tuple(range(8 * self.n_features, self.seq))
 
     @property
+    def blocks(self) -> tuple[tuple[int, ...], ...]:
+        """The rows of the grid: two examples, then the question."""
+        row = 3 * self.n_features
+        return tuple(tuple(range(r * row, (r + 1) * row)) for r in range(3))
+
+    @property
     def variants(self) -> dict[str, TaskFamily]:
         """The same episodes with nothing shuffled: rules sit in ascending order."""
         return {"unpermuted": replace(self, permuted=False)} if self.permuted else {}

@@ -1,0 +1,15 @@
+"""What is put onto models that are not ours: coefficient transfer on causal language models (2511.20194)."""
+
+from compolens.adapters.language_models import Batch, Blocks, load_language_model
+from compolens.adapters.transfer import OutputTransferAdapter, RelativeTransferAdapter, TransferAdapter, fit, target_loss
+
+__all__ = [
+    "Batch",
+    "Blocks",
+    "OutputTransferAdapter",
+    "RelativeTransferAdapter",
+    "TransferAdapter",
+    "fit",
+    "load_language_model",
+    "target_loss",
+]

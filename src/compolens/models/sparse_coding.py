@@ -1,0 +1,280 @@
+"""Sparse-coding attention: an encoding dictionary, a soft threshold, a decoding dictionary (2511.20194, sec. 3).
+
+Multi-head attention is sum_h sigma(X phi_h) psi_h with an encoding dictionary phi_h = W_Q W_K^T X^T and a decoding one
+psi_h = X W_V W_O, one atom per token. Softmax attention is the case sigma = softmax; here the coefficients are sparse:
+
+    sigma(S) = sign(S) max(|S| - xi, 0)
+
+signed, by element, with rows that sum to anything. The dictionaries are linear or rectified (phi = relu(W_Q W_K^T X^T),
+psi = relu(X W_V W_O)). Ours, since the paper's text leaves them open: scores are divided by sqrt(d_head), norms before
+attention are root-mean-square norms without normalisation of rows, and where the threshold comes from.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from compolens.configs import require
+from compolens.hooks import HookedModel, HookPoint
+from compolens.models.base import Part
+from compolens.models.transformer import Attention, Transformer, TransformerArchitecture
+
+CALIBRATED_ON = 8
+"""Episodes of a batch that a calibrated threshold looks at."""
+
+
+def soft_threshold(scores: Tensor, xi: Tensor | float) -> Tensor:
+    """sign(S) max(|S| - xi, 0): the proximal map of xi |.|; xi >= 0, broadcast against the scores.
+
+    Derivative in S: 1 where |S| > xi, else 0 (equality included); in xi: -sign(S) there, else 0.
+    """
+    return scores - torch.clamp(scores, -xi, xi)
+
+
+class ThresholdedScores(nn.Module, ABC):
+    """Scores (batch, head, query, key) -> coefficients of that shape; the threshold is one number per head, >= 0.
+
+    In training mode the threshold rises from 0 in the first `warmup` calls, so that heads are not silent before they have
+    learned anything; in evaluation mode it is what it will be.
+    """
+
+    calls: Tensor
+
+    def __init__(self, warmup: int) -> None:
+        super().__init__()
+        self.warmup = warmup
+        if warmup:
+            self.register_buffer("calls", torch.zeros(()))
+
+    @abstractmethod
+    def value(self) -> Tensor:
+        """(head,) the threshold of every head."""
+
+    def observe(self, scores: Tensor) -> None:
+        """What a call in training mode may learn from the scores."""
+
+    def forward(self, scores: Tensor) -> Tensor:
+        if self.training:
+            self.observe(scores.detach())
+        xi = self.value()[:, None, None]
+        if self.warmup and self.training:
+            xi = xi * (self.calls / self.warmup).clamp(max=1)
+            self.calls.add_(1)
+        return soft_threshold(scores, xi)
+
+
+class _Fixed(ThresholdedScores):
+    xi: Tensor
+
+    def __init__(self, n_heads: int, xi: float, warmup: int) -> None:
+        super().__init__(warmup)
+        self.register_buffer("xi", torch.full((n_heads,), float(xi)))
+
+    def value(self) -> Tensor:
+        return self.xi
+
+
+class _Learned(ThresholdedScores):
+    def __init__(self, n_heads: int, init: float, warmup: int) -> None:
+        super().__init__(warmup)
+        self.raw = nn.Parameter(torch.full((n_heads,), math.log(math.expm1(init))))
+
+    def value(self) -> Tensor:
+        return nn.functional.softplus(self.raw)
+
+
+class _Calibrated(_Fixed):
+    def __init__(self, n_heads: int, sparsity: float, rate: float) -> None:
+        super().__init__(n_heads, 0.0, 0)
+        self.sparsity, self.rate = sparsity, rate
+
+    def observe(self, scores: Tensor) -> None:
+        self.xi.lerp_(threshold_for(scores[:CALIBRATED_ON], self.sparsity), self.rate)
+
+
+def threshold_for(scores: Tensor, sparsity: float) -> Tensor:
+    """(head,) thresholds that silence this fraction of the scores (batch, head, query, key) that are not 0 anyway."""
+    magnitude = scores.abs().transpose(0, 1).flatten(1)
+    if magnitude.dtype != torch.float64:
+        magnitude = magnitude.float()  # quantiles exist for no less
+    magnitude = magnitude.masked_fill(magnitude == 0, math.nan)
+    return magnitude.nanquantile(sparsity, dim=1, interpolation="lower").nan_to_num(0.0).to(scores.dtype)
+
+
+@dataclass(frozen=True)
+class Threshold(Part):
+    """Where the threshold comes from."""
+
+    @abstractmethod
+    def build(self, n_heads: int) -> ThresholdedScores:
+        """The thresholding module of one layer."""
+
+    def _check(self, name: str, value: float) -> None:
+        require(
+            math.isfinite(value) and value >= 0,
+            f"{type(self).__name__}: {name} must be a number of at least 0, in units of the scores, got {value!r}",
+        )
+
+
+@dataclass(frozen=True)
+class FixedThreshold(Threshold):
+    """xi for all heads, in units of the scores; warmup: training steps over which it rises from 0."""
+
+    xi: float = 0.01
+    warmup: int = 0
+
+    def __post_init__(self) -> None:
+        self._check("xi", self.xi)
+        self._check("warmup", self.warmup)
+
+    def build(self, n_heads: int) -> ThresholdedScores:
+        return _Fixed(n_heads, self.xi, self.warmup)
+
+
+@dataclass(frozen=True)
+class LearnedThreshold(Threshold):
+    """One threshold per head, softplus of a parameter, trained with the weights; init, warmup as in `FixedThreshold`."""
+
+    init: float = 0.01
+    warmup: int = 0
+
+    def __post_init__(self) -> None:
+        self._check("init", self.init)
+        self._check("warmup", self.warmup)
+        require(self.init > 0, f"LearnedThreshold: init must be positive, got {self.init!r}; use FixedThreshold(0) for none")
+
+    def build(self, n_heads: int) -> ThresholdedScores:
+        return _Learned(n_heads, self.init, self.warmup)
+
+
+@dataclass(frozen=True)
+class CalibratedThreshold(Threshold):
+    """Per head, the threshold that silences the fraction `sparsity` of the scores, followed along training.
+
+    After every training batch it moves by the share `rate` towards the quantile of |S| in that batch; in evaluation mode it
+    stays where training left it. It starts at 0, so no warm-up is needed. `calibrate` sets it on a batch of one's own.
+    """
+
+    sparsity: float = 0.5
+    rate: float = 0.05
+
+    def __post_init__(self) -> None:
+        for name in ("sparsity", "rate"):
+            value = getattr(self, name)
+            require(0 < value < 1, f"CalibratedThreshold: {name} must lie between 0 and 1, both excluded, got {value!r}")
+
+    def build(self, n_heads: int) -> ThresholdedScores:
+        return _Calibrated(n_heads, self.sparsity, self.rate)
+
+
+class SparseCodingAttention(Attention):
+    """Soft-thresholded scores multiply the values; masked scores are 0.
+
+    Rectified dictionaries: ``hook_phi`` (batch, key, head, d_model) holds the encoding atoms, relu(W_Q k); queries are the
+    normalised stream itself, and ``hook_q`` holds nothing. ``hook_psi``, of the same shape, holds the decoding atoms,
+    relu(v W_O); then ``hook_z`` (batch, query, head, d_model) is what each head writes.
+    """
+
+    masked_score = 0.0
+    hook_phi: HookPoint
+    hook_psi: HookPoint
+
+    def __init__(self, *args: Any, threshold: Threshold, relu_encoding: bool, relu_decoding: bool) -> None:
+        super().__init__(*args)
+        self.threshold = threshold.build(self.W_Q.shape[0])
+        self.relu_encoding, self.relu_decoding = relu_encoding, relu_decoding
+        if relu_encoding:
+            del self.b_Q, self.hook_q
+            self.hook_phi = HookPoint()
+        if relu_decoding:
+            self.hook_psi = HookPoint()
+
+    def weights(self, scores: Tensor) -> Tensor:
+        return self.threshold(scores)
+
+    def scores(self, x: Tensor, asking: Tensor) -> Tensor:
+        if not self.relu_encoding:
+            return super().scores(x, asking)
+        k = self.hook_k(self._project(x, "K"))
+        phi = self.hook_phi(torch.relu(torch.einsum("bkhd,hmd->bkhm", k, self.W_Q)))
+        return torch.einsum("bqm,bkhm->bhqk", asking / math.sqrt(k.shape[-1]), phi)
+
+    def output(self, code: Tensor, v: Tensor) -> Tensor:
+        if not self.relu_decoding:
+            return super().output(code, v)
+        psi = self.hook_psi(torch.relu(torch.einsum("bkhe,hem->bkhm", v, self.W_O)))
+        written = self.hook_z(self.mix(code, psi))
+        return (self.hook_result(written) if self.use_attn_result else written).sum(2) + self.b_O
+
+
+def calibrate(model: Transformer, tokens: Tensor, sparsity: float) -> None:
+    """Set every head's threshold so that on these tokens (batch, seq, d_in) it silences this fraction of the scores that are
+    not 0 anyway (exact up to one score). Layers in order, each with the thresholds before it set. In place."""
+    require(0 < sparsity < 1, f"the target sparsity must lie between 0 and 1, both excluded, got {sparsity!r}")
+    sites = {}
+    for layer, block in enumerate(model.blocks):
+        threshold = getattr(block.attn, "threshold", None)
+        require(
+            isinstance(threshold, ThresholdedScores),
+            f"only thresholded attention can be calibrated, not {type(block.attn).__name__}; use SparseCoding",
+        )
+        sites[f"blocks.{layer}.attn.hook_attn_scores"] = threshold
+
+    def move(scores: Tensor, hook: HookPoint) -> None:
+        threshold, xi = sites[str(hook.name)], threshold_for(scores, sparsity)
+        if isinstance(threshold, _Learned):
+            threshold.raw.data.copy_(torch.log(torch.expm1(xi)))
+        else:
+            threshold.xi.copy_(xi)
+
+    with torch.no_grad():
+        model.run_with_hooks(tokens, fwd_hooks=[(site, move) for site in sites])
+
+
+@dataclass(frozen=True)
+class SparseCoding(TransformerArchitecture):
+    """Pre-norm (RMS) transformer whose attention coefficients are soft-thresholded scores.
+
+    threshold: where xi comes from, see `FixedThreshold`, `LearnedThreshold`, `CalibratedThreshold`; relu_encoding,
+    relu_decoding: rectify the dictionary; the other fields as in `TransformerArchitecture`. A head whose coefficients are all 0
+    gets no gradient through its scores: history.csv counts such "dead heads", and "zeros", the share of zero coefficients.
+
+    >>> model = SparseCoding(n_layers=2, d_model=16, n_heads=2, threshold=FixedThreshold(0.1)).build(d_in=5, d_out=3)
+    >>> model.run_with_cache(torch.ones(1, 7, 5))[1]["code", 0].shape
+    torch.Size([1, 7, 7, 2])
+    """
+
+    rms_norm: bool = True
+    threshold: Threshold = field(default_factory=FixedThreshold)
+    relu_encoding: bool = False
+    relu_decoding: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            isinstance(self.threshold, Threshold),
+            f"SparseCoding: threshold must be FixedThreshold(xi), LearnedThreshold() or CalibratedThreshold(sparsity), "
+            f"got {self.threshold!r}",
+        )
+
+    def attention(self) -> partial[SparseCodingAttention]:
+        return partial(
+            SparseCodingAttention,
+            threshold=self.threshold,
+            relu_encoding=self.relu_encoding,
+            relu_decoding=self.relu_decoding,
+        )
+
+    def diagnose(self, model: HookedModel, tokens: Tensor) -> dict[str, float]:
+        attentions = [f"blocks.{layer}.attn" for layer in range(model.cfg.n_layers)]
+        names = [f"{a}.hook_{'pattern' if self.transfer is None else 'coefficients'}" for a in attentions]
+        _, cache = model.run_with_cache(tokens, names_filter=names)
+        zero = torch.stack([cache[name] == 0 for name in names], dim=1)  # batch, layer, head, query, key
+        return {"dead heads": float(zero.all(4).all(3).all(0).sum()), "zeros": float(zero.double().mean())}

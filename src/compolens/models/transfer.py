@@ -1,0 +1,100 @@
+"""Coefficient transfer: the target block takes over how the blocks before it attended (2511.20194, its "lifting scheme").
+
+A sequence is L blocks of equal length; the last, the target, may hide what is asked for, and then has little to attend with.
+With alpha_i the rows of attention weights of block i and lambda_i one learned scalar per layer (shared by heads and rows),
+
+    alpha_L <- alpha_L + sum_{i < L} lambda_i alpha_i
+
+as printed (`OutputTransfer`). The columns stay where they are, so this adds the context blocks' attention outputs to the
+target's, row by row: Z_L + sum_i lambda_i Z_i. `RelativeTransfer`, a reading of ours, moves the columns with the block:
+row r of the target attends to its own block as row r of block i did to its.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from compolens.configs import ConfigError, DoesNotApply
+from compolens.models.base import Part
+
+Blocks = Sequence[Sequence[int]]
+
+
+class TransferRows(nn.Module, ABC):
+    """lam (L - 1,): what each context block contributes. Maps weights (batch, head, query, key) to weights of that shape."""
+
+    context: Tensor
+    target: Tensor
+
+    def __init__(self, blocks: Blocks, init: float | None) -> None:
+        super().__init__()
+        *context, target = [list(block) for block in blocks]
+        self.lam = nn.Parameter(torch.full((len(context),), 1 / len(context) if init is None else init))
+        self.register_buffer("context", torch.tensor(context), persistent=False)
+        self.register_buffer("target", torch.tensor(target), persistent=False)
+
+    @abstractmethod
+    def forward(self, pattern: Tensor) -> Tensor:
+        """The weights after transfer."""
+
+
+class _OutputRows(TransferRows):
+    def forward(self, pattern: Tensor) -> Tensor:
+        shown = pattern[:, :, self.context.flatten()].unflatten(2, self.context.shape)
+        return pattern.index_add(2, self.target, torch.einsum("l,bhlrk->bhrk", self.lam, shown))
+
+
+class _RelativeRows(TransferRows):
+    def forward(self, pattern: Tensor) -> Tensor:
+        own = pattern[:, :, self.context[:, :, None], self.context[:, None, :]]  # batch, head, block, row, column
+        moved = torch.einsum("l,bhlrc->bhrc", self.lam, own)
+        wide = pattern.new_zeros(*moved.shape[:3], pattern.shape[3]).index_copy(3, self.target, moved)
+        return pattern.index_add(2, self.target, wide)
+
+
+@dataclass(frozen=True)
+class Transfer(Part):
+    """What the target block takes over. init: lambda before training; None: 1 / (L - 1)."""
+
+    init: float | None = None
+
+    @abstractmethod
+    def rows(self) -> type[TransferRows]:
+        """The module that does it."""
+
+    def build(self, blocks: Blocks | None) -> TransferRows:
+        """For blocks of positions, the target last."""
+        name = type(self).__name__
+        if blocks is None or len(blocks) < 2:
+            raise DoesNotApply(
+                f"{name} needs a task whose tokens form blocks, the target last, such as Relations or SRaven; "
+                "use transfer=None here"
+            )
+        lengths = [len(block) for block in blocks]
+        if len(set(lengths)) > 1:
+            raise ConfigError(
+                f"{name} matches rows by their place in the block, but the blocks have {lengths} tokens; "
+                "give blocks of equal length, or transfer=None"
+            )
+        return self.rows()(blocks, self.init)
+
+
+@dataclass(frozen=True)
+class OutputTransfer(Transfer):
+    """The formula as printed: rows are added, columns stay; Z_L + sum_i lambda_i Z_i."""
+
+    def rows(self) -> type[TransferRows]:
+        return _OutputRows
+
+
+@dataclass(frozen=True)
+class RelativeTransfer(Transfer):
+    """Columns move with their block: alpha_L[:, block L] += lambda_i alpha_i[:, block i]. Our reading, not the printed one."""
+
+    def rows(self) -> type[TransferRows]:
+        return _RelativeRows
