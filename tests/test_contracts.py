@@ -9,18 +9,33 @@ import pytest
 import torch
 
 from compolens.activations import intervene
-from compolens.configs import ConfigError, construct, describe
-from compolens.models import ARCHITECTURES, DoesNotApply
+from compolens.configs import ConfigError, classes_of, construct, describe
+from compolens.models import ARCHITECTURES, DoesNotApply, LearnedThreshold, OutputTransfer, RelativeTransfer
 from compolens.tasks import FAMILIES, SPLITS
 from compolens.training import AdamW, Run
 
 SMALL_MODEL = {"n_layers": 2, "d_model": 16, "n_heads": 2, "d_code": 6, "d_hidden": 6, "n_ctx": 18}
-SMALL_TASK = {"d_x": 4, "d_y": 2, "d_hidden": 6, "n_modules": 6, "n_context": 6, "n_queries": 3, "n_features": 2, "length": 12}
+SMALL_TASK = {
+    "d_x": 4,
+    "d_y": 2,
+    "d_hidden": 6,
+    "n_modules": 6,
+    "n_context": 6,
+    "n_queries": 3,
+    "n_features": 2,
+    "length": 12,
+    "patch": 4,
+}
 FURTHER_MODELS = {
     "SoftmaxTransformer": [{"causal": True}, {"d_head": 5, "d_value": 3, "d_mlp": 7}, {"n_ctx": None}],
     "HYLA": [{"causal": True}, {"d_head": 5, "d_value": 3, "attention_dropout": 0.3}],
+    "SparseCoding": [
+        {"threshold": LearnedThreshold(0.001), "relu_encoding": True, "relu_decoding": True},
+        {"transfer": OutputTransfer(), "bias_free": True, "attn_only": True},
+        {"transfer": RelativeTransfer(), "n_ctx": None},
+    ],
 }
-REASONS = ("needs a task of (input, answer) pairs",)
+REASONS = ("needs a task of (input, answer) pairs", "needs a task whose tokens form blocks")
 """Why a pair of architecture and task may be left out; a pair that gives another reason fails."""
 
 
@@ -32,7 +47,15 @@ def small(cls, sizes, **settings):
 def all_models():
     for name, cls in ARCHITECTURES.items():
         for settings in [{}, *FURTHER_MODELS.get(name, [])]:
-            tag = "-".join([name, *(f"{k}={v}" for k, v in settings.items())])
+            tag = "-".join(
+                [
+                    name,
+                    *(
+                        f"{k}={v}" if isinstance(v, bool | int | float | None) else type(v).__name__
+                        for k, v in settings.items()
+                    ),
+                ]
+            )
             yield pytest.param(small(cls, SMALL_MODEL, **settings), id=tag)
 
 
@@ -128,7 +151,8 @@ def test_attention_code_holds_the_weights_that_multiply_the_values(model, episod
             output = cache[layer + ("hook_post2" if layer + "hook_post2" in cache else "hook_post")]
             mixed = torch.einsum("bqkh,bqke->bqhe", cache[site], output)
         else:
-            mixed = torch.einsum("bqkh,bkhe->bqhe", cache[site], cache[layer + "hook_v"])
+            values = "hook_psi" if layer + "hook_psi" in cache else "hook_v"  # rectified atoms, where there are such
+            mixed = torch.einsum("bqkh,bkhe->bqhe", cache[site], cache[layer + values])
         torch.testing.assert_close(cache[layer + "hook_z"], mixed, rtol=1e-4, atol=1e-5)
 
 
@@ -194,8 +218,7 @@ def test_weights_do_not_depend_on_what_was_drawn_before(architecture, task, mode
 
 def test_a_run_survives_json(architecture, task):
     run = Run(architecture, task, steps=7, keep=(2, 5), optimizer=AdamW(lr=0.1, betas=(0.5, 0.6)))
-    classes = [Run, AdamW, type(architecture), type(task)]
-    again = construct(json.loads(json.dumps(describe(run))), classes)
+    again = construct(json.loads(json.dumps(describe(run))), classes_of(run))
     assert again == run and hash(again) == hash(run)
     assert again.architecture == architecture and again.task == task
 

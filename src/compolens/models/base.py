@@ -48,7 +48,7 @@ class Architecture(ABC):
 
 
 @dataclass(frozen=True)
-class Part(ABC):
+class Part:
     """A setting of an architecture that is a description itself, such as a threshold or a transfer; plain fields, frozen."""
 
 

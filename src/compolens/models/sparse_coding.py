@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from compolens.configs import require
+from compolens.configs import ConfigError, require
 from compolens.hooks import HookedModel, HookPoint
 from compolens.models.base import Part
 from compolens.models.transformer import Attention, Transformer, TransformerArchitecture
@@ -35,6 +35,7 @@ def soft_threshold(scores: Tensor, xi: Tensor | float) -> Tensor:
 
     Derivative in S: 1 where |S| > xi, else 0 (equality included); in xi: -sign(S) there, else 0.
     """
+    xi = torch.as_tensor(xi, dtype=scores.dtype, device=scores.device)
     return scores - torch.clamp(scores, -xi, xi)
 
 
@@ -56,6 +57,10 @@ class ThresholdedScores(nn.Module, ABC):
     @abstractmethod
     def value(self) -> Tensor:
         """(head,) the threshold of every head."""
+
+    @abstractmethod
+    def set(self, xi: Tensor) -> None:
+        """Make these (head,) the thresholds, in place."""
 
     def observe(self, scores: Tensor) -> None:
         """What a call in training mode may learn from the scores."""
@@ -80,6 +85,9 @@ class _Fixed(ThresholdedScores):
     def value(self) -> Tensor:
         return self.xi
 
+    def set(self, xi: Tensor) -> None:
+        self.xi.copy_(xi)
+
 
 class _Learned(ThresholdedScores):
     def __init__(self, n_heads: int, init: float, warmup: int) -> None:
@@ -88,6 +96,9 @@ class _Learned(ThresholdedScores):
 
     def value(self) -> Tensor:
         return nn.functional.softplus(self.raw)
+
+    def set(self, xi: Tensor) -> None:
+        self.raw.data.copy_(torch.log(torch.expm1(xi)))
 
 
 class _Calibrated(_Fixed):
@@ -109,7 +120,7 @@ def threshold_for(scores: Tensor, sparsity: float) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Threshold(Part):
+class Threshold(Part, ABC):
     """Where the threshold comes from."""
 
     @abstractmethod
@@ -218,21 +229,17 @@ def calibrate(model: Transformer, tokens: Tensor, sparsity: float) -> None:
     """Set every head's threshold so that on these tokens (batch, seq, d_in) it silences this fraction of the scores that are
     not 0 anyway (exact up to one score). Layers in order, each with the thresholds before it set. In place."""
     require(0 < sparsity < 1, f"the target sparsity must lie between 0 and 1, both excluded, got {sparsity!r}")
-    sites = {}
+    sites: dict[str, ThresholdedScores] = {}
     for layer, block in enumerate(model.blocks):
         threshold = getattr(block.attn, "threshold", None)
-        require(
-            isinstance(threshold, ThresholdedScores),
-            f"only thresholded attention can be calibrated, not {type(block.attn).__name__}; use SparseCoding",
-        )
+        if not isinstance(threshold, ThresholdedScores):
+            name = type(block.attn).__name__
+            raise ConfigError(f"only thresholded attention can be calibrated, not {name}; use SparseCoding")
         sites[f"blocks.{layer}.attn.hook_attn_scores"] = threshold
 
     def move(scores: Tensor, hook: HookPoint) -> None:
         threshold, xi = sites[str(hook.name)], threshold_for(scores, sparsity)
-        if isinstance(threshold, _Learned):
-            threshold.raw.data.copy_(torch.log(torch.expm1(xi)))
-        else:
-            threshold.xi.copy_(xi)
+        threshold.set(xi)
 
     with torch.no_grad():
         model.run_with_hooks(tokens, fwd_hooks=[(site, move) for site in sites])
@@ -243,8 +250,8 @@ class SparseCoding(TransformerArchitecture):
     """Pre-norm (RMS) transformer whose attention coefficients are soft-thresholded scores.
 
     threshold: where xi comes from, see `FixedThreshold`, `LearnedThreshold`, `CalibratedThreshold`; relu_encoding,
-    relu_decoding: rectify the dictionary; the other fields as in `TransformerArchitecture`. A head whose coefficients are all 0
-    gets no gradient through its scores: history.csv counts such "dead heads", and "zeros", the share of zero coefficients.
+    relu_decoding: rectify the dictionary; the other fields as in `TransformerArchitecture`. A head whose coefficients are all
+    0 gets no gradient through its scores: history.csv counts such "dead heads", and "zeros", the share of zero coefficients.
 
     >>> model = SparseCoding(n_layers=2, d_model=16, n_heads=2, threshold=FixedThreshold(0.1)).build(d_in=5, d_out=3)
     >>> model.run_with_cache(torch.ones(1, 7, 5))[1]["code", 0].shape

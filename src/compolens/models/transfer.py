@@ -58,7 +58,7 @@ class _RelativeRows(TransferRows):
 
 
 @dataclass(frozen=True)
-class Transfer(Part):
+class Transfer(Part, ABC):
     """What the target block takes over. init: lambda before training; None: 1 / (L - 1)."""
 
     init: float | None = None

@@ -218,11 +218,11 @@ class Block(nn.Module):
     def __init__(self, d_model: int, attention: Attention, mlp: MLP | None, norm: type[nn.Module] = LayerNorm) -> None:
         super().__init__()
         self.ln1, self.attn = norm(d_model), attention
-        names = ("resid_pre", "attn_out", "resid_post")
+        names = ["resid_pre", "attn_out", "resid_post"]
         self.mlp = mlp
         if mlp is not None:
             self.ln2 = norm(d_model)
-            names = ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
+            names += ["resid_mid", "mlp_out"]
         for name in names:
             self.add_module(f"hook_{name}", HookPoint())
 

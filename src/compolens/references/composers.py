@@ -3,7 +3,8 @@
 Each explains the context with every combination it allows: the coefficients are fitted by projected, damped Gauss-Newton
 (the task network is linear in them before its relu), and the combination that leaves the smallest error answers. Confined
 to training combinations, this is what perfect memory of the training tasks achieves on new ones; over all combinations,
-what perfect recombination achieves from N examples. Fuzzy functions have no coefficients: the one that fits best answers.
+what perfect recombination achieves from N examples. Fuzzy functions and relations between blocks have no coefficients: the one
+that fits best answers.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from compolens.references.base import Reference
 from compolens.tasks.base import Episodes, TaskFamily
 from compolens.tasks.fuzzy_logic import FuzzyLogic
 from compolens.tasks.hyperteacher import _Teacher
+from compolens.tasks.relations import _Relations
 
 STEPS = 20
 
@@ -82,12 +84,22 @@ def best_function(task: FuzzyLogic, episodes: Episodes, allowed: tuple[int, ...]
     return answers[torch.arange(len(x)), best][..., None], torch.tensor(allowed, device=x.device)[best]
 
 
+def best_relation(task: _Relations, episodes: Episodes, allowed: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """(prediction (batch, seq, d_out), composition (batch,)) of the allowed relation that fits each context best."""
+    answers, errors = task.answers_under(episodes, allowed)
+    best = errors.argmin(1)
+    return answers[torch.arange(len(best)), best], torch.tensor(allowed, device=best.device)[best]
+
+
 @dataclass(frozen=True)
 class _Composer(Reference):
     def why_not(self, task: TaskFamily) -> str:
-        return "" if isinstance(task, _Teacher | FuzzyLogic) else "the family has no teacher made of known parts"
+        known = isinstance(task, _Teacher | FuzzyLogic | _Relations)
+        return "" if known else "the family has no teacher made of known parts"
 
     def _explain(self, task: TaskFamily, episodes: Episodes, allowed: tuple[int, ...]) -> Tensor:
+        if isinstance(task, _Relations):
+            return best_relation(task, episodes, allowed)[0]
         if isinstance(task, FuzzyLogic):
             return best_function(task, episodes, allowed)[0]
         assert isinstance(task, _Teacher)
@@ -115,5 +127,5 @@ class AllCompositions(_Composer):
         return "best of all compositions"
 
     def predict(self, task: TaskFamily, episodes: Episodes) -> Tensor:
-        assert isinstance(task, _Teacher | FuzzyLogic)
+        assert isinstance(task, _Teacher | FuzzyLogic | _Relations)
         return self._explain(task, episodes, tuple(range(len(task._universe))))
