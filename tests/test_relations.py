@@ -16,35 +16,36 @@ def episodes_of(task, n=64, split="train", seed=0):
 
 # ---- vectors ---------------------------------------------------------------------------------------------------------
 def test_c_is_the_relation_of_a_and_b_in_every_block_and_hidden_in_the_last():
-    task = Relations(teacher_seed=3)
+    task = Relations(n_left=2, n_right=4)
     episodes = episodes_of(task)
-    p, q = task.operators
-    for tokens, targets, left, right in zip(episodes.tokens, episodes.targets, *episodes.codes.values(), strict=True):
+    codes = (code.tolist() for code in episodes.codes.values())
+    for tokens, targets, left, right in zip(episodes.tokens, episodes.targets, *codes, strict=True):
         for block in range(3):
             a, b, c = targets[3 * block : 3 * block + 3]
-            torch.testing.assert_close(c, (p[left] @ a + q[right] @ b) / 2**0.5)
+            torch.testing.assert_close(c, (-1, 1)[left] * a + (-1, -1 / 3, 1 / 3, 1)[right] * b)
         assert torch.equal(tokens[:8], targets[:8])
         assert torch.count_nonzero(tokens[8]) == 0
+    assert torch.equal(task.revealed(episodes), episodes.targets)
 
 
-def test_operators_are_rotations_in_pairs_of_opposite_sign_so_that_a_hidden_c_has_no_mean():
-    p, q = Relations(n_left=6, n_right=2).operators
-    assert (len(p), len(q)) == (6, 2)
-    torch.testing.assert_close(p @ p.transpose(1, 2), torch.eye(8).expand(6, 8, 8), atol=1e-6, rtol=0)
-    assert torch.equal(p.sum(0), torch.zeros(8, 8))
-    assert len({tuple(m.flatten().tolist()) for m in torch.cat([p, q])}) == 8
-    assert torch.equal(Relations(n_left=3).operators[0], Relations(n_left=4).operators[0][:3])
+def test_splits_use_every_operator_equally_often_so_that_a_hidden_c_has_no_mean():
+    for seed in range(4):
+        task = Relations(split_seed=seed)
+        for split in ("train", "ood"):
+            pairs = torch.tensor([divmod(c, 4) for c in task.compositions(split)])
+            assert [pairs[:, side].bincount().tolist() for side in (0, 1)] == [[2, 2, 2, 2], [2, 2, 2, 2]]
 
 
-def test_the_score_is_the_share_of_variance_of_c_which_is_1_by_coordinate():
+def test_the_score_is_r2_of_the_hidden_panel_about_its_mean_zero():
     task = Relations()
     episodes = episodes_of(task, 20_000)
     hidden = episodes.targets[:, 8]
-    assert float(hidden.square().mean()) == pytest.approx(1, abs=0.02)
     noise = torch.randn(hidden.shape, generator=torch.Generator().manual_seed(0)) / 2
     prediction = episodes.targets.clone()
     prediction[:, 8] += noise
-    assert task.score(prediction, episodes.targets) == pytest.approx(0.75, abs=0.01)
+    variance = 2 * (1 + 1 / 9) / 2
+    assert float(hidden.square().mean()) == pytest.approx(variance, abs=0.02)
+    assert task.score(prediction, episodes.targets) == pytest.approx(1 - 0.25 / variance, abs=0.01)
     assert task.score(torch.zeros_like(prediction), episodes.targets) == 0
     assert task.loss(prediction, episodes.targets).item() == pytest.approx(float(noise.square().mean()), rel=1e-5)
 
@@ -98,19 +99,19 @@ def test_an_image_counts_from_forty_decibels_on():
 
 
 # ---- references and splits -------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("task", [Relations(), RelationImages(n_left=8)], ids=["vectors", "images"])
-def test_two_examples_tell_the_relation_and_memory_of_training_does_not_answer_held_out_ones(task):
+@pytest.mark.parametrize(("task", "most"), [(Relations(), 0.7), (RelationImages(n_left=8), 0.0)], ids=["vectors", "images"])
+def test_two_examples_tell_the_relation_and_memory_of_training_does_not_answer_held_out_ones(task, most):
     for split in ("test", "ood"):
         episodes = episodes_of(task, 256, split)
         assert task.score(TrueCode().predict(task, episodes), episodes.targets) == 1
         assert task.score(AllCompositions().predict(task, episodes), episodes.targets) == 1
         memory = task.score(TrainingCompositions().predict(task, episodes), episodes.targets)
-        assert memory == 1 if split == "test" else memory < 0.4
+        assert memory == 1 if split == "test" else memory <= most
 
 
 def test_the_split_holds_out_pairs_of_operators_that_training_shows_in_other_company():
     for seed in range(5):
-        task = Relations(n_left=3, n_right=5, split_seed=seed)
+        task = RelationImages(n_left=3, n_right=5, split_seed=seed)
         train, ood = set(task.compositions("train")), set(task.compositions("ood"))
         assert train | ood == set(range(15))
         assert len(ood) == 7
@@ -136,12 +137,13 @@ def test_attention_is_read_at_the_hidden_panel():
         (lambda: Relations(n_left=2, n_right=2, fraction_held_out=0.1), "holds out none"),
         (
             lambda: Relations(n_left=2, n_right=2, fraction_held_out=0.75),
-            "no split in 10,000 draws shows all 2 \\+ 2 operators",
+            "no split in 1,000 draws shows all 2 \\+ 2 operators",
         ),
         (lambda: Relations(held_out=[[0, 4]]), r"right below 4, got the entry \(0, 4\)"),
         (lambda: Relations(held_out=[[0, 1], [0, 1]]), "lists a pair twice"),
         (lambda: Relations(n_left=2, n_right=2, held_out=[[0, 0], [0, 1]]), "leaves left operator 0 unseen"),
         (lambda: Relations(width=0), "width must be a whole number"),
+        (lambda: Relations(n_left=3), "n_left must be even"),
         (lambda: RelationImages(size=5, patch=2), "patches of 2 pixels do not tile 5"),
         (lambda: RelationImages(n_left=9), "at most 8 symmetries, got 9"),
     ],

@@ -67,6 +67,16 @@ def test_derivatives_are_0_or_1_in_the_score_and_0_or_minus_its_sign_in_the_thre
     assert xi.grad.tolist() == [1, 0, 0, 0, 0, 0, -1]
 
 
+def test_its_gradients_are_those_of_autograd_on_the_formula_of_first_and_second_order():
+    rng = torch.Generator().manual_seed(0)
+    scores = torch.randn(3, 2, 4, 5, generator=rng, dtype=torch.float64, requires_grad=True)
+    xi = torch.tensor([[[0.3]], [[0.8]]], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(soft_threshold, (scores, xi))
+    assert torch.autograd.gradgradcheck(soft_threshold, (scores, xi))
+    swept = torch.func.vmap(soft_threshold, in_dims=(None, 0))(scores, torch.stack([xi, 2 * xi]))
+    assert torch.equal(swept[1], soft_threshold(scores, 2 * xi))
+
+
 @pytest.mark.parametrize("xi", [0.0, 0.1, 0.7, 3.0])
 def test_sparsity_is_the_fraction_of_scores_within_the_threshold_exactly(xi):
     model = randomised(SparseCoding(**SIZES, threshold=FixedThreshold(xi)).build(**SHAPE))

@@ -80,6 +80,8 @@ def setting_of(row: dict) -> str:
     widths = f"{row['task.d_x']}→{row['task.d_y']}" if "task.d_x" in row and "task.d_y" in row else ""
     named = support if support is None or not str(support).startswith("[") else "listed"
     told = f"{row['task.n_features']} features" if "task.n_features" in row else ""
+    if "task.n_left" in row:
+        told = f"{row['task.n_left']}×{row['task.n_right']}{', with positions' if row.get('task.positions') else ''}"
     if "task.length" in row:
         told = f"{row['task.length']} tokens, {100 * row['task.fraction_held_out']:.0f} % held out"
     return " ".join(str(p) for p in (row["task"], widths, named, told) if p)

@@ -14,7 +14,20 @@ import torch
 from timing import medians, show, tell
 from torch import Tensor, nn
 
-from compolens import HYLA, LinearAttention, ReferenceAdamW, Run, SoftmaxTransformer, SRaven, train
+from compolens import (
+    HYLA,
+    CalibratedThreshold,
+    LearnedThreshold,
+    LinearAttention,
+    OutputTransfer,
+    ReferenceAdamW,
+    RelativeTransfer,
+    Run,
+    SoftmaxTransformer,
+    SparseCoding,
+    SRaven,
+    train,
+)
 from compolens.models.transformer import TransformerArchitecture
 from compolens.training import Progress
 
@@ -116,6 +129,24 @@ def bench_steps(repeats: int = 11) -> None:
     tell(f"   encoder's step in CPU seconds, {BATCH} x {TASK.seq} tokens", f"{encoder:.3f}")
 
 
+def bench_sparse_coding(repeats: int = 9) -> None:
+    """Training steps of sparse-coding attention in its variants beside softmax attention of the same size and norm."""
+    variants: dict[str, dict[str, Any]] = {
+        "fixed threshold": {},
+        "learned threshold": {"threshold": LearnedThreshold()},
+        "calibrated threshold": {"threshold": CalibratedThreshold()},
+        "fixed, output transfer": {"transfer": OutputTransfer()},
+        "fixed, relative transfer": {"transfer": RelativeTransfer()},
+    }
+    steps = [training_step(SparseCoding(**SMALL, **settings).build(**TASK.dimensions)) for settings in variants.values()]
+    softmax, *sparse = medians(
+        repeats, training_step(SoftmaxTransformer(**SMALL, rms_norm=True).build(**TASK.dimensions)), *steps
+    )
+    for name, seconds in zip(variants, sparse, strict=True):
+        ratio = seconds / softmax
+        show(f"training step, SparseCoding ({name}) / SoftmaxTransformer", f"{ratio:.2f}", "<= 1.25", ratio <= 1.25)
+
+
 def saved_bytes(architecture: TransformerArchitecture) -> tuple[int, int]:
     """What one attention layer keeps for backward: bytes of distinct storages without parameters; of every tensor packed."""
     layer = replace(architecture, n_layers=1).build(**TASK.dimensions).blocks[0].attn
@@ -181,4 +212,4 @@ def bench_gpu(architectures: Sequence[type[TransformerArchitecture]] = (SoftmaxT
         show(f"training steps per second on a GPU, {architecture.__name__}", f"{speed:,.0f}", ">= 1,000", speed >= 1000)
 
 
-BENCHES = (bench_sraven_generation, bench_steps, bench_saved_bytes, bench_posterior, bench_gpu)
+BENCHES = (bench_sraven_generation, bench_steps, bench_sparse_coding, bench_saved_bytes, bench_posterior, bench_gpu)

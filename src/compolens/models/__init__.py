@@ -9,7 +9,7 @@ from compolens.models.reference_weights import load_reference_parameters
 ARCHITECTURES: dict[str, type] = classes_in(__name__, Architecture)
 PARTS: dict[str, type] = classes_in(__name__, Part)
 _NAMES = {**ARCHITECTURES, **PARTS}
-__all__ = [
+__all__ = [  # noqa: PLE0604
     "ARCHITECTURES",
     "PARTS",
     "Architecture",
@@ -18,7 +18,7 @@ __all__ = [
     "count_parameters",
     "load_reference_parameters",
     *_NAMES,
-]  # noqa: E501, PLE0604
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -12,6 +12,7 @@ row r of the target attends to its own block as row r of block i did to its.
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,24 +38,35 @@ class TransferRows(nn.Module, ABC):
         self.lam = nn.Parameter(torch.full((len(context),), 1 / len(context) if init is None else init))
         self.register_buffer("context", torch.tensor(context), persistent=False)
         self.register_buffer("target", torch.tensor(target), persistent=False)
+        self.tiling = [position for block in blocks for position in block] == list(range(len(blocks) * len(target)))
 
     @abstractmethod
+    def moved(self, rows: Tensor, block: int) -> Tensor:
+        """What the rows (batch, head, row, key) of a context block are worth in the target's place; same shape."""
+
     def forward(self, pattern: Tensor) -> Tensor:
         """The weights after transfer."""
+        if self.tiling:  # views: nothing is copied more than once
+            *context, target = pattern.unflatten(2, (-1, len(self.target))).unbind(2)
+            return torch.stack([*context, target + self._added(context)], dim=2).flatten(2, 3)
+        return pattern.index_add(2, self.target, self._added([pattern[:, :, block] for block in self.context]))
+
+    def _added(self, context: list[Tensor]) -> Tensor:
+        moved = [lam * self.moved(rows, block) for block, (lam, rows) in enumerate(zip(self.lam, context, strict=True))]
+        return functools.reduce(torch.add, moved)
 
 
 class _OutputRows(TransferRows):
-    def forward(self, pattern: Tensor) -> Tensor:
-        shown = pattern[:, :, self.context.flatten()].unflatten(2, self.context.shape)
-        return pattern.index_add(2, self.target, torch.einsum("l,bhlrk->bhrk", self.lam, shown))
+    def moved(self, rows: Tensor, block: int) -> Tensor:
+        return rows
 
 
 class _RelativeRows(TransferRows):
-    def forward(self, pattern: Tensor) -> Tensor:
-        own = pattern[:, :, self.context[:, :, None], self.context[:, None, :]]  # batch, head, block, row, column
-        moved = torch.einsum("l,bhlrc->bhrc", self.lam, own)
-        wide = pattern.new_zeros(*moved.shape[:3], pattern.shape[3]).index_copy(3, self.target, moved)
-        return pattern.index_add(2, self.target, wide)
+    def moved(self, rows: Tensor, block: int) -> Tensor:
+        if self.tiling:
+            own = rows.unflatten(3, (-1, len(self.target)))[:, :, :, block]
+            return nn.functional.pad(own, (rows.shape[3] - len(self.target), 0))
+        return torch.zeros_like(rows).index_copy(3, self.target, rows.index_select(3, self.context[block]))
 
 
 @dataclass(frozen=True)

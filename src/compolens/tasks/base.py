@@ -150,6 +150,10 @@ class TaskFamily(ABC):
         shown; None for a family whose episodes are no such pairs."""
         return None
 
+    def revealed(self, episodes: Episodes) -> Tensor:
+        """The tokens (batch, seq, d_in) with what is asked for shown in its place: a block that is complete."""
+        raise DoesNotApply(f"{type(self).__name__} does not say what its tokens look like once the answer is shown")
+
     # ---- compositions ------------------------------------------------------------------------------------------------
     @abstractmethod
     def compositions(self, split: str) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """Relations between blocks: which of several relations makes c of a and b, shown twice, then asked for (after 2511.20194).
 
 An episode is L blocks of three panels. The same relation, a pair of operators, one for each operand, holds in all of them:
-c = left(a) + right(b). The last c is hidden (its tokens are zero):
+c = left(a) + right(b). The last c is hidden (its tokens are zero, but for their place):
 
     block 0    a  b  c   \\ examples
     block 1    a  b  c   /
@@ -36,8 +36,8 @@ class _Relations(TaskFamily):
     """What both families share: pairs of operators, the split, the layout of an episode.
 
     n_left, n_right: operators there are for a and for b; n_blocks: L; fraction_held_out: of the pairs, drawn with split_seed
-    so that every operator occurs in training; held_out: the pairs themselves instead; positions: whether each token carries a
-    one-hot code of its place within the block (never of the block).
+    so that every operator occurs in training, as evenly as can be; held_out: the pairs themselves instead; positions: whether
+    each token carries a one-hot code of its place within the block (never of the block).
     """
 
     n_left: int = 4
@@ -102,20 +102,24 @@ class _Relations(TaskFamily):
         return train, sorted(self.held_out)
 
     def _random_split(self) -> tuple[list[Pair], list[Pair]]:
-        """A random part is held out, drawn again (up to 10,000 times) until every operator occurs in training."""
+        """A random part is held out, operators as evenly as possible: whole diagonals of a shuffled table, and a part of one.
+
+        Drawn again (up to 1,000 times) until every operator occurs in training."""
         fraction, everything = self.fraction_held_out, self._universe
         require(0 < fraction < 1, f"fraction_held_out must lie between 0 and 1, got {fraction}")
         n_held_out = int(fraction * len(everything))
         require(
             n_held_out >= 1, f"fraction_held_out={fraction} of {len(everything)} pairs holds out none; raise it, or list them"
         )
-        shuffler = random.Random(self.split_seed)
-        for _ in range(10_000):
+        shuffler, diagonals = random.Random(self.split_seed), min(self.n_left, self.n_right)
+        for _ in range(1000):
+            rows, columns = (shuffler.sample(range(n), n) for n in (self.n_left, self.n_right))
             order = shuffler.sample(everything, len(everything))
+            order.sort(key=lambda pair: (rows[pair[0]] + columns[pair[1]]) % diagonals)
             if not self._unseen(order[n_held_out:]):
                 return sorted(order[n_held_out:]), sorted(order[:n_held_out])
         raise ConfigError(
-            f"with fraction_held_out={fraction} no split in 10,000 draws shows all {self.n_left} + {self.n_right} operators "
+            f"with fraction_held_out={fraction} no split in 1,000 draws shows all {self.n_left} + {self.n_right} operators "
             "in training; hold out less"
         )
 
@@ -184,6 +188,10 @@ class _Relations(TaskFamily):
         }
         return Episodes(tokens, targets, dict(codes), left * self.n_right + right, inputs, nuisances)
 
+    def revealed(self, episodes: Episodes) -> Tensor:
+        width = self.panel[1]
+        return torch.cat([episodes.targets, episodes.tokens[..., width:]], dim=-1)
+
     def answers_under(self, episodes: Episodes, allowed: Sequence[int]) -> tuple[Tensor, Tensor]:
         """(targets (batch, len(allowed), seq, width) under each composition; error (batch, len(allowed)) on the examples)."""
         shown, found, errors = slice(0, self.seq - len(self.blocks[0])), [], []
@@ -229,11 +237,11 @@ class _Relations(TaskFamily):
 
 @dataclass(frozen=True)
 class Relations(_Relations):
-    """Vectors: c = (P a + Q b) / sqrt 2 with a, b standard normal of the given width, rotations P, Q drawn with teacher_seed.
+    """Vectors: c = left a + right b, with a, b standard normal of the given width; operators are numbers.
 
-    Operators come in pairs P, -P (an odd one stands alone), so that the mean over all relations says nothing about c.
-    Other fields as in the base class. Score: R² of c over its variance, which is 1 by coordinate; 1 is perfect, 0 is answering
-    nothing, may be negative.
+    They lie in equal steps from -1 to 1 (four: -1, -1/3, 1/3, 1); their counts are even, so that none is 0. Where all occur
+    equally often, the mean over relations says nothing about c. Other fields as in the base class. Score: R² of c about 0, its
+    mean; 1 is perfect, 0 is answering nothing, may be negative.
 
     >>> task = Relations()
     >>> episodes = task.sample(5, "ood", task.rng(0, "ood"))
@@ -242,36 +250,32 @@ class Relations(_Relations):
     """
 
     width: int = 8
-    teacher_seed: int = 0
 
     score_name: ClassVar[str] = "R²"
 
     def __post_init__(self) -> None:
         require_positive(self, "width")
         super().__post_init__()
+        for name in ("n_left", "n_right"):
+            n = getattr(self, name)
+            require(n % 2 == 0, f"{name} must be even, since one of an odd number of factors is 0, got {n}")
 
     @property
     def panel(self) -> tuple[int, int]:
         return 1, self.width
 
-    @cached_property
+    @property
     def operators(self) -> tuple[Tensor, Tensor]:
-        """P (n_left, width, width) and Q (n_right, width, width), each acting on columns; drawn on the CPU."""
-        rng = torch.Generator().manual_seed(self.teacher_seed)
-
-        def rotations(n: int) -> Tensor:
-            half = torch.linalg.qr(torch.randn((n + 1) // 2, self.width, self.width, generator=rng, dtype=torch.float64)).Q
-            return torch.stack([half, -half], dim=1).flatten(0, 1)[:n].float()
-
-        return rotations(self.n_left), rotations(self.n_right)
+        """left (n_left,) and right (n_right,): what a and b are multiplied by."""
+        return torch.linspace(-1, 1, self.n_left), torch.linspace(-1, 1, self.n_right)
 
     def draw(self, n: int, rng: torch.Generator) -> Tensor:
         return torch.randn(n, self.n_blocks, 2, 1, self.width, generator=rng, device=rng.device)
 
     def result(self, left: Tensor, right: Tensor, operands: Tensor) -> Tensor:
-        p, q = (operator.to(operands) for operator in self.operators)
+        by_left, by_right = (numbers.to(operands) for numbers in self.operators)
         a, b = operands[:, :, 0], operands[:, :, 1]
-        return (a @ p[left].transpose(1, 2)[:, None] + b @ q[right].transpose(1, 2)[:, None]) / 2**0.5
+        return by_left[left][:, None, None, None] * a + by_right[right][:, None, None, None] * b
 
     def errors(self, prediction: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         answer, wanted = (part.double() for part in self._asked(prediction, targets))
@@ -340,7 +344,7 @@ class RelationImages(_Relations):
         return ((moved[0] + moved[1]) / 2).unflatten(2, self.panel)
 
     def images(self, values: Tensor) -> Tensor:
-        """(batch, panels, size, size): the pixels of tokens (batch, seq, patch * patch or more) in their places, to look at."""
+        """(batch, panels, size, size): the pixels of tokens (batch, seq, d_in) put in their places, to look at."""
         n, side = self.size // self.patch, self.patch
         patches = values[..., : side**2].unflatten(1, (-1, n, n)).unflatten(4, (side, side))
         return patches.transpose(3, 4).reshape(len(values), -1, self.size, self.size)

@@ -321,6 +321,9 @@ class SRaven(TaskFamily):
         nuisances = {"operand_magnitude": last_row[:, 0] + last_row[:, 1], "target_value": last_row[:, 2]}
         return Episodes(tokens, targets, codes, composition, inputs, nuisances)
 
+    def revealed(self, episodes: Episodes) -> Tensor:
+        return embedding(episodes.targets, self._table("one-hot", episodes.targets.device, self._make_one_hot))
+
     # ---- loss and score ----------------------------------------------------------------------------------------------
     def _at_answers(self, prediction: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         first = 8 * self.n_features

@@ -1,0 +1,92 @@
+"""Whether sparse coefficients or their transfer between blocks answer what no example shows: each without the other."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from compolens import tables
+from compolens.configs import ConfigError
+from compolens.figures import Band, Drawing, Panel, Points, Rule, color_of
+from compolens.verdict import SEEDS, setting_of
+
+needs = ("generalization",)
+TRANSFERS = {"none": "none", "OutputTransfer": "output", "RelativeTransfer": "relative"}
+SPARSE, LINEAR = "soft threshold", "no threshold (ξ = 0)"
+COLORS = {"softmax": "SoftmaxTransformer", SPARSE: "SparseCoding", LINEAR: "LinearAttention"}
+SPLITS = ("test", "ood")
+MEMORY = "best training composition"
+
+
+def analyze(models: list[Path], *, metric: str = "score") -> Drawing:
+    """Score by attention (softmax, soft threshold, the same without threshold) and transfer (none, output: as printed in
+    2511.20194, relative: columns move with their block), on training compositions (test) and held-out ones (ood); a panel per
+    setting and number of layers. Every seed a point, boxes for means from five seeds on.
+
+    metric: a metric of the table generalization, e.g. "R²" where the score is a fraction of sharp images.
+    """
+    cells = pd.concat([_cell(folder, metric) for folder in models], ignore_index=True)
+    if set(cells["transfer"]) == {"none"}:
+        raise ConfigError(
+            "none of these models transfers coefficients, so there is nothing to tell apart; train some with "
+            "transfer=OutputTransfer() or RelativeTransfer() and name both kinds"
+        )
+    panels = []
+    for name, here in cells.groupby("panel", sort=True):
+        marks: list = []
+        places = [f"{shown} {split}" for shown in TRANSFERS.values() for split in SPLITS]
+        here = here.assign(x=here["transfer"] + " " + here["split"])
+        here = here[here["x"].isin(places)].sort_values("x", key=lambda x: x.map(places.index), kind="stable")
+        for attention in sorted(here["attention"].unique(), key=[*COLORS, *here["attention"]].index):
+            rows, color = here[here["attention"] == attention], color_of(COLORS.get(attention, attention))
+            boxes = rows.groupby("x", sort=False)["value"].agg(["mean", "sem", "size"]).reset_index()
+            boxes = boxes[boxes["size"] >= SEEDS].assign(lo=lambda b: b["mean"] - b["sem"], hi=lambda b: b["mean"] + b["sem"])
+            if len(boxes):
+                marks.append(Band(boxes, "x", "lo", "hi", color=color))
+            marks.append(Points(rows, "x", "value", label=attention, color=color, hover="model"))
+        for label in ("ceiling", MEMORY):
+            values = here[label].dropna()
+            if len(values):
+                marks.append(Rule(float(values.mean()), label=f"{label}, ood"))
+        panels.append(Panel(str(name), "transfer, split", here["score_name"].iloc[0], tuple(marks)))
+    fewest = int(cells.groupby(["panel", "attention", "transfer", "split"])["model"].nunique().min())
+    seeds = "" if fewest >= SEEDS else f" With {fewest} seed(s) per cell no difference is claimed."
+    caption = (
+        "Score with and without transfer of attention coefficients from the context blocks to the target block, by what "
+        "attention does with its scores. Along x: what transfer does; among colours: what the threshold does, beside softmax "
+        f"and beside the same attention without threshold. Points are seeds.{seeds}"
+    )
+    return Drawing("Is it sparsity, or is it transfer?", tuple(panels), caption, columns=min(2, len(panels)))
+
+
+def _cell(folder: Path, metric: str) -> pd.DataFrame:
+    """A row per split: where one model stands in the two-by-two, and its score."""
+    row = tables.settings(folder)
+    frame = tables.at_last_step(tables.read(folder, "generalization"))
+    frame = frame[(frame["metric"] == metric) & (frame["composition"] == "all")]
+    if frame.empty:
+        raise ConfigError(f"{folder}: table generalization has no metric {metric!r}; leave --metric out for the score")
+    own = frame[frame["control"] == ""].set_index("split")["value"]
+    ood = frame[frame["split"] == "ood"].set_index("reference")["value"]
+    ceiling = frame[(frame["split"] == "ood") & (frame["note"] == "ceiling")]["value"]
+    layers = int(row["architecture.n_layers"])
+    return pd.DataFrame(
+        {
+            "model": row["model"],
+            "panel": f"{setting_of(row)}, {layers} layer{'s' if layers > 1 else ''}",
+            "attention": _attention(row),
+            "transfer": TRANSFERS.get(row.get("architecture.transfer", "none"), row.get("architecture.transfer")),
+            "split": list(SPLITS),
+            "value": [float(own[split]) for split in SPLITS],
+            "score_name": row["score_name"] if metric == "score" else metric,
+            "ceiling": float(ceiling.iloc[0]) if len(ceiling) else np.nan,
+            MEMORY: float(ood.get(MEMORY, np.nan)),
+        }
+    )
+
+
+def _attention(row: dict) -> str:
+    """What a model's attention does with its scores, in the words of the figure."""
+    if row["architecture"] == "SparseCoding":
+        return LINEAR if row.get("architecture.threshold.xi") == 0 else SPARSE
+    return {"SoftmaxTransformer": "softmax", "LinearAttention": LINEAR}.get(row["architecture"], row["architecture"])
