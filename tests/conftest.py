@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from compolens import HypernetworkTransformer, Hyperteacher, Run, SoftmaxTransformer, train
-from compolens.models import HYLA
-from compolens.tasks import FuzzyLogic, SRaven
+from compolens.models import HYLA, FixedThreshold, RelativeTransfer, SparseCoding
+from compolens.tasks import FuzzyLogic, Relations, SRaven
 
 torch.set_num_threads(1)
 
@@ -36,12 +36,13 @@ def tiny_models(tiny_task, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def tiny_categorical_models(tmp_path_factory):
-    """The same on families whose code is categorical: S-RAVEN with two features, and fuzzy logic. Read only, too."""
+    """The same on families whose code is categorical: S-RAVEN with two features, fuzzy logic, relations. Read only, too."""
     sizes, raven = {"n_layers": 2, "d_model": 16, "n_heads": 4}, SRaven(n_features=2)
     pairs = {
         "hyla": (HYLA(**sizes, n_ctx=18), raven),
         "raven-softmax": (SoftmaxTransformer(**sizes, n_ctx=18), raven),
         "fuzzy": (HYLA(**sizes, n_ctx=8), FuzzyLogic(length=8)),
+        "sparse": (SparseCoding(**sizes, threshold=FixedThreshold(0.1), transfer=RelativeTransfer()), Relations()),
     }
     return train_tiny(tmp_path_factory.mktemp("categorical"), pairs)
 

@@ -6,15 +6,18 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from test_raven import write_small
 
 from compolens import activations, cli, jobs, recipes, training
 from compolens.tasks import Hyperteacher
+from compolens.tasks.raven_files import read_puzzles
 from compolens.training import Interrupted, train
 from compolens.zoo import load
 
@@ -389,6 +392,80 @@ def test_a_folder_of_another_run_is_refused_on_the_command_line(fail_job, run, r
     assert run("train", runs_file, "first", "--out", tmp_path / "out").status == 0
     runs_file.write_text(RUNS.replace('"steps": 4', '"steps": 5'))
     assert "holds another run (steps is 4 there, 5 here)" in fail_job("train", runs_file, "first", "--out", tmp_path / "out")
+
+
+# ---- tasks that read data --------------------------------------------------------------------------------------------
+READS = """
+from compolens import Hyperteacher, Raven, Run, SoftmaxTransformer
+
+net = SoftmaxTransformer(n_layers=1, d_model=8, n_heads=2)
+short = {"steps": 2, "batch_size": 4, "evaluations": 1, "evaluation_episodes": 16}
+runs = {
+    "raven": Run(net, Raven(configurations=("center_single",), size=4), **short),
+    "teacher": Run(net, Hyperteacher(), **short),
+}
+"""
+
+
+@pytest.fixture
+def reads(tmp_path):
+    """A runs file whose task reads data, and a folder of such data."""
+    (tmp_path / "reads.py").write_text(READS)
+    write_small(tmp_path / "puzzles", ["center_single"])
+    return tmp_path / "reads.py", tmp_path / "puzzles"
+
+
+def test_data_given_on_the_command_line_is_what_a_task_reads(run, reads, tmp_path, monkeypatch):
+    file, data = reads
+    monkeypatch.chdir(tmp_path)
+    assert run("train", file, "raven", "--data", "puzzles", "--out", "out").status == 0
+    folder = tmp_path / "out" / "raven"
+    assert load(folder).task.data == str(data)  # absolute: it is there wherever the next command is typed
+    assert run("train", file, "raven", "--data", data, "--out", "out").status == 0
+    shutil.copytree(data, tmp_path / "moved")
+    shutil.rmtree(data)
+    record = ["record", folder, "--sites", "hook_embed", "--episodes", 3, "-o"]
+    assert run(*record, "o", "--data", "moved").status == 0
+    moved = replace(load(folder).task, data=str(tmp_path / "moved"))
+    episodes = next(iter(activations.draw(moved, "ood", 3, 0)))
+    np.testing.assert_array_equal(np.load(tmp_path / "o" / "tokens.npy"), episodes.tokens.numpy())
+
+
+def test_data_that_is_not_there_leaves_no_folder_behind(fail_job, run, reads, tmp_path):
+    file, data = reads
+    train_it = ["train", file, "raven", "--out", tmp_path / "out"]
+    assert "downloads nothing, but has no folder to read; name the folder" in fail_job(*train_it)
+    line = fail_job(*train_it, "--data", tmp_path / "absent")
+    assert f"there is no folder '{tmp_path / 'absent'}'" in line and "compolens train … --data DIR" in line
+    assert run(*train_it, "--data", data).status == 0
+
+
+def test_data_for_a_task_that_reads_none_is_refused(refuse, reads, folder, tmp_path):
+    file, data = reads
+    line = refuse("train", file, "--data", data, "--out", tmp_path / "out")
+    assert f"--data {data}: Hyperteacher reads no data; leave --data out" in line
+    assert not (tmp_path / "out").exists()
+    record = ["record", folder, "--sites", "hook_embed", "-o", tmp_path / "o"]
+    assert "Hyperteacher reads no data" in refuse(*record, "--data", data)
+
+
+def test_other_data_is_another_run(fail_job, run, reads, tmp_path):
+    file, data = reads
+    train_it = ["train", file, "raven", "--out", tmp_path / "out", "--data"]
+    assert run(*train_it, data).status == 0
+    shutil.copytree(data, tmp_path / "other")
+    assert f"holds another run (task.data is '{data}' there, '{tmp_path}/other' here)" in fail_job(
+        *train_it, tmp_path / "other"
+    )
+
+
+def test_a_probe_whose_data_is_gone_names_the_way_out(fail_job, run, reads, tmp_path):
+    file, data = reads
+    assert run("train", file, "raven", "--data", data, "--out", tmp_path / "out").status == 0
+    shutil.rmtree(data)
+    read_puzzles.cache_clear()  # another process, which never read them
+    line = fail_job("probe", "generalization", tmp_path / "out" / "raven", "--episodes", 16)
+    assert f"there is no folder '{data}'" in line and "data in its config.json" in line
 
 
 # ---- probe -----------------------------------------------------------------------------------------------------------

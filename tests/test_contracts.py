@@ -1,6 +1,7 @@
 """What every architecture and every task family promises, checked on all of them and on every pair."""
 
 import dataclasses
+import itertools
 import json
 import random
 
@@ -25,6 +26,9 @@ SMALL_TASK = {
     "n_features": 2,
     "length": 12,
     "patch": 4,
+    "configurations": ("center_single",),
+    "size": 4,
+    "patches": 1,
 }
 FURTHER_MODELS = {
     "SoftmaxTransformer": [{"causal": True}, {"d_head": 5, "d_value": 3, "d_mlp": 7}, {"n_ctx": None}],
@@ -64,9 +68,27 @@ def architecture(request):
     return request.param
 
 
+@pytest.fixture(scope="session")
+def raven_folder(tmp_path_factory):
+    """A folder of one configuration with eight combinations of rules, each with two train, a val and a test file."""
+    folder, generator = tmp_path_factory.mktemp("raven") / "center_single", np.random.default_rng(0)
+    folder.mkdir()
+    every = itertools.product(itertools.product((0, 1), repeat=3), ("train", "train", "val", "test"))
+    for number, (rules, subset) in enumerate(every):
+        image = generator.integers(0, 256, (16, 4, 4), dtype=np.uint8).repeat(40, axis=1).repeat(40, axis=2)
+        matrix = np.zeros((8, 9), dtype=np.uint8)
+        matrix[0, [0, 4, 5]] = 1
+        for row, rule in enumerate(rules, start=1):
+            matrix[row, [rule, 5 + row]] = 1
+        np.savez(folder / f"RAVEN_{number}_{subset}.npz", image=image, target=number % 8, meta_matrix=matrix)
+    return str(folder.parent)
+
+
 @pytest.fixture(params=[pytest.param(small(cls, SMALL_TASK), id=name) for name, cls in FAMILIES.items()])
-def task(request):
-    return request.param
+def task(request, raven_folder):
+    """A small member of every family; one that reads files gets a folder of them."""
+    reads = any(field.name == "data" for field in dataclasses.fields(request.param))
+    return dataclasses.replace(request.param, data=raven_folder) if reads else request.param
 
 
 @pytest.fixture

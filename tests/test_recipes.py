@@ -27,9 +27,12 @@ PROBES, CLAIMS = recipes.built_in("probes"), recipes.built_in("analyses")
 EPISODES = 96
 MODELS = ("softmax", "hypernetwork")
 """On a family with a continuous code."""
-CATEGORICAL = ("hyla", "raven-softmax", "fuzzy")
+CATEGORICAL = ("hyla", "raven-softmax", "fuzzy", "sparse")
 ALL = (*MODELS, *CATEGORICAL)
-NOT_FOR = {"latent_code": CATEGORICAL, "attention_code": MODELS, "latent_geometry": MODELS}
+NOT_FOR = {
+    "latent_code": CATEGORICAL, "attention_code": MODELS, "latent_geometry": MODELS,
+    "transfer": tuple(name for name in ALL if name != "sparse"),
+}  # fmt: skip
 CASES = [(name, model) for name in PROBES for model in ALL if model not in NOT_FOR.get(name, ())]
 OTHERS = [(name, model) for name, others in NOT_FOR.items() for model in others]
 
