@@ -123,7 +123,7 @@ def test_the_split_holds_out_pairs_of_operators_that_training_shows_in_other_com
 
 
 def test_attention_is_read_at_the_hidden_panel():
-    task = RelationImages()
+    task = RelationImages(patch=2)
     readouts = task.readouts(episodes_of(task, 2))
     assert readouts.pairs["self"][0].tolist() == [[[p, p]] for p in range(32, 36)]
     assert readouts.pairs["operands"][0, 0].tolist() == [[32, p] for p in range(24, 32)]

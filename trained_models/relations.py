@@ -2,13 +2,15 @@
 
 `compolens train trained_models/relations.py --out trained_models/relations --jobs 2`. Attention alone (no MLP, no biases), 1
 or 2 layers, with and without a code of a token's place in its block; softmax, soft threshold and the same without a threshold;
-without transfer, with the printed one and with the relative one. Seed s draws split, initial weights and data.
+without transfer, with the printed one and with the relative one. Then images instead of vectors: whole transformers of 2
+layers, identity and a quarter turn as operators. Seed s draws split, initial weights and data.
 """
 
 from compolens import (
     AdamW,
     FixedThreshold,
     OutputTransfer,
+    RelationImages,
     Relations,
     RelativeTransfer,
     Run,
@@ -36,3 +38,13 @@ for s in range(3):
                     name = f"{layers}L{'-positions' if positions else ''}-{attention}-{transfer}-{s}"
                     model = architecture(n_layers=layers, **size, **settings, transfer=moved)
                     runs[name] = Run(model, task, init_seed=s, data_seed=s, **long)
+
+size = {"n_layers": 2, "d_model": 64, "n_heads": 8, "rms_norm": True}
+adam = AdamW(lr=2e-3, weight_decay=0.0, final=0.0)
+long = {"steps": 5000, "batch_size": 64, "optimizer": adam, "evaluations": 5}
+for s in range(3):
+    task = RelationImages(n_left=2, n_right=2, fraction_held_out=0.25, split_seed=s)
+    for attention, (architecture, settings) in attentions.items():
+        for transfer, moved in transfers.items():
+            model = architecture(**size, **settings, transfer=moved)
+            runs[f"images-{attention}-{transfer}-{s}"] = Run(model, task, init_seed=s, data_seed=s, **long)

@@ -299,12 +299,12 @@ class RelationImages(_Relations):
 
     >>> task = RelationImages()
     >>> task.sample(5, "train", task.rng(0, "train")).tokens.shape
-    torch.Size([5, 36, 16])
+    torch.Size([5, 9, 19])
     """
 
     positions: bool = True
     size: int = 4
-    patch: int = 2
+    patch: int = 4
 
     score_name: ClassVar[str] = "images above 40 dB"
 
