@@ -7,20 +7,24 @@ R: narrow inputs (4 -> 4), where the effect reverses. Architectures are paired o
 Fuzzy logic (32 tokens, 70 % of the functions held out), at the size and with the recipe of 2406.05816, its hidden dropout of
 attention codes included; "still" runs are without it.
 
-S-RAVEN with 3 features instead of 4: the paper's small model (4 layers), without dropout, on what two cores can train.
+S-RAVEN with 3 features instead of 4: the paper's small model (4 layers), without dropout, on what two cores can train; with
+sparse-coding attention (2511.20194) and its transfer besides, and transfer without sparsity.
 """
 
 from compolens import (
     HYLA,
     BottleneckMLP,
+    CalibratedThreshold,
     FuzzyLogic,
     HYLAWithoutNonlinearity,
     HypernetworkTransformer,
     Hyperteacher,
     LinearAttention,
+    OutputTransfer,
     ReferenceAdamW,
     Run,
     SoftmaxTransformer,
+    SparseCoding,
     SRaven,
     UnstructuredTeacher,
 )
@@ -66,3 +70,13 @@ small = {"n_layers": 4, "d_model": 128, "n_heads": 16, "d_head": 4, "d_value": 4
 long = {"steps": 20_000, "batch_size": 128, "optimizer": ReferenceAdamW(warmup=500), "answers_only": True}
 for name in ("hyla", "softmax", "linear"):
     runs[f"sraven3-{name}-0"] = Run(compared[name](**small), SRaven(n_features=3), keep=(5_000, 10_000), **long)
+
+# sparse-coding attention beside them; where the threshold lies is calibrated, since a number means nothing without its scale
+sparse = {"threshold": CalibratedThreshold(0.9), "transfer": OutputTransfer()}
+for s in range(3):
+    task = SRaven(n_features=3, split_seed=s)
+    runs[f"sraven3-sparse-{s}"] = Run(SparseCoding(**small, **sparse), task, init_seed=s, data_seed=s, **long)
+    for name in ("softmax", "hyla") if s else ():
+        runs[f"sraven3-{name}-{s}"] = Run(compared[name](**small), task, init_seed=s, data_seed=s, **long)
+with_transfer = SoftmaxTransformer(**small, transfer=OutputTransfer())
+runs["sraven3-softmax-output-0"] = Run(with_transfer, SRaven(n_features=3), **long)

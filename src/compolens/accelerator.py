@@ -50,7 +50,8 @@ class GraphedStep:
             self.loss.copy_(value.detach())
             self.norm.copy_(norm)
 
-        weights = [p.detach().clone() for p in parameters]
+        state = [*parameters, *model.buffers()]  # thresholds and the like move along in training
+        before_it = [tensor.detach().clone() for tensor in state]
         moments = {p: {k: v.clone() for k, v in optimizer.state[p].items()} for p in parameters if p in optimizer.state}
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
@@ -65,8 +66,9 @@ class GraphedStep:
         with torch.cuda.graph(self.graph):
             update()
         with torch.no_grad():  # warming up moved weights and moments; in place, since the graph holds their addresses
-            for parameter, value in zip(parameters, weights, strict=True):
-                parameter.copy_(value)
+            for tensor, value in zip(state, before_it, strict=True):
+                tensor.copy_(value)
+            for parameter in parameters:
                 for key, slot in optimizer.state[parameter].items():
                     before = moments.get(parameter, {}).get(key)
                     slot.zero_() if before is None else slot.copy_(before)
