@@ -51,7 +51,7 @@ def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tupl
         for block, value in enumerate(transfer.lam.tolist()):
             where = {
                 "metric": "lambda",
-                "split": "none",
+                "split": "train",
                 "site": f"blocks.{layer}.attn.transfer",
                 "role": "target",
                 "control": "",
