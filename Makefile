@@ -4,10 +4,13 @@ BIN := .venv/bin
 JOBS ?= 2
 export OMP_NUM_THREADS ?= 1
 MEASURES := generalization latent_code patching
-CODES := attention_code latent_geometry
+CODES := attention_code latent_geometry activation_sparsity
 CLAIMS := who_generalizes where_codes_live where_the_task_is_decided
 DEMO := runs/demo
 ZOO := trained_models
+MODELS := $(ZOO)/*-?
+RELATIONS := $(ZOO)/relations
+SPARSITY := $(ZOO)/fuzzy-* $(ZOO)/sraven3-* $(RELATIONS)/2L-*-relative-? $(RELATIONS)/images-*-relative-?
 
 .PHONY: setup demo test lint bench figures zoo notebooks clean
 
@@ -42,12 +45,17 @@ figures: setup  ## redraw every figure of the README from the shipped tables
 	$(BIN)/compolens analyze ablations scaling codes_decode_rules $(ZOO)/fuzzy-* --out $(ZOO)/figures/fuzzy
 	$(BIN)/compolens analyze codes_decode_rules $(ZOO)/sraven3-* --out $(ZOO)/figures/sraven3
 	$(BIN)/compolens analyze latent_maps rule_similarity $(ZOO)/sraven3-* --capture 'row mates' --out $(ZOO)/figures/sraven3
+	$(BIN)/compolens analyze is_it_sparsity_or_transfer $(RELATIONS)/?L-* --out $(ZOO)/figures/relations
+	$(BIN)/compolens analyze is_it_sparsity_or_transfer $(RELATIONS)/images-* --metric R² --out $(ZOO)/figures/images
+	$(BIN)/compolens analyze sparsity_curves sparsity_vs_generalization $(SPARSITY) --out $(ZOO)/figures/sparsity
 
 zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept) and measure it
 	$(BIN)/compolens train trained_models/runs.py --out trained_models --jobs $(JOBS)
-	$(BIN)/compolens probe $(MEASURES) $(CODES) $(ZOO) --jobs $(JOBS)
+	$(BIN)/compolens probe $(MEASURES) $(CODES) $(MODELS) --jobs $(JOBS)
 	$(BIN)/compolens probe generalization latent_code $(ZOO)/F-softmax-0 $(ZOO)/F-hypernetwork-0 --steps all --jobs $(JOBS)
 	$(BIN)/compolens probe generalization $(ZOO)/fuzzy-*-0 $(ZOO)/sraven3-*-0 --steps all --jobs $(JOBS)
+	$(BIN)/compolens train trained_models/relations.py --out $(RELATIONS) --jobs $(JOBS)
+	$(BIN)/compolens probe generalization activation_sparsity transfer $(RELATIONS) --episodes 512 --jobs $(JOBS)
 
 notebooks: setup  ## execute the notebooks in place
 	$(BIN)/jupyter-execute --inplace notebooks/*.ipynb

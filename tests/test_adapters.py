@@ -17,6 +17,7 @@ from compolens.adapters import (
     RelativeTransferAdapter,
     fit,
     load_language_model,
+    pattern_study,
     target_loss,
 )
 from compolens.adapters.language_models import LAYOUTS
@@ -190,13 +191,15 @@ def by_hand(seen, lam, relative):
 
 @EVERY_KIND
 def test_transfer_is_the_formula_written_out_for_one_layer(kind):
-    model, ids = language_model(), tokens()
+    # transformers' eager attention rounds its weights to float32 whatever the model's precision; sdpa does not
+    relative = kind is RelativeTransferAdapter
+    model, ids, tolerance = language_model(attention="eager" if relative else "sdpa"), tokens(), 2e-6 if relative else 1e-12
     plain = Seen(model, 1, ids).output
     adapter = with_lambda(kind, model)
     with adapter.blocks(BLOCKS), torch.no_grad():
         seen = Seen(model, 1, ids)  # the second layer: what it gets is changed by the first one's transfer already
-        expected = by_hand(seen, adapter.coefficients[1], kind is RelativeTransferAdapter)
-    torch.testing.assert_close(seen.output, expected, rtol=0, atol=1e-12)
+        expected = by_hand(seen, adapter.coefficients[1], relative)
+    torch.testing.assert_close(seen.output, expected, rtol=0, atol=tolerance)
     assert (seen.output - plain).abs().max() > 1e-2
 
 
@@ -248,7 +251,7 @@ def test_sdpa_and_eager_attention_transfer_the_same_outputs():
         model = language_model(attention=attention)
         with with_lambda(OutputTransferAdapter, model).blocks(BLOCKS):
             ours.append(logits(model, tokens()))
-    torch.testing.assert_close(*ours, rtol=0, atol=1e-10)
+    torch.testing.assert_close(*ours, rtol=0, atol=1e-5)  # eager attention rounds its weights to float32
 
 
 def test_two_transfers_on_one_model_add_up_in_a_layer():
@@ -315,7 +318,7 @@ def test_the_gradient_is_the_slope_of_the_loss(kind):
     model, batch = language_model(), Batch(tokens(), BLOCKS)
     adapter = with_lambda(kind, model)
     target_loss(adapter, batch).backward()
-    gradient, step = adapter.coefficients.grad, 1e-5
+    gradient, step = adapter.coefficients.grad, 3e-3  # so wide since norms and eager attention round to float32
     assert all(p.grad is None for p in model.parameters())
     for place in [(0, 0), (0, 2), (1, 1)]:
         sides = []
@@ -324,7 +327,7 @@ def test_the_gradient_is_the_slope_of_the_loss(kind):
                 adapter.coefficients[place] += sign * step
                 sides.append(target_loss(adapter, batch).item())
                 adapter.coefficients[place] -= sign * step
-        assert gradient[place].item() == pytest.approx((sides[0] - sides[1]) / (2 * step), rel=1e-5, abs=1e-8)
+        assert gradient[place].item() == pytest.approx((sides[0] - sides[1]) / (2 * step), rel=2e-3, abs=1e-3)
 
 
 # ---- blocks at different places, caches, generation ------------------------------------------------------------------
@@ -344,11 +347,11 @@ def test_left_padding_moves_the_blocks_and_changes_nothing(kind):
     with adapter.blocks(BLOCKS):
         alone = logits(model, ids)
     for item, pad in enumerate(padding):
-        torch.testing.assert_close(padded[item, pad : pad + SEQ], alone[item], rtol=0, atol=1e-10)
+        torch.testing.assert_close(padded[item, pad : pad + SEQ], alone[item], rtol=0, atol=1e-5)
 
 
 @EVERY_KIND
-@pytest.mark.parametrize("chunks", [[14], [12, 1, 1], [9, 1, 4], [2, 3, 1, 1, 1, 4, 1, 1]])
+@pytest.mark.parametrize("chunks", [[14], [12, 1, 1], [11, 1, 1, 1], [11, 3]])
 def test_a_sequence_read_in_pieces_gives_the_same_logits(kind, chunks):
     from transformers import DynamicCache
 
@@ -364,7 +367,7 @@ def test_a_sequence_read_in_pieces_gives_the_same_logits(kind, chunks):
 @EVERY_KIND
 @pytest.mark.parametrize("settings", [{}, {"num_beams": 3, "length_penalty": 0.0}, {"cache_implementation": "static"}])
 def test_generation_with_a_cache_is_generation_without_one(kind, settings):
-    model, ids = language_model(), tokens(n=2, seq=10)
+    model, ids = language_model(), tokens(n=2, seq=11)
     if "cache_implementation" in settings:
         settings = settings | {"disable_compile": True}
     with with_lambda(kind, model, scale=2.0).blocks(BLOCKS):
@@ -395,6 +398,10 @@ def test_a_cache_filled_without_these_blocks_is_refused():
         cache = model(ids[:, :12]).past_key_values
     with adapter.blocks([(0, 3), (3, 6), (6, 9), (11, 14)]), pytest.raises(ConfigError, match="not filled under these blocks"):
         model(ids[:, 12:], past_key_values=cache)
+    with adapter.blocks(BLOCKS):
+        cache = model(ids[:, :9]).past_key_values
+        with pytest.raises(ConfigError, match="reach up to position 11, and this call goes on from a cache of 9; give all of"):
+            model(ids[:, 9:], past_key_values=cache)
 
 
 def test_relative_transfer_says_what_attention_and_cache_it_needs():
@@ -598,26 +605,32 @@ def test_by_default_the_loss_counts_what_the_target_block_predicts():
 
 
 @EVERY_KIND
-@pytest.mark.parametrize("lr", [0.05, 30.0])
-def test_fitting_never_ends_above_the_base_model_and_moves_lambda_alone(kind, lr):
+def test_fitting_moves_lambda_alone_and_down(kind):
     model = language_model(dtype=torch.float32).train()
     batches = [Batch(tokens(n=3), BLOCKS), Batch(tokens(n=1, seed=1), Blocks.of(BLOCKS))]
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     adapter = kind(model, n_blocks=4)
-    losses = fit(adapter, batches, lr=lr, steps=5)
-    assert len(losses) == 6 and model.training
-    base = [nn.functional.cross_entropy(logits(model, b.input_ids)[:, 11:13].flatten(0, 1), b.input_ids[:, 12:14].flatten())
-            for b in batches]  # fmt: skip
-    assert losses[0] == pytest.approx((3 * base[0].item() + base[1].item()) / 4, abs=1e-5)
+    losses = fit(adapter, batches, lr=0.05, steps=4)
+    assert len(losses) == 5 and losses[-1] < losses[0] and adapter.coefficients.abs().min() > 0
+    assert losses[0] == pytest.approx(base_loss(model, batches), abs=1e-5)
     with torch.no_grad():
         after = [target_loss(adapter, batch).item() for batch in batches]
     assert (3 * after[0] + after[1]) / 4 == pytest.approx(min(losses), abs=1e-5)
-    assert min(losses) <= losses[0]
-    if lr < 1:
-        assert losses[-1] < losses[0] and adapter.coefficients.abs().min() > 0
-    else:
-        assert min(losses) < losses[-1], "a rate this large overshoots, so that keeping the best is put to the test"
-    assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in before.items())
+    assert model.training and all(torch.equal(model.state_dict()[name], tensor) for name, tensor in before.items())
+
+
+def base_loss(model, batches):
+    """Mean loss of tokens 12 and 13, which the target block's rows 11 and 12 predict; without the adapter's code."""
+    scores = torch.cat([logits(model, batch.input_ids)[:, 11:13].flatten(0, 1) for batch in batches])
+    return nn.functional.cross_entropy(scores, torch.cat([batch.input_ids[:, 12:14].flatten() for batch in batches])).item()
+
+
+@EVERY_KIND
+def test_fitting_never_ends_above_the_base_model(kind):
+    adapter = kind(language_model(dtype=torch.float32), n_blocks=4)
+    losses = fit(adapter, [Batch(tokens(), BLOCKS)], lr=30.0, steps=1)
+    assert losses[1] > losses[0], "a rate this large overshoots, so that keeping the best is put to the test"
+    assert not adapter.coefficients.any()
 
 
 def test_fitting_on_nothing_or_from_nowhere_is_refused():
@@ -631,3 +644,27 @@ def test_fitting_on_nothing_or_from_nowhere_is_refused():
         model.model.norm.weight.fill_(math.nan)
     with pytest.raises(ConfigError, match="the loss without transfer is nan"):
         fit(adapter, [Batch(tokens(), BLOCKS)])
+
+
+# ---- the study -------------------------------------------------------------------------------------------------------
+def test_the_studys_sequences_follow_their_rule():
+    tokens = pattern_study.sequences(200, torch.Generator().manual_seed(0)).view(200, 4, 4)
+    shown, answer = tokens[..., :3], tokens[..., 3]
+    assert torch.equal(shown // 6, torch.arange(3).expand(200, 4, 3))
+    which = (shown == answer[..., None]).int().argmax(-1)
+    assert torch.equal(shown.gather(2, which[..., None])[..., 0], answer)
+    assert (which == which[:, :1]).all() and set(which[:, 0].tolist()) == {0, 1, 2}
+
+
+def test_the_study_never_fits_worse_than_the_base_model_and_repeats_itself():
+    sizes = pattern_study.Sizes(base_steps=3, batch_size=8, lambda_steps=2, fitted_on=16, held_out=16)
+    state = torch.random.get_rng_state()
+    table = pattern_study.study(1, sizes)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert list(zip(table["transfer"], table["rows"], strict=True)) == [
+        ("output", "aligned"), ("output", "shuffled"), ("relative", "aligned"), ("relative", "shuffled"),
+    ]  # fmt: skip
+    assert (table["train"] <= table["train_base"]).all() and table["train_base"].nunique() == 1
+    assert table["base"].nunique() == 1 and ((table["base"] - table["held_out"] - table["gain"]).abs() < 1e-9).all()
+    assert pattern_study.study(1, sizes).equals(table)
+    assert pattern_study.summary(table)["seeds"].tolist() == [1, 1, 1, 1]

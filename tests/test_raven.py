@@ -409,8 +409,8 @@ def test_files_that_are_no_puzzles_are_refused_by_name(tmp_path):
             Raven(data=str(tmp_path), **SMALL).compositions("train")
         assert str(path) in str(caught.value)
 
-    refused("has no 'image'; allowed: meta_matrix", image=None)
-    refused("has no 'meta_matrix'; did you mean 'mata_matrix'", meta_matrix=None, mata_matrix=matrix_of("CCCC"))
+    refused("has no 'image', only target, predict, meta_matrix, ", image=None)
+    refused("has no 'meta_matrix', only image, target, ", meta_matrix=None)
     refused(r"must be \(16, 160, 160\) uint8, got \(16, 80, 80\) uint8", image=np.zeros((16, 80, 80), dtype=np.uint8))
     refused(r"must be \(16, 160, 160\) uint8, got \(16, 160, 160\) float64", image=np.zeros((16, 160, 160)))
     for target in (8, -1, np.zeros(2)):

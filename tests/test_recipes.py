@@ -498,7 +498,8 @@ def test_live_units_are_a_share_at_every_layer_of_what_has_a_value_network(model
     table = tables.read(models / model, "attention_code")
     live = table[table["metric"] == "live units"]
     shown = set(table["shown"])
-    expected = set() if model in ("raven-softmax", "sparse") else set(itertools.product((0, 1), ("test", "ood"), shown, ("", "untrained")))
+    without = model in ("raven-softmax", "sparse")
+    expected = set() if without else set(itertools.product((0, 1), ("test", "ood"), shown, ("", "untrained")))
     assert set(live[["layer", "split", "shown", "control"]].itertuples(index=False, name=None)) == expected
     assert len(live) == len(expected) and live["value"].between(0, 1).all()
 

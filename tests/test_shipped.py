@@ -15,6 +15,7 @@ from compolens.models.reference_weights import reference_names
 REPOSITORY = Path(__file__).parents[1]
 ZOO = REPOSITORY / "trained_models"
 FOLDERS = sorted(p.parent for p in ZOO.glob("*/config.json"))
+RELATIONS = sorted(p.parent for p in ZOO.glob("relations/*/config.json"))
 FINISHED = [f for f in FOLDERS if tables.finished(f)]
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 
@@ -71,8 +72,48 @@ def test_the_effect_at_size_f_is_what_the_readme_claims():
 
 
 def test_the_table_of_shipped_models_in_the_readme_is_the_commands_output(capsys):
-    assert main(["models", str(ZOO), "--summary"]) == 0
-    assert capsys.readouterr().out.strip() == between("shipped: compolens models trained_models --summary", "/shipped")
+    assert main(["models", *map(str, FOLDERS), "--summary"]) == 0
+    assert capsys.readouterr().out.strip() == between("shipped: compolens models trained_models/*-? --summary", "/shipped")
+
+
+# ---- relations: is it sparsity, or is it transfer? -------------------------------------------------------------------
+def test_every_cell_of_the_comparison_is_shipped_scores_what_it_says_and_has_fresh_tables():
+    from compolens.cli import read_runs
+    from compolens.zoo import read_run
+
+    runs = read_runs(str(ZOO / "relations.py"))
+    assert {f.name for f in RELATIONS} == set(runs)
+    for folder in RELATIONS:
+        assert read_run(folder) == runs[folder.name]
+        moved = runs[folder.name].architecture.transfer is not None
+        for probe in ("generalization", "activation_sparsity", *(["transfer"] if moved else [])):
+            assert tables.why_stale(folder, probe, REPOSITORY / "probes" / f"{probe}.py") == "", (folder.name, probe)
+        if folder.name.endswith("-0"):
+            trained, scores = compolens.load(folder), checkpoints.read_json(folder / "scores.json")
+            fresh = compolens.evaluate(trained.model, trained.task, "test", 512, "check").score
+            assert fresh == pytest.approx(scores["test"]["score"], abs=0.05)
+
+
+def cell(name):
+    """Scores on training relations, one per seed."""
+    return [checkpoints.read_json(ZOO / "relations" / f"{name}-{s}" / "scores.json")["test"]["score"] for s in range(3)]
+
+
+def test_what_transfer_does_on_vectors_in_every_seed():
+    for layers in ("1L", "2L"):  # a hidden target without place or bias says nothing, whatever the depth
+        assert all(abs(score) < 1e-6 for score in cell(f"{layers}-sparse-none"))
+    assert all(score < 0.02 for score in cell("1L-sparse-output"))  # as printed, one layer moves content, not a rule
+    assert all(score > 0.5 for score in cell("1L-sparse-relative"))
+    assert all(score > 0.6 for score in cell("2L-sparse-output") + cell("2L-positions-sparse-output"))
+    for layers in ("1L", "1L-positions", "2L", "2L-positions"):  # the threshold does nothing
+        for transfer in ("output", "relative"):
+            assert cell(f"{layers}-sparse-{transfer}") == pytest.approx(cell(f"{layers}-linear-{transfer}"), abs=0.02)
+
+
+def test_the_table_of_relations_in_the_readme_is_the_commands_output(capsys):
+    assert main(["models", str(ZOO / "relations"), "--summary"]) == 0
+    expected = between("relations: compolens models trained_models/relations --summary", "/relations")
+    assert capsys.readouterr().out.strip() == expected
 
 
 def between(start, end):

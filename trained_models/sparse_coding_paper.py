@@ -1,10 +1,10 @@
 """S-RAVEN at the sizes of 2511.20194: `compolens train trained_models/sparse_coding_paper.py --out DIR --device cuda`.
 
 4 and 8 layers, one pass over 10, 20 and 40 million instances of 128 a step, rate 1e-3, decay 0.1, root-mean-square norms in
-all models, as the paper says; softmax, HYLA and sparse coding with transfer. Not in the paper's public text, hence ours: width,
-heads and schedule (those of 2406.05816, whose S-RAVEN it uses), the threshold (calibrated to 90 % zeros, near the middle of
-the sparsities it reports), which tokens form a block (rows of the grid). Softmax with transfer is the control it lacks, sparse
-coding without transfer and transfer without threshold are the others. Wants a GPU.
+all models, as the paper says; softmax, HYLA and sparse coding with transfer. Ours, since the paper's public text leaves it
+open: width, heads and schedule (those of 2406.05816, whose S-RAVEN it uses), the threshold (calibrated to 90 % zeros, near the
+middle of the sparsities it reports), which tokens form a block (rows of the grid). Softmax with transfer is the control it
+lacks; sparse coding without transfer, and transfer without a threshold, are the others. Wants a GPU.
 """
 
 from compolens import (
