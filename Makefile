@@ -10,7 +10,7 @@ DEMO := runs/demo
 ZOO := trained_models
 MODELS := $(ZOO)/*-?
 RELATIONS := $(ZOO)/relations
-SPARSITY := $(ZOO)/fuzzy-* $(ZOO)/sraven3-* $(RELATIONS)/2L-*-relative-? $(RELATIONS)/images-*-relative-?
+SPARSE := $(RELATIONS)/2L-*-relative-? $(RELATIONS)/images-*-relative-?
 
 .PHONY: setup demo test lint bench figures zoo notebooks clean
 
@@ -47,7 +47,7 @@ figures: setup  ## redraw every figure of the README from the shipped tables
 	$(BIN)/compolens analyze latent_maps rule_similarity $(ZOO)/sraven3-* --capture 'row mates' --out $(ZOO)/figures/sraven3
 	$(BIN)/compolens analyze is_it_sparsity_or_transfer $(RELATIONS)/?L-* --out $(ZOO)/figures/relations
 	$(BIN)/compolens analyze is_it_sparsity_or_transfer $(RELATIONS)/images-* --metric R² --out $(ZOO)/figures/images
-	$(BIN)/compolens analyze sparsity_curves sparsity_vs_generalization $(SPARSITY) --out $(ZOO)/figures/sparsity
+	$(BIN)/compolens analyze sparsity_curves sparsity_vs_generalization $(ZOO)/fuzzy-* $(ZOO)/sraven3-* $(SPARSE) --out $(ZOO)/figures/sparsity
 
 zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept) and measure it
 	$(BIN)/compolens train trained_models/runs.py --out trained_models --jobs $(JOBS)
@@ -55,7 +55,8 @@ zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept
 	$(BIN)/compolens probe generalization latent_code $(ZOO)/F-softmax-0 $(ZOO)/F-hypernetwork-0 --steps all --jobs $(JOBS)
 	$(BIN)/compolens probe generalization $(ZOO)/fuzzy-*-0 $(ZOO)/sraven3-*-0 --steps all --jobs $(JOBS)
 	$(BIN)/compolens train trained_models/relations.py --out $(RELATIONS) --jobs $(JOBS)
-	$(BIN)/compolens probe generalization activation_sparsity transfer $(RELATIONS) --episodes 512 --jobs $(JOBS)
+	$(BIN)/compolens probe generalization transfer $(RELATIONS) --episodes 512 --jobs $(JOBS)
+	$(BIN)/compolens probe activation_sparsity $(SPARSE) --episodes 512 --jobs $(JOBS)
 
 notebooks: setup  ## execute the notebooks in place
 	$(BIN)/jupyter-execute --inplace notebooks/*.ipynb

@@ -86,7 +86,9 @@ def test_every_cell_of_the_comparison_is_shipped_scores_what_it_says_and_has_fre
     for folder in RELATIONS:
         assert read_run(folder) == runs[folder.name]
         moved = runs[folder.name].architecture.transfer is not None
-        for probe in ("generalization", "activation_sparsity", *(["transfer"] if moved else [])):
+        pruned = folder.name.startswith(("2L", "images")) and "-relative-" in folder.name
+        probes = ["generalization", *(["transfer"] if moved else []), *(["activation_sparsity"] if pruned else [])]
+        for probe in probes:
             assert tables.why_stale(folder, probe, REPOSITORY / "probes" / f"{probe}.py") == "", (folder.name, probe)
         if folder.name.endswith("-0"):
             trained, scores = compolens.load(folder), checkpoints.read_json(folder / "scores.json")
