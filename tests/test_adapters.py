@@ -230,6 +230,24 @@ def test_relative_transfer_moves_weights_and_their_columns_in_every_layout(layou
     values = base.attention.v_proj(base.hidden).unflatten(-1, (2, 6)).repeat_interleave(2, 2)
     z = torch.einsum("bhqk,bkhd->bqhd", weights, values).flatten(2)
     torch.testing.assert_close(ours.output, base.attention.o_proj(z), rtol=0, atol=1e-12)
+    assert torch.equal(ours.z, base.z), "hooks of the output projection see one call"
+
+
+def test_shuffled_rows_look_at_their_own_columns_but_at_none_that_would_be_later_in_the_target():
+    model, ids, blocks = language_model(), tokens(), Blocks.of(BLOCKS).shuffled(torch.Generator().manual_seed(3))
+    base = Seen(model, 0, ids)
+    adapter = with_lambda(RelativeTransferAdapter, model)
+    with adapter.blocks(blocks):
+        change = Seen(model, 0, ids).output - base.output
+    weights = torch.zeros_like(base.weights)
+    for i, (start, _) in enumerate(BLOCKS[:-1]):
+        for row, position in enumerate(blocks.context[0, i].tolist()):
+            for column in range(row + 1):
+                moved = base.weights[:, :, position, start + column]
+                weights[:, :, 11 + row, 11 + column] += adapter.coefficients[0, i].detach() * moved
+    values = base.attention.v_proj(base.hidden).unflatten(-1, (2, 6)).repeat_interleave(2, 2)
+    z = torch.einsum("bhqk,bkhd->bqhd", weights, values).flatten(2)
+    torch.testing.assert_close(change, base.attention.o_proj(z), rtol=0, atol=1e-12)
 
 
 @EVERY_KIND
@@ -333,7 +351,10 @@ def test_the_gradient_is_the_slope_of_the_loss(kind):
 # ---- blocks at different places, caches, generation ------------------------------------------------------------------
 @EVERY_KIND
 def test_left_padding_moves_the_blocks_and_changes_nothing(kind):
-    model, ids = language_model(), tokens(n=3)
+    # in float64, transformers' eager attention itself gives nan with left padding
+    relative = kind is RelativeTransferAdapter
+    dtype, tolerance = (torch.float32, 1e-4) if relative else (torch.float64, 1e-10)
+    model, ids = language_model(attention="eager" if relative else "sdpa", dtype=dtype), tokens(n=3)
     padding = [0, 2, 5]
     wide = torch.zeros(3, SEQ + 5, dtype=torch.int64)
     mask, positions = torch.zeros_like(wide), torch.zeros_like(wide)
@@ -347,7 +368,7 @@ def test_left_padding_moves_the_blocks_and_changes_nothing(kind):
     with adapter.blocks(BLOCKS):
         alone = logits(model, ids)
     for item, pad in enumerate(padding):
-        torch.testing.assert_close(padded[item, pad : pad + SEQ], alone[item], rtol=0, atol=1e-5)
+        torch.testing.assert_close(padded[item, pad : pad + SEQ], alone[item], rtol=0, atol=tolerance)
 
 
 @EVERY_KIND
@@ -396,12 +417,19 @@ def test_a_cache_filled_without_these_blocks_is_refused():
         model(ids[:, 12:], past_key_values=cache)
     with adapter.blocks(BLOCKS):
         cache = model(ids[:, :12]).past_key_values
+        wide = model(ids[:, :12]).past_key_values
+    wide.batch_repeat_interleave(2)
+    with adapter.blocks(BLOCKS), pytest.raises(ConfigError, match="not filled under these blocks"):
+        model(ids[:, 12:].repeat_interleave(2, 0), past_key_values=wide)
     with adapter.blocks([(0, 3), (3, 6), (6, 9), (11, 14)]), pytest.raises(ConfigError, match="not filled under these blocks"):
         model(ids[:, 12:], past_key_values=cache)
-    with adapter.blocks(BLOCKS):
-        cache = model(ids[:, :9]).past_key_values
-        with pytest.raises(ConfigError, match="reach up to position 11, and this call goes on from a cache of 9; give all of"):
-            model(ids[:, 9:], past_key_values=cache)
+
+
+@EVERY_KIND
+def test_a_context_that_is_not_in_the_input_is_refused(kind):
+    adapter = with_lambda(kind, language_model())
+    with adapter.blocks(BLOCKS), pytest.raises(ConfigError, match="up to position 11, but the input has 10 tokens; give all"):
+        adapter.model(tokens(seq=10))
 
 
 def test_relative_transfer_says_what_attention_and_cache_it_needs():
@@ -628,9 +656,11 @@ def base_loss(model, batches):
 @EVERY_KIND
 def test_fitting_never_ends_above_the_base_model(kind):
     adapter = kind(language_model(dtype=torch.float32), n_blocks=4)
+    fit(adapter, [Batch(tokens(), BLOCKS)], lr=0.1, steps=30)
+    there = adapter.coefficients.detach().clone()
     losses = fit(adapter, [Batch(tokens(), BLOCKS)], lr=30.0, steps=1)
     assert losses[1] > losses[0], "a rate this large overshoots, so that keeping the best is put to the test"
-    assert not adapter.coefficients.any()
+    assert torch.equal(adapter.coefficients, there)
 
 
 def test_fitting_on_nothing_or_from_nowhere_is_refused():
@@ -667,4 +697,18 @@ def test_the_study_never_fits_worse_than_the_base_model_and_repeats_itself():
     assert (table["train"] <= table["train_base"]).all() and table["train_base"].nunique() == 1
     assert table["base"].nunique() == 1 and ((table["base"] - table["held_out"] - table["gain"]).abs() < 1e-9).all()
     assert pattern_study.study(1, sizes).equals(table)
-    assert pattern_study.summary(table)["seeds"].tolist() == [1, 1, 1, 1]
+    summary = pattern_study.summary(table)
+    assert summary["seeds"].tolist() == [1, 1] and summary["transfer"].tolist() == ["output", "relative"]
+    assert summary["shuffled"].tolist() == table["gain"][[1, 3]].tolist()
+    assert summary["over_shuffled"].tolist() == (table["gain"][[0, 2]].values - table["gain"][[1, 3]].values).tolist()
+
+
+def test_a_temperature_recovers_the_loss_of_a_model_that_was_scaled():
+    rng = torch.Generator().manual_seed(0)
+    model = pattern_study.base_model(rng)
+    pattern_study.train_base(model, pattern_study.Sizes(base_steps=60, batch_size=32), rng)
+    fitted, held_out = (pattern_study.last_answer(pattern_study.sequences(256, rng)) for _ in range(2))
+    least = pattern_study.tempered_loss(model, fitted, held_out, 200)
+    with torch.no_grad():
+        model.lm_head.weight.mul_(3)
+    assert pattern_study.tempered_loss(model, fitted, held_out, 200) == pytest.approx(least, abs=1e-3)

@@ -6,15 +6,16 @@ import json
 import math
 import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from compolens import Raven, Run, SoftmaxTransformer, recipes, train
+from compolens import AdamW, Raven, Run, SoftmaxTransformer, recipes, train
 from compolens.configs import ConfigError
 from compolens.references import REFERENCES
-from compolens.tasks import raven_split
+from compolens.tasks import raven_files, raven_split
 from compolens.tasks.raven_files import CONFIGURATIONS, LAYOUT_RULES, RULES, average, decode, read_puzzle
 from compolens.zoo import load
 
@@ -209,14 +210,27 @@ def test_a_folder_is_read_when_it_is_needed_and_never_written_to(tmp_path):
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
-def test_the_order_of_a_folders_files_does_not_matter(small, tmp_path, task):
-    for path in sorted((f for f in os.scandir(f"{small}/{CENTER}")), key=lambda f: f.name, reverse=True):
-        (tmp_path / CENTER).mkdir(exist_ok=True)
-        shutil.copy(path.path, tmp_path / CENTER)
+def test_files_are_read_once_and_again_when_some_are_added(tmp_path, monkeypatch):
+    write_small(tmp_path, [CENTER])
+    seen = []
+    monkeypatch.setattr(raven_files, "read_puzzle", lambda path, size: seen.append(path.name) or read_puzzle(path, size))
+    for patches in (1, 2, 4):
+        assert len(draw(Raven(data=str(tmp_path), configurations=(CENTER,), size=8, patches=patches)).tokens) == 64
+    assert len(seen) == len(set(seen)) == 32
+    for number, subset in ((40, "train"), (41, "test")):
+        write(tmp_path, CENTER, number, subset, "CAAA")
+    assert len(Raven(data=str(tmp_path), **SMALL).describe_split()["unseen_rules"]) == 0
+    assert len(seen) == 32 + 34
+
+
+def test_the_order_in_which_files_are_listed_does_not_matter(small, tmp_path, task, monkeypatch):
+    expected, listed = draw(task), Path.glob
+    shutil.copytree(f"{small}/{CENTER}", tmp_path / CENTER)
+    monkeypatch.setattr(Path, "glob", lambda self, pattern: sorted(listed(self, pattern), reverse=True))
     (tmp_path / CENTER / "._RAVEN_0_train.npz").write_bytes(b"left by an operating system")
     (tmp_path / CENTER / "RAVEN_0_train.xml").write_text("<Data/>")
     copy = draw(dataclasses.replace(task, data=str(tmp_path)))
-    assert torch.equal(copy.tokens, draw(task).tokens) and torch.equal(copy.composition, draw(task).composition)
+    assert torch.equal(copy.tokens, expected.tokens) and torch.equal(copy.composition, expected.composition)
 
 
 # ---- the split -------------------------------------------------------------------------------------------------------
@@ -496,9 +510,7 @@ def test_settings_that_cannot_be_are_refused():
 
 
 def test_a_composition_that_is_not_there_cannot_be_held_out(small):
-    with pytest.raises(
-        ConfigError, match="held_out names 'Center CCCA', of which there is no puzzle; did you mean 'Center CCC"
-    ):
+    with pytest.raises(ConfigError, match="held_out names 'Center CCCA', of which there is no puzzle; did you mean 'Center C"):
         Raven(data=small, held_out=("Center CCCA",), **SMALL).compositions("train")
 
 
@@ -508,7 +520,14 @@ def trained(small, tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained") / "raven"
     task = Raven(data=small, **SMALL)
     train(
-        Run(SoftmaxTransformer(n_layers=1, d_model=16, n_heads=2), task, steps=40, evaluation_episodes=32, evaluations=2),
+        Run(
+            SoftmaxTransformer(n_layers=1, d_model=16, n_heads=2),
+            task,
+            steps=60,
+            optimizer=AdamW(lr=0.01, warmup=5),
+            evaluation_episodes=32,
+            evaluations=2,
+        ),
         folder,
     )
     return load(folder)

@@ -14,7 +14,7 @@ import scipy.stats
 import torch
 from torch import nn
 
-from compolens import Run, quoted, recipes, tables
+from compolens import Run, SoftmaxTransformer, quoted, recipes, tables
 from compolens.activations import draw
 from compolens.configs import ConfigError, DoesNotApply
 from compolens.hooks import HookedModel, HookPoint
@@ -91,6 +91,7 @@ def test_a_row_of_zeros_is_as_sparse_as_can_be_and_reads_no_key():
     assert measured.entropy(x).tolist() == [0, 0] and measured.effective_keys(x).tolist() == [0, 1]
     hidden = torch.tensor([True, True, False, True, True])
     assert measured.zero_rows(x, hidden).all() and measured.effective_keys(x, hidden).tolist() == [0, 0]
+    assert measured.hoyer(torch.zeros(1)) == measured.gini(torch.zeros(1)) == 1
 
 
 def test_a_row_of_one_entry_is_not_sparse():
@@ -210,7 +211,7 @@ def test_zeros_that_are_there_count_and_stay():
 
 def test_random_pruning_does_not_look_at_size():
     x = randn(100, 1, 30, 30)
-    gone = at_random(x, [45_000]) == 0
+    gone = at_random(x, [45_000], seed=7) == 0
     error = 4 * x.abs().std() / math.sqrt(45_000)
     assert x[gone].abs().mean().item() == pytest.approx(x[~gone].abs().mean().item(), abs=1.5 * error.item())
 
@@ -232,8 +233,12 @@ def probe():
     return recipes.load_recipe("probes", "activation_sparsity")
 
 
-@pytest.fixture(scope="module", params=["softmax", "fuzzy"])
-def trained(request, tiny_models, tiny_categorical_models):
+@pytest.fixture(scope="module", params=["softmax", "fuzzy", "causal"])
+def trained(request, tiny_task, tiny_models, tiny_categorical_models):
+    """With a mask, without one, and with a mask that leaves the first row one key."""
+    if request.param == "causal":
+        run = Run(SoftmaxTransformer(n_layers=2, d_model=16, n_heads=2, causal=True), tiny_task, steps=0)
+        return TrainedModel(run, run.build().eval(), tiny_task, Path("causal"), 0)
     return load((tiny_models | tiny_categorical_models)[request.param])
 
 
@@ -257,8 +262,8 @@ def patterns(trained, split, model=None):
     with torch.no_grad():
         _, cache = model.run_with_cache(episodes.tokens)
     x = torch.stack([cache["pattern", layer] for layer in range(2)])
-    mask = trained.task.mask
-    return x, torch.ones(x.shape[-2:], dtype=torch.bool) if mask is None else mask
+    mask = torch.ones(x.shape[-2:], dtype=torch.bool) if trained.task.mask is None else trained.task.mask
+    return x, mask & causal(len(mask)) if trained.run.architecture.causal else mask
 
 
 @pytest.mark.parametrize("control", ["", "untrained"])
@@ -288,6 +293,7 @@ def test_means_over_rows_leave_out_rows_of_one_key(trained, table):
     x, mask = patterns(trained, "ood")
     for name, other in (("Hoyer", hoyer_of), ("Gini", gini_of), ("effective keys", OTHERS["effective_keys"])):
         rows = [query for query in range(len(mask)) if mask[query].sum() > 1]
+        assert len(rows) == len(mask) - trained.run.architecture.causal
         values = [other(x[1, b, 0, q][mask[q]].double().numpy()) for b in range(EPISODES) for q in rows]
         found = pick(table, metric=name, control="", split="ood", layer=1, head=0)["value"].item()
         assert found == pytest.approx(np.mean(values), rel=1e-4)
@@ -500,23 +506,33 @@ def test_lines_start_at_the_model_as_it_is_and_bands_hold_every_draw(folders, sc
     for folder, panel in zip(folders, drawn.panels, strict=True):
         rows = pick(tables.read(folder, "activation_sparsity"), metric="score", split="ood")
         frame = drawn.frame()[drawn.frame()["panel"] == panel.title]
+        who = "HYLA" if folder.name == "hyla" else "SoftmaxTransformer"
         kinds = {0: "", 1: ", rows renormalised"} if "softmax" in folder.name else {0: ""}
-        assert (frame["mark"] == "Line").any() and set(frame[frame["mark"] == "Line"]["label"]) == {
-            f"small weights pruned{told}" for told in kinds.values()
-        }
+        lines = {f"{who}: small weights pruned{told}" for told in kinds.values()}
+        assert set(frame[frame["mark"] == "Line"]["label"]) == lines
         whole = pick(rows, threshold=None, control="")["value"].item()
         for kind, told in kinds.items():
             own = pick(rows, scale=scale, renormalised=kind, control="")
-            line = frame[frame["label"] == f"small weights pruned{told}"]
+            line = frame[frame["label"] == f"{who}: small weights pruned{told}"]
             assert line["y"].tolist() == [whole, *own["value"]] and line["x"].tolist() == [0, *own["imposed"]]
-            drawn_ = pick(rows, scale=scale, renormalised=kind, control="random pruning").groupby("threshold")["value"]
+            values = pick(rows, scale=scale, renormalised=kind, control="random pruning").groupby("threshold")["value"]
             band = frame[frame["label"] == f"random weights pruned{told}"]
-            assert band["lo"].tolist() == [whole, *drawn_.min()] and band["hi"].tolist() == [whole, *drawn_.max()]
+            assert band["lo"].tolist() == [whole, *values.min()] and band["hi"].tolist() == [whole, *values.max()]
         point = frame[frame["mark"] == "Points"]
-        score = pick(tables.read(folder, "generalization"), metric="score", split="ood", control="", composition="all")
-        assert point["x"].tolist() == [0] and point["y"].tolist() == [score["value"].item()]
+        assert point["x"].tolist() == [0] and point["y"].tolist() == [whole] and point["hover"].tolist() == [folder.name]
         twin = pick(rows, control="untrained")["value"].item()
-        assert frame[frame["label"] == "untrained twin"]["y"].tolist() == [twin]
+        shown = frame[frame["label"] == "untrained twin"]["y"].tolist()
+        assert shown == ([twin] if twin >= panel.y_range[0] else [])
+
+
+def test_axes_hold_everything_down_to_a_score_that_says_nothing_and_are_alike_within_a_setting(folders):
+    drawn = analyze("sparsity_vs_generalization", folders)
+    for panel in drawn.panels:
+        frame = drawn.frame()[drawn.frame()["panel"] == panel.title]
+        values = frame[["y", "lo", "hi"]].melt()["value"]
+        lo, hi = panel.y_range
+        assert hi > values.max() and lo < max(values.min(), -0.5) and lo > min(-0.5, values.max() - 1) - 0.1
+    assert drawn.panels[1].y_range == drawn.panels[2].y_range != drawn.panels[0].y_range
 
 
 def test_zeros_that_were_trained_in_get_a_panel_for_all_architectures(folders, tmp_path):
@@ -531,6 +547,10 @@ def test_zeros_that_were_trained_in_get_a_panel_for_all_architectures(folders, t
     first = drawn.frame()[drawn.frame()["panel"] == drawn.panels[0].title]
     assert len(drawn.panels) == 3 and drawn.panels[0].title.endswith(": as trained")
     assert first.set_index("label")["x"].to_dict() == {"HYLA": 0.4, "SoftmaxTransformer": 0}
+    where = {"metric": "score", "split": "ood", "control": "", "composition": "all"}
+    scores = [pick(tables.read(copy, "generalization"), **where)["value"].item() for copy in copies]
+    assert first["y"].tolist() == scores and "scored on more episodes" in drawn.caption
+    assert "As trained" not in analyze("sparsity_vs_generalization", folders).caption
 
 
 def test_seeds_are_points_around_their_mean(folders, tmp_path):

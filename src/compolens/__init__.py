@@ -22,7 +22,19 @@ _HOMES = {
     "gather": "tables",
     "load_recipe": "recipes",
 }
-_ROOMS = ("activations", "configs", "figures", "hooks", "measures", "models", "recipes", "references", "tables", "tasks")
+_ROOMS = (
+    "activations",
+    "adapters",
+    "configs",
+    "figures",
+    "hooks",
+    "measures",
+    "models",
+    "recipes",
+    "references",
+    "tables",
+    "tasks",
+)
 
 __all__ = ["__version__", *_HOMES, *_ROOMS]  # noqa: PLE0604
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import fnmatch
 import inspect
 import os
@@ -107,6 +108,8 @@ def _common(parser: Parser, *names: str) -> None:
             "--with", dest="classes", action="append", default=[], metavar="PLACE:CLASS",
             help="a class of your own that a folder may name: package.module:Class or file.py:Class",
         )  # fmt: skip
+    if "data" in names:
+        parser.add_argument("--data", metavar="DIR", help="the folder of data, for tasks that read some (their setting data)")
 
 
 # ---- train -----------------------------------------------------------------------------------------------------------
@@ -119,7 +122,7 @@ def _make_train(commands: Any) -> Parser:
     parser.add_argument("names", nargs="*", default=[], help="which runs (names or patterns; default: all)")
     parser.add_argument("--list", action="store_true", help="show the runs and train none")
     parser.add_argument("--out", default="runs", help="where the folders go (default runs)")
-    _common(parser, "jobs", "device")
+    _common(parser, "data", "jobs", "device")
     return parser
 
 
@@ -137,6 +140,17 @@ def read_runs(file: str) -> dict[str, Any]:
     return runs
 
 
+def with_data(run: Any, data: str | None) -> Any:
+    """The run with its task reading another folder, by its absolute path; None leaves it as it is."""
+    if data is None:
+        return run
+    if "data" not in {field.name for field in dataclasses.fields(run.task)}:
+        raise ConfigError(
+            f"--data {data}: {type(run.task).__name__} reads no data; leave --data out, or name only runs that do"
+        )
+    return dataclasses.replace(run, task=dataclasses.replace(run.task, data=os.path.abspath(Path(data).expanduser())))
+
+
 def _train(options: argparse.Namespace) -> int:
     from compolens import jobs
 
@@ -151,11 +165,14 @@ def _train(options: argparse.Namespace) -> int:
         _print_runs({name: runs[name] for name in chosen}, out)
         return 0
     _check_device(options.device)
-    work = [jobs.Job(name, train_one, (options.file, name, str(out / name), options.device)) for name in chosen]
+    for name in chosen:
+        with_data(runs[name], options.data)  # a mistake is one line now, not one per job
+    arguments = (options.data, options.device)
+    work = [jobs.Job(name, train_one, (options.file, name, str(out / name), *arguments)) for name in chosen]
     return _conclude(jobs.run(work, options.jobs))
 
 
-def train_one(file: str, name: str, folder: str, device: str, *, report: Callable) -> str:
+def train_one(file: str, name: str, folder: str, data: str | None, device: str, *, report: Callable) -> str:
     """One run of a file, in whatever process this is."""
     from compolens.training import train
 
@@ -163,7 +180,10 @@ def train_one(file: str, name: str, folder: str, device: str, *, report: Callabl
         scores = "  ".join(f"{split} {value:.3f}" for split, value in state.scores.items())
         report(state.step, state.steps, state.note or f"loss {state.loss:.4f}  {scores}")
 
-    scores = train(read_runs(file)[name], folder, device=device, progress=progress)
+    run = with_data(read_runs(file)[name], data)
+    if not (Path(folder) / "config.json").exists():
+        run.task.compositions("train")  # data that is not there is an error before it is a folder
+    scores = train(run, folder, device=device, progress=progress)
     texts = [f"{split} {scores[split]['score']:.4f} ± {scores[split]['se']:.4f}" for split in ("train", "test", "ood")]
     if len(scores["environments"]) > 1:
         texts.append("(resumed in another environment: not an uninterrupted run's weights bit for bit)")
@@ -411,7 +431,7 @@ def _make_record(commands: Any) -> Parser:
     parser.add_argument("--episodes", type=int, default=1024, metavar="N", help="how many episodes (default 1024)")
     parser.add_argument("--seed", type=int, default=0, help="which episodes (default 0)")
     parser.add_argument("--step", type=int, default=None, help="weights of a kept step (default: final)")
-    _common(parser, "device", "with")
+    _common(parser, "data", "device", "with")
     return parser
 
 
@@ -423,7 +443,8 @@ def _record(options: argparse.Namespace) -> int:
     sites: list[str] = []
     for pattern in options.sites:
         sites += [name for name in _matching_sites(trained.model, pattern) if name not in sites]
-    episodes = activations.draw(trained.task, options.split, options.episodes, options.seed, options.device)
+    task = with_data(trained.run, options.data).task
+    episodes = activations.draw(task, options.split, options.episodes, options.seed, options.device)
     folder = activations.export(trained.model, episodes, sites, options.output, options.episodes)
     for path in sorted(folder.glob("*.npy")):
         print(path)

@@ -179,7 +179,7 @@ class LayerNorm(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """Division by the root mean square, with a gain and no bias; TransformerLens' hook points, fused unless they are in use."""
+    """Division by the root mean square, with a gain and no bias; TransformerLens' hook points, fused unless in use."""
 
     def __init__(self, width: int, eps: float = 1e-6) -> None:
         super().__init__()

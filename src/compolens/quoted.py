@@ -52,3 +52,23 @@ def held_out_score(settings: dict[str, Any]) -> Quoted | None:
     fuzzy = settings["task"] == "FuzzyLogic"
     value, se = _A1[settings["architecture"]][0 if fuzzy else 1]
     return Quoted(value / 100, se / 100, "R², mean of ratios" if fuzzy else "score", TABLE_A1)
+
+
+class QuotedSparsity(NamedTuple):
+    """A reported share of attention coefficients that are zero, as a fraction, at a threshold xi; the source."""
+
+    xi: float
+    sparsity: float
+    source: str
+
+
+XI_SWEEP = (
+    "2511.20194, sweep of the soft threshold xi: share of coefficients that are zero; not known to us: the scale of the "
+    "scores that xi acts on, the data, and what is pooled"
+)
+
+SPARSITY_BY_XI = tuple(
+    QuotedSparsity(xi, percent / 100, XI_SWEEP)
+    for xi, percent in ((0.003, 18.53), (0.01, 57.82), (0.03, 90.45), (0.1, 97.82), (0.3, 99.38))
+)
+"""A threshold says nothing without the scale of the scores: these may stand beside our curves, which need not meet them."""

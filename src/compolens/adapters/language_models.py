@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from compolens.configs import ConfigError, require
 
@@ -34,10 +35,11 @@ def load_language_model(
     from transformers import AutoConfig, AutoModelForCausalLM
 
     source = _source(path_or_name)
+    load: Any = AutoModelForCausalLM.from_pretrained  # typed as if it never returned a report
     try:
         config = AutoConfig.from_pretrained(source, local_files_only=not download, trust_remote_code=False)
         _check_layout(str(source), config.model_type)
-        model, report = AutoModelForCausalLM.from_pretrained(
+        model, report = load(
             source,
             config=config,
             dtype=dtype or "auto",
@@ -76,7 +78,7 @@ def _check_layout(name: str, model_type: str) -> None:
     )
 
 
-def attentions(model: Any) -> list[nn.Module]:
+def attentions(model: Any) -> list[Any]:
     """The self-attention of every layer, first to last; `ConfigError` if the layout is none of `LAYOUTS`."""
     config = getattr(model, "config", None)
     _check_layout(type(model).__name__, getattr(config, "model_type", "unknown"))
@@ -95,7 +97,8 @@ class Blocks:
     """Where the blocks of a sequence lie: L - 1 context blocks, then the target block, of equal length.
 
     rows (1 or batch, L, length): the position in the input (padding counts) of every row of every block. Row r of a context
-    block is transferred to row r of the target. The target may reach beyond the tokens given: it is what is being written.
+    block is transferred to row r of the target. The target, and only it, may reach beyond the tokens given: it is what is
+    being written.
     """
 
     rows: Tensor
@@ -140,19 +143,35 @@ class Blocks:
         """(1 or batch, L - 1, length) positions of the context blocks' rows."""
         return self.rows[:, :-1]
 
+    @cached_property
+    def context_stop(self) -> int:
+        """One more than the last position of any context block."""
+        return int(self.context.max()) + 1
+
     @property
     def target(self) -> Tensor:
         """(1 or batch, length) positions of the target block's rows, ascending."""
         return self.rows[:, -1]
+
+    def same_as(self, other: Blocks) -> bool:
+        """Whether all rows lie where the other's do."""
+        return self is other or torch.equal(self.rows, other.rows)
 
     def to(self, device: torch.device) -> Blocks:
         """The same on another device."""
         return self if self.rows.device == device else Blocks(self.rows.to(device))
 
     def shuffled(self, rng: torch.Generator) -> Blocks:
-        """A control: the same blocks, but which context row meets which target row is drawn at random, per context block."""
-        context = [block[:, torch.randperm(self.length, generator=rng)] for block in self.context.unbind(1)]
-        return Blocks(torch.stack([*context, self.target], 1))
+        """A control that destroys alignment: in each context block, a random cycle decides which row meets which target row,
+        so that every row meets another one than its own."""
+        require(self.length > 1, "blocks of one row cannot be shuffled")
+        shuffled = [self._cycled(block, rng) for block in self.context.unbind(1)]
+        return Blocks(torch.stack([*shuffled, self.target], 1))
+
+    def _cycled(self, block: Tensor, rng: torch.Generator) -> Tensor:
+        order = torch.randperm(self.length, generator=rng)
+        successor = torch.empty_like(order).index_copy_(0, order, order.roll(1))
+        return block[:, successor.to(block.device)]
 
 
 class Batch(NamedTuple):

@@ -15,9 +15,10 @@ Z_i>. Both keep a model causal: context rows precede the target, and in-block we
 
 from __future__ import annotations
 
+import math
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from compolens import checkpoints
-from compolens.adapters.language_models import Batch, Blocks, Ranges, attentions
+from compolens.adapters.language_models import IGNORED, Batch, Blocks, Ranges, attentions
 from compolens.configs import ConfigError, require
 
 WEIGHTS, DESCRIPTION = "transfer.safetensors", "transfer.json"
@@ -64,11 +65,6 @@ class _Call:
         """Positions up to and with this call."""
         return self.past + self.hidden.shape[1]
 
-    def context(self) -> tuple[Tensor, Tensor]:
-        """(1 or batch, context, row): the context rows' place among this call's queries, and whether they are among them."""
-        rows = self.blocks.context
-        return (rows - self.past).clamp(0, self.hidden.shape[1] - 1), (rows >= self.past) & (rows < self.seen)
-
     def at_target(self, rows: Tensor) -> Tensor:
         """Target rows (batch, row, width) -> (batch, query, width): where this call's queries are target rows, else 0."""
         position = torch.arange(self.past, self.seen, device=rows.device)
@@ -82,9 +78,12 @@ class TransferAdapter(nn.Module, ABC):
     """Coefficient transfer put onto a causal language model, which is frozen and otherwise left as it is.
 
     coefficients (layer, L - 1): lambda, 0 at first, the only parameters. Unless blocks are set, the model is the base model.
+    (The frozen one: for torch, whether a matrix wants a gradient can change the last bit of a product with a slice.)
     The adapter is no part of the model: its state_dict stays the base model's. Generation with a cache works, the prompt and
     all steps under the same blocks; so does a batch whose items have blocks at different places (left padding).
     """
+
+    model: Any
 
     def __init__(self, model: Any, n_blocks: int) -> None:
         """model: a causal language model of transformers (`LAYOUTS`); n_blocks: L, at least 2, the target included."""
@@ -126,6 +125,7 @@ class TransferAdapter(nn.Module, ABC):
         if blocks is not None:
             expected = f"{self.n_blocks}: {self.n_blocks - 1} of context, then the target"
             require(blocks.n_blocks == self.n_blocks, f"got {blocks.n_blocks} blocks, this adapter has {expected}")
+            blocks = blocks.to(self.model.device)
         self._blocks = blocks
 
     @contextmanager
@@ -153,15 +153,17 @@ class TransferAdapter(nn.Module, ABC):
     def load(self, folder: str | Path) -> None:
         """Read lambda; `ConfigError` if it is of another transfer, number of layers or blocks, or kind of model."""
         path = Path(folder) / DESCRIPTION
-        require(path.is_file(), f"{folder} holds no {DESCRIPTION}; adapter.save(folder) writes it")
+        for name in (DESCRIPTION, WEIGHTS):
+            require((Path(folder) / name).is_file(), f"{folder} holds no {name}; adapter.save(folder) writes it")
         found, ours = checkpoints.read_json(path), self._describe()
         for key, value in ours.items():
             got = found.get(key) if isinstance(found, dict) else None
             require(got == value, f"{path} does not fit: {key} is {got!r} there and {value!r} here")
         tensors, _ = checkpoints.read_tensors(Path(folder) / WEIGHTS)
         values = tensors.get("coefficients")
-        fits = values is not None and values.shape == self.coefficients.shape and bool(values.isfinite().all())
-        require(fits, f"{Path(folder) / WEIGHTS} holds no finite coefficients of shape {tuple(self.coefficients.shape)}")
+        if values is None or values.shape != self.coefficients.shape or not values.isfinite().all():
+            shape = tuple(self.coefficients.shape)
+            raise ConfigError(f"{Path(folder) / WEIGHTS} holds no finite coefficients of shape {shape}; save them again")
         with torch.no_grad():
             self.coefficients.copy_(values)
 
@@ -170,10 +172,10 @@ class TransferAdapter(nn.Module, ABC):
         return {"format": 1, "transfer": type(self).__name__, "n_layers": self.n_layers, "n_blocks": self.n_blocks, **base}
 
     @abstractmethod
-    def _attach(self, layer: int, attention: nn.Module) -> list[Any]:
+    def _attach(self, layer: int, attention: Any) -> list[Any]:
         """Hook one layer; the handles."""
 
-    def _note(self, layer: int, attention: nn.Module) -> Any:
+    def _note(self, layer: int, attention: Any) -> Any:
         """Before a layer's attention runs, note what it is called with."""
 
         def note(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
@@ -186,27 +188,40 @@ class TransferAdapter(nn.Module, ABC):
             items = self._blocks.rows.shape[0]
             require(
                 items in (1, hidden.shape[0]),
-                f"blocks were given for {items} items, but the batch has {hidden.shape[0]}; give one list for all, or one each "
-                "(beam search and num_return_sequences repeat every item)",
+                f"blocks were given for {items} items, but the batch has {hidden.shape[0]}; give one list for all, or one "
+                "each (beam search and num_return_sequences repeat every item)",
             )
             self._calls[layer] = _Call(layer, self._blocks.to(hidden.device), hidden, cache, past)
 
         return attention.register_forward_pre_hook(note, with_kwargs=True)
 
-    def _remember(self, call: _Call, fresh: Tensor, among: Tensor) -> Tensor:
-        """What the context rows hold: from this call where they are `among` its queries, else from earlier calls."""
-        if call.cache is None:
-            return fresh
-        kept = self._kept.setdefault(call.cache, {})
-        if call.past:
-            blocks, earlier = kept.get(call.layer, (None, fresh))
+    def _take(self, layer: int) -> _Call | None:
+        """The call that was noted, once: what it refers to (a cache, the input) shall not outlive it here."""
+        call, self._calls[layer] = self._calls[layer], None
+        return call
+
+    def _context(self, call: _Call, read: Callable[[Tensor], Tensor]) -> Tensor:
+        """What the context rows hold: read at their positions (1 or batch, context, row) now, or kept from the first call.
+
+        They have to be in the first call entirely: a beam search swaps the items of a cache, and what was kept of a prompt is
+        the same for all its beams, but what they have written since is not.
+        """
+        if call.past == 0:
             require(
-                blocks is not None and torch.equal(blocks.rows, call.blocks.rows) and earlier.shape == fresh.shape,
-                "this cache was not filled under these blocks; start from an empty cache within `with adapter.blocks(...)`",
+                call.blocks.context_stop <= call.seen,
+                f"the context blocks reach up to position {call.blocks.context_stop}, but the input has {call.seen} tokens; "
+                "give all of them with the first call (the prompt, not in chunks)",
             )
-            fresh = torch.where(among, fresh, earlier)
-        kept[call.layer] = (call.blocks, fresh)
-        return fresh
+            rows = read(call.blocks.context)
+            if call.cache is not None:
+                self._kept.setdefault(call.cache, {})[call.layer] = (call.blocks, rows)
+            return rows
+        kept = self._kept.get(call.cache, {}).get(call.layer)
+        if kept is None or not kept[0].same_as(call.blocks) or len(kept[1]) != len(call.hidden):
+            raise ConfigError(
+                "this cache was not filled under these blocks; start from an empty cache within `with adapter.blocks(...)`"
+            )
+        return kept[1]
 
     def _mixed(self, call: _Call, context: Tensor) -> Tensor:
         """sum_i lambda_i context_i: (batch, context, ...) -> (batch, ...), at least in lambda's precision."""
@@ -221,17 +236,16 @@ class OutputTransferAdapter(TransferAdapter):
     Works with every attention implementation, since it reads what goes into the output projection.
     """
 
-    def _attach(self, layer: int, attention: nn.Module) -> list[Any]:
+    def _attach(self, layer: int, attention: Any) -> list[Any]:
         def add(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-            call = self._calls[layer]
+            call = self._take(layer)
             return None if call is None else (self._transferred(call, args[0]), *args[1:])
 
         return [self._note(layer, attention), attention.o_proj.register_forward_pre_hook(add)]
 
     def _transferred(self, call: _Call, z: Tensor) -> Tensor:
         """z (batch, query, head * d_head): attention outputs of all heads, before the output projection."""
-        here, among = call.context()
-        context = self._remember(call, z[call.batch[:, None, None], here], among[..., None])
+        context = self._context(call, lambda positions: z[call.batch[:, None, None], positions])
         return _ExactAdd.apply(z, call.at_target(self._mixed(call, context)).to(z.dtype))
 
 
@@ -242,9 +256,9 @@ class RelativeTransferAdapter(TransferAdapter):
     load the model with attn_implementation="eager", or call model.set_attn_implementation("eager").
     """
 
-    def _attach(self, layer: int, attention: nn.Module) -> list[Any]:
+    def _attach(self, layer: int, attention: Any) -> list[Any]:
         def add(module: nn.Module, args: tuple, output: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor | None] | None:
-            call = self._calls[layer]
+            call = self._take(layer)
             return None if call is None else (self._transferred(call, attention, *output), output[1])
 
         return [self._note(layer, attention), attention.register_forward_hook(add)]
@@ -257,18 +271,20 @@ class RelativeTransferAdapter(TransferAdapter):
                 'none; call model.set_attn_implementation("eager")'
             )
         values = self._target_values(call, attention)
-        here, among = call.context()
-        columns = call.blocks.context.sort(-1).values.clamp(max=weights.shape[-1] - 1)
-        batch = call.batch[:, None, None, None]
-        own = weights[batch, :, here[..., :, None], columns[..., None, :]].movedim(-1, 2)  # batch, context, head, row, column
-        # rows of padding attend evenly to everything, the future included; and a shuffled row may come from further down
-        context = self._remember(call, own.tril(), among[:, :, None, :, None])
+        context = self._context(call, lambda positions: self._in_block(call, weights, positions))
         groups = weights.shape[1] // values.shape[1]
         moved = self._mixed(call, context).to(values.dtype) @ values.repeat_interleave(groups, 1)
         delta = call.at_target(moved.transpose(1, 2).flatten(2)).to(output.dtype)
         projected = attention.o_proj.forward(delta)  # not through its hooks: this is no second pass
         bias = attention.o_proj.bias
         return _ExactAdd.apply(output, projected if bias is None else projected - bias)
+
+    def _in_block(self, call: _Call, weights: Tensor, positions: Tensor) -> Tensor:
+        """(batch, context, head, row, column) weights of the context rows on their own block's columns, none on later ones."""
+        columns = positions.sort(-1).values
+        own = weights[call.batch[:, None, None, None], :, positions[..., :, None], columns[..., None, :]].movedim(-1, 2)
+        # rows of padding attend evenly to everything, the future included; and a shuffled row may come from further down
+        return own.tril()
 
     def _target_values(self, call: _Call, attention: Any) -> Tensor:
         """(batch, key-value head, row, d_head) of the target block; rows not yet written hold anything finite."""
@@ -295,8 +311,9 @@ def _token_losses(adapter: TransferAdapter, batch: Batch) -> Tensor:
     mask = None if batch.attention_mask is None else batch.attention_mask.to(device)
     with adapter.blocks(batch.blocks):
         logits = adapter.model(batch.input_ids.to(device), attention_mask=mask, use_cache=False).logits[:, :-1]
-    scored = labels != -100
-    return nn.functional.cross_entropy(logits[scored].float(), labels[scored], reduction="none")
+    scored = labels != IGNORED
+    exact = torch.promote_types(logits.dtype, torch.float32)
+    return nn.functional.cross_entropy(logits[scored].to(exact), labels[scored], reduction="none")
 
 
 def fit(adapter: TransferAdapter, batches: Sequence[Batch], lr: float = 0.01, steps: int = 100) -> list[float]:
@@ -308,25 +325,28 @@ def fit(adapter: TransferAdapter, batches: Sequence[Batch], lr: float = 0.01, st
     batches = list(batches)
     require(bool(batches), "fit needs at least one batch, got none")
     require(lr > 0 and steps >= 0, f"lr must be positive and steps not negative, got lr={lr}, steps={steps}")
-    total = sum(int((batch.scored()[:, 1:] != -100).sum()) for batch in batches)
+    total = sum(int((batch.scored()[:, 1:] != IGNORED).sum()) for batch in batches)
     optimizer = torch.optim.Adam([adapter.coefficients], lr=lr)
-    training, best, losses = adapter.model.training, adapter.coefficients.detach().clone(), []
+    training, best, lowest, losses = adapter.model.training, adapter.coefficients.detach().clone(), math.inf, []
     adapter.model.eval()
     try:
-        for _ in range(steps + 1):
+        for step in range(steps + 1):
             optimizer.zero_grad()
-            loss = 0.0
-            for batch in batches:
-                part = _token_losses(adapter, batch).sum() / total
-                part.backward()
-                loss += part.item()
-            if not losses or loss < min(losses):
-                best = adapter.coefficients.detach().clone()
-            losses.append(loss)
-            if len(losses) <= steps:
+            losses.append(sum(_backward(adapter, batch, total) for batch in batches))
+            require(math.isfinite(losses[0]), f"the loss without transfer is {losses[0]}; check the model and its input")
+            if losses[-1] < lowest:
+                lowest, best = losses[-1], adapter.coefficients.detach().clone()
+            if step < steps:
                 optimizer.step()
     finally:
         adapter.model.train(training)
         with torch.no_grad():
             adapter.coefficients.copy_(best)
     return losses
+
+
+def _backward(adapter: TransferAdapter, batch: Batch, total: int) -> float:
+    """Add a batch's part of the mean loss over `total` tokens to the gradient; that part."""
+    part = _token_losses(adapter, batch).sum() / total
+    part.backward()
+    return part.item()

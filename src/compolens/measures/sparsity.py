@@ -1,8 +1,8 @@
 """How sparse attention is: shares of small entries, concentration of rows, and the pruning that imposes sparsity.
 
-x holds weights of any sign, (..., query, key) or, where only rows matter, (..., key); a row is the last dimension. `allowed`, a
-bool tensor that broadcasts to x (None: everything), says which entries exist: what a mask forbids counts nowhere, neither as
-an entry nor as a zero.
+x holds weights of any sign, (..., query, key) or, where only rows matter, (..., key); a row is the last dimension. `allowed`,
+a bool tensor that broadcasts to x (None: everything), says which entries exist: what a mask forbids counts nowhere, neither
+as an entry nor as a zero.
 
 A row of k equal entries among n has Hoyer sparsity (sqrt n - sqrt k) / (sqrt n - 1), Gini index 1 - k / n and k effective
 keys. A row of zeros is taken for k = 0, cut to the range: Hoyer 1, Gini 1, entropy 0, no key at all.
@@ -151,9 +151,7 @@ def gini(x: Tensor, allowed: Tensor | None = None) -> Tensor:
     """
     size, empty = _shape(x, allowed)
     n = _lengths(x, allowed)
-    if allowed is not None:
-        size = size.masked_fill(~allowed, -1)  # what does not exist comes first, and has no rank
-    ordered = size.sort(-1).values.clamp(min=0)
+    ordered = size.sort(-1).values  # what does not exist is 0 here: it comes first, and ranks are counted after it
     rank = torch.arange(1, x.shape[-1] + 1, device=x.device) - (x.shape[-1] - n)[..., None]
     index = (ordered * (2 * rank - n[..., None] - 1)).sum(-1) / (n * ordered.sum(-1)).clamp(min=1)
     return index.clamp(0, 1).masked_fill(empty, 1)

@@ -7,7 +7,7 @@ panel to panel, separately for each of one or two components. The last panel is 
     panel 3 [patches]   panel 4 [patches]   panel 5 [patches]      row 1 /
     panel 6 [patches]   panel 7 [patches]   panel 8 [0 0 … 0]      row 2   the question
 
-    token P² * panel + patch, the pixels of one of P x P equal patches, in [0, 1]; those of panel 8 are zero, and are the answer
+    token P² * panel + patch: the pixels of one of P x P equal patches, in [0, 1]; those of panel 8 are zero and asked for
 
 The score is that of 2511.20194: the share of panels with PSNR = 10 log10(1/MSE) above 40 dB, that is MSE < 1e-4. How that
 paper turns images into tokens, at which resolution, and which configurations it reads is not known; all three are ours here.
@@ -26,35 +26,23 @@ its rules for sure is the stratum "determined".
 from __future__ import annotations
 
 import os
-import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from compolens.configs import ConfigError, frozen, nearest, require, require_positive
+from compolens.configs import frozen, nearest, require, require_positive
+from compolens.tasks import raven_split
 from compolens.tasks.base import SPLITS, Episodes, TaskFamily
-from compolens.tasks.raven_files import ABSENT, ATTRIBUTES, CONFIGURATIONS, LAYOUT_RULES, PIXELS, RULES, Puzzles, read_puzzles
+from compolens.tasks.raven_files import ABSENT, CONFIGURATIONS, LAYOUT_RULES, PIXELS, RULES, Puzzles, read_puzzles
 
 DECIBELS = 40
 """A panel counts as right above this PSNR (2511.20194)."""
-SIZES = (len(LAYOUT_RULES), len(RULES), len(RULES), len(RULES))
-"""How many rules there are for each of `ATTRIBUTES`."""
-LETTERS = (("C", "Pn", "Pp", "An", "Ap", "Dn", "Dp"), *[tuple("CPAD")] * 3)
-"""Rules in the names of compositions; n, p: of number, of position."""
 KEEP_SHAPES = ("constant", "progression of position", "distribute three of position")
-"""Layout rules under which every panel of a row shows the same shapes, and where."""
-ATTEMPTS = 1000
-_BASE = SIZES[0] * SIZES[1] * SIZES[2] * SIZES[3]
-
-
-class _Split(NamedTuple):
-    train: tuple[int, ...]
-    ood: tuple[int, ...]
-    left_out: tuple[int, ...]
+"""Layout rules under which the panels of a row show the same shapes, moved if at all by the rule."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +54,10 @@ class Raven(TaskFamily):
     descriptions draw equal episodes only from equal files. configurations: which folders, in the order of `CONFIGURATIONS`.
     size: panels are averaged down to size x size, a divisor of 160; patches: P, a divisor of size.
 
-    fraction_held_out: of each configuration's compositions, drawn with split_seed; those without both a train file and a val or
-    test file, which could not be trained and tested on, are held out first. held_out: names of compositions instead; those that
-    could not be trained and tested on are then left out. allow_unseen_rules: whether a held-out composition may have a rule
-    that no training composition of its configuration has in the same component on the same attribute.
+    fraction_held_out: of each configuration's compositions, drawn with split_seed; those without both a train file and a val
+    or test file, which could not be trained and tested on, are held out first. held_out: names of compositions instead; of the
+    others, those that could not be trained and tested on are left out. allow_unseen_rules: whether a held-out composition may
+    have a rule that no training composition of its configuration has in the same component on the same attribute.
 
     Codes: "configuration" (batch,), a place in `CONFIGURATIONS`; "rules" (batch, 2, 4), for each component the places of its
     layout rule in `LAYOUT_RULES`, then of the rules on type, size and color in `RULES`; -1 where there is no such component.
@@ -153,78 +141,26 @@ class Raven(TaskFamily):
 
     @cached_property
     def _composition(self) -> Tensor:
-        """(puzzle,) the composition of every puzzle: a number that depends on its configuration and rules alone."""
-        number = self._puzzles.configuration
-        for component in (0, 1):
-            rules = self._puzzles.rules[:, component]
-            place = rules[:, 0]
-            for attribute in (1, 2, 3):
-                place = place * SIZES[attribute] + rules[:, attribute]
-            place = torch.where(rules[:, 0] == ABSENT, 0, 1 + place)
-            number = number * (1 + _BASE) + place
-        return number
+        """(puzzle,) the composition of every puzzle."""
+        return raven_split.number(self._puzzles.configuration, self._puzzles.rules)
 
     @cached_property
-    def _split(self) -> _Split:
-        with_train = self._composition[self._puzzles.subset == 0].unique()
-        with_test = self._composition[self._puzzles.subset != 0].unique()
-        complete = set(with_train.tolist()) & set(with_test.tolist())
-        found: dict[str, list[int]] = {name: [] for name in self.configurations}
-        for composition in self._composition.unique().tolist():
-            found[_parts(composition)[0]].append(composition)
-        named = None if self.held_out is None else self._named([c for same in found.values() for c in same])
-        train: list[int] = []
-        held_out: list[int] = []
-        for configuration, everything in found.items():
-            usable = [c for c in everything if c in complete]
-            require(
-                bool(usable),
-                f"Raven: {configuration} has {len(everything)} compositions, and none has both a train file and a val or test "
-                f"file, so nothing can be trained and tested on; put more of its files into {self.data!r}",
-            )
-            here = self._draw(configuration, everything, usable) if named is None else [c for c in everything if c in named]
-            kept = [c for c in usable if c not in here]
-            self._check_rules(configuration, kept, here)
-            train, held_out = train + kept, held_out + here
-        left_out = set(self._composition.tolist()) - set(train) - set(held_out)
-        return _Split(tuple(sorted(train)), tuple(sorted(held_out)), tuple(sorted(left_out)))
-
-    def _named(self, found: list[int]) -> set[int]:
-        """The compositions that `held_out` names."""
-        assert self.held_out is not None
-        numbers = {self.composition_name(c): c for c in found}
-        for name in self.held_out:
-            require(name in numbers, f"held_out names {name!r}, of which there is no puzzle; {nearest(name, numbers)}")
-        return {numbers[name] for name in self.held_out}
-
-    def _draw(self, configuration: str, everything: list[int], usable: list[int]) -> list[int]:
-        """A random part, drawn again until training shows every rule that is held out; a pure function of split_seed, the
-        configuration and the compositions that there are."""
-        forced = [c for c in everything if c not in usable]
-        n_held_out = max(len(forced), int(self.fraction_held_out * len(everything)))
-        require(
-            n_held_out >= 1,
-            f"fraction_held_out={self.fraction_held_out} of the {len(everything)} compositions of {configuration} holds out "
-            "none; raise it, or list some as held_out",
-        )
-        shuffler = random.Random(f"{self.split_seed}/{configuration}")
-        for _ in range(ATTEMPTS):
-            chosen = forced + shuffler.sample(usable, n_held_out - len(forced))
-            if self.allow_unseen_rules or not _unseen([c for c in usable if c not in chosen], chosen):
-                return chosen
-        raise ConfigError(
-            f"with fraction_held_out={self.fraction_held_out} no split in {ATTEMPTS:,} draws shows every rule of {configuration} "
-            "in training; hold out less, add files, or say allow_unseen_rules=True"
-        )
-
-    def _check_rules(self, configuration: str, train: list[int], held_out: list[int]) -> None:
-        require(bool(train), f"Raven: everything of {configuration} that could be trained on is held out; hold out less")
-        unseen = _unseen(train, held_out)
+    def _split(self) -> raven_split.Split:
+        found = self._composition.unique().tolist()
+        public = self._puzzles.subset == 0
+        with_train, with_test = (set(self._composition[mask].tolist()) for mask in (public, ~public))
+        usable = [c for c in found if c in with_train and c in with_test]
+        if self.held_out is not None:
+            split = raven_split.listed(found, usable, self.held_out)
+        else:
+            split = raven_split.drawn(found, usable, self.fraction_held_out, self.split_seed, self.allow_unseen_rules)
+        unseen = raven_split.unseen_rules(split.train, split.ood)
         require(
             self.allow_unseen_rules or not unseen,
-            f"the split leaves {', '.join(unseen)} of {configuration} unseen in training, so nothing could generalize to it; "
+            f"the split leaves {', '.join(unseen)} unseen in training, so nothing could generalize to it; "
             "hold out other compositions, or say allow_unseen_rules=True",
         )
+        return split
 
     @cached_property
     def _files(self) -> dict[str, Tensor]:
@@ -240,24 +176,17 @@ class Raven(TaskFamily):
         return self._split.ood if split == "ood" else self._split.train
 
     def composition_name(self, composition: int) -> str:
-        """The configuration as 1903.02741 calls it, and for each component the initials of its rules (C, P, A, D) on layout (n:
-        of number, p: of position), type, size and color, e.g. ``"O-IG CPCD+DnCAC"``."""
-        configuration, components = _parts(composition)
-        rules = ["".join(letters[r] for letters, r in zip(LETTERS, rule, strict=True)) for rule in components]
-        return f"{CONFIGURATIONS[configuration][0]} {'+'.join(rules)}"
+        """The configuration as 1903.02741 calls it, and for each component the initials of its rules (C, P, A, D) on layout
+        (n: of number, p: of position), type, size and color, e.g. ``"O-IG CPCD+DnCAC"``."""
+        return raven_split.name(composition)
 
     def describe_split(self) -> dict[str, Any]:
-        def count(compositions: Iterable[int]) -> dict[str, int]:
-            names = [_parts(c)[0] for c in compositions]
-            return {name: names.count(name) for name in self.configurations}
-
-        return {
-            "compositions": count(self._split.train),
-            "held_out": count(self._split.ood),
-            "left_out": count(self._split.left_out),
-            "files": {split: len(self._files[split]) for split in SPLITS},
-            "unseen_rules": _unseen(self._split.train, self._split.ood),
-        }
+        counts: dict[str, Any] = {}
+        for title, compositions in zip(("compositions", "held_out", "left_out"), self._split, strict=True):
+            there = raven_split.per_configuration(compositions)
+            counts[title] = {name: len(there.get(name, ())) for name in self.configurations}
+        files = {split: len(self._files[split]) for split in SPLITS}
+        return counts | {"files": files, "unseen_rules": raven_split.unseen_rules(self._split.train, self._split.ood)}
 
     # ---- episodes ----------------------------------------------------------------------------------------------------
     @cached_property
@@ -284,11 +213,14 @@ class Raven(TaskFamily):
         panels = puzzles.panels[which].float() / 255
         targets = self.patched(panels)
         tokens = targets.clone()
-        tokens[:, list(self.answers)] = 0
+        tokens[:, self.answers[0] :] = 0
         codes = {"configuration": puzzles.configuration[which], "rules": puzzles.rules[which]}
         brightness = panels.mean((2, 3))
         nuisances = {"operand_magnitude": brightness[:, 6:8].mean(1), "target_value": brightness[:, 8]}
         return Episodes(tokens, targets, codes, composition[which], which[:, None], nuisances)
+
+    def revealed(self, episodes: Episodes) -> Tensor:
+        return episodes.targets
 
     def patched(self, panels: Tensor) -> Tensor:
         """Panels (batch, 9, size, size) as tokens (batch, seq, pixels of a patch); patches and pixels in reading order."""
@@ -334,41 +266,10 @@ class Raven(TaskFamily):
     def strata(self, episodes: Episodes) -> dict[str, Tensor]:
         """Puzzles whose last panel follows from their rules: each row keeps its shapes, and moves them, if at all, by rule.
 
-        Elsewhere the generator draws positions, or the angle of a new shape, which no panel need show; there, too, some answers
-        happen to follow.
+        Elsewhere the generator draws positions, or turns new shapes by angles that no panel need show; some answers follow
+        there, too, but which ones cannot be told from the rules.
         """
         rules = episodes.codes["rules"]
         keeping = torch.tensor([LAYOUT_RULES.index(rule) for rule in KEEP_SHAPES], device=rules.device)
         kept = torch.isin(rules[..., 0], keeping) & (rules[..., 1] == RULES.index("constant"))
         return {"determined": (kept | (rules[..., 0] == ABSENT)).all(1)}
-
-
-def _parts(composition: int) -> tuple[str, list[list[int]]]:
-    """(configuration, for each component the places of its rules) of a composition's number."""
-    components = []
-    for _ in range(2):
-        composition, place = divmod(composition, 1 + _BASE)
-        if place:
-            rules, rest = [], place - 1
-            for size in reversed(SIZES):
-                rest, rule = divmod(rest, size)
-                rules.append(rule)
-            components.append(rules[::-1])
-    return list(CONFIGURATIONS)[composition], components[::-1]
-
-
-def _rules(compositions: Iterable[int]) -> set[str]:
-    """What compositions are made of: every rule, with its attribute, component and configuration."""
-    found = set()
-    for composition in compositions:
-        configuration, components = _parts(composition)
-        for i, rules in enumerate(components):
-            for attribute, names, rule in zip(ATTRIBUTES, (LAYOUT_RULES, RULES, RULES, RULES), rules, strict=True):
-                where = f" in component {i + 1}" if len(components) > 1 else ""
-                found.add(f"{CONFIGURATIONS[configuration][0]}: {attribute} {names[rule]}{where}")
-    return found
-
-
-def _unseen(train: Iterable[int], held_out: Iterable[int]) -> list[str]:
-    """The rules that are held out and that training does not show."""
-    return sorted(_rules(held_out) - _rules(train))

@@ -1,0 +1,91 @@
+"""What share of attention's weights lies below a threshold, by architecture, as trained and untrained."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from compolens import quoted, tables
+from compolens.configs import ConfigError, nearest
+from compolens.figures import Drawing, Line, Panel, Points, color_of
+from compolens.verdict import Group, group
+
+needs = ("activation_sparsity",)
+SCALES = {
+    "absolute": "threshold",
+    "row maximum": "threshold / the row's largest weight",
+    "site std": "threshold / standard deviation of the layer's weights",
+}
+SPLITS = ("ood", "test")
+
+
+def analyze(models: list[Path], *, scale: str = "absolute", split: str = "ood", paper: bool = True) -> Drawing:
+    """Share of weights whose magnitude is at or below a threshold, pooled over layers and heads, a panel per setting: a line
+    per architecture (mean over seeds), points the seeds, dashed the untrained twins. Leftmost ("0"): exact zeros.
+
+    scale: what thresholds are measured in, "absolute", "row maximum" or "site std"; split: "ood" or "test"; paper: beside
+    S-RAVEN, show the five points that 2511.20194 reports.
+    """
+    for value, allowed in ((scale, SCALES), (split, SPLITS)):
+        if value not in allowed:
+            raise ConfigError(f"no such choice {value!r}; {nearest(value, allowed)}")
+    groups, panels = group(models), []
+    for setting in dict.fromkeys(g.setting for g in groups):
+        here = [g for g in groups if g.setting == setting]
+        marks = [mark for g in here for mark in _curves(g, here, scale, split)]
+        quotes = paper and scale == "absolute" and tables.settings(here[0].folders[0])["task"] == "SRaven"
+        if quotes:
+            marks.append(_reported())
+        panels.append(Panel(setting, SCALES[scale], "share of weights at or below", tuple(marks), y_range=(-0.02, 1.04)))
+    caption = (
+        f"Share of attention weights whose magnitude is at or below a threshold, on {_of(split)}, over all layers, heads and "
+        "pairs of tokens that may attend to each other. Threshold 0: exact zeros. Lines are means over seeds, points seeds "
+        "(where there are several); dashed: the same models before training. Curves may lie on top of each other. With fewer "
+        "than 5 seeds no difference is claimed."
+    )
+    if any(mark.label == _PAPER for panel in panels for mark in panel.marks):
+        caption += (
+            " Open marks: shares of zero coefficients that 2511.20194 reports for models trained with these soft thresholds. "
+            "The scale of the scores that its threshold acts on is not known, nor are data and pooling, so where they lie "
+            "along the axis says nothing."
+        )
+    return Drawing("How sparse is attention at which threshold?", tuple(panels), caption, columns=min(2, len(panels)))
+
+
+_PAPER = "2511.20194 (scale of scores unknown)"
+
+
+def _curves(g: Group, here: list[Group], scale: str, split: str) -> list:
+    """A group's line, its seeds' points and its untrained twins' line."""
+    alike = sum(other.architecture == g.architecture for other in here) > 1
+    color = color_of(g.label if alike else g.architecture)
+    own, twins = (_shares(g.folders, scale, split, control) for control in ("", "untrained"))
+    marks: list = [Line(_mean(own), "threshold", "value", label=g.label, color=color)]
+    if len(g.folders) > 1:
+        marks.append(Points(own, "threshold", "value", color=color, hover="model"))
+    return [*marks, Line(_mean(twins), "threshold", "value", label=f"{g.label}, untrained", color=color, dash=True)]
+
+
+def _shares(folders: list[Path], scale: str, split: str, control: str) -> pd.DataFrame:
+    """threshold (as a word, so that the axis has a place for 0 and equal steps), value and model, in ascending order."""
+    parts = []
+    for folder in folders:
+        rows = tables.at_last_step(tables.read(folder, "activation_sparsity"))
+        rows = rows[(rows["split"] == split) & (rows["control"] == control) & rows["layer"].isna()]
+        zeros = rows[rows["metric"] == "exact zeros"].assign(threshold=0.0)
+        below = rows[(rows["metric"] == "fraction below") & (rows["scale"] == scale)]
+        parts.append(pd.concat([zeros, below])[["threshold", "value"]].assign(model=folder.name))
+    frame = pd.concat(parts, ignore_index=True).sort_values("threshold", kind="stable")
+    return frame.assign(threshold=frame["threshold"].map("{:g}".format))
+
+
+def _mean(shares: pd.DataFrame) -> pd.DataFrame:
+    return shares.groupby("threshold", as_index=False, sort=False)["value"].mean()
+
+
+def _reported() -> Points:
+    known = pd.DataFrame([(f"{q.xi:g}", q.sparsity) for q in quoted.SPARSITY_BY_XI], columns=["threshold", "value"])
+    return Points(known, "threshold", "value", label=_PAPER, color="#444444", open=True)
+
+
+def _of(split: str) -> str:
+    return "held-out compositions" if split == "ood" else "fresh episodes of training compositions"

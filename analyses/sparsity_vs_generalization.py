@@ -1,0 +1,130 @@
+"""How the score on held-out compositions goes with the sparsity of attention, trained-in or imposed by pruning."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from compolens import tables
+from compolens.configs import ConfigError, nearest
+from compolens.figures import Band, Drawing, Line, Panel, Points, Rule, color_of
+from compolens.verdict import Group, group, title
+
+needs = ("activation_sparsity", "generalization")
+SCALES = ("row maximum", "absolute")
+SPLITS = ("ood", "test")
+RENORMALISED = {0.0: "", 1.0: ", rows renormalised"}
+"""By the column `renormalised`, what is added to a label."""
+GREYS = {0.0: "#555555", 1.0: "#AAAAAA"}
+LOWEST = -0.5
+"""Axes end here; how much worse an R² gets than that says nothing."""
+X = "share of weights that are 0"
+
+
+def analyze(models: list[Path], *, scale: str = "row maximum", split: str = "ood") -> Drawing:
+    """Score against the share of weights that are zero. A panel per architecture and setting: lines are what is left when the
+    smallest weights are set to zero in all layers at once, for growing thresholds (mean over seeds), starting from the models
+    as they are (points, one per seed); bands the range, over draws and seeds, of random pruning of equal sparsity. Where
+    trained models have zeros of their own, a first panel per setting shows these beside the other architectures.
+
+    scale: thresholds relative to the "row maximum" or "absolute"; split: "ood" or "test".
+    """
+    for value, allowed in ((scale, SCALES), (split, SPLITS)):
+        if value not in allowed:
+            raise ConfigError(f"no such choice {value!r}; {nearest(value, allowed)}")
+    groups, panels = group(models), []
+    for setting in dict.fromkeys(g.setting for g in groups):
+        here = [g for g in groups if g.setting == setting]
+        score_name = tables.settings(here[0].folders[0])["score_name"]
+        trained = [_as_trained(g, split) for g in here]
+        if (pd.concat(trained)["sparsity"] > 0).any() and len(here) > 1:
+            seeds = [
+                Points(points, "sparsity", "score", label=g.label, color=_color(g, here), hover="model")
+                for g, points in zip(here, trained, strict=True)
+            ]
+            panels.append(Panel(f"{setting}: as trained", X, score_name, seeds))
+        pruned = [(g, _imposed(g, scale, split, _color(g, here))) for g in here]
+        lo, hi = _span([mark for _, marks in pruned for mark in marks])
+        for g, marks in pruned:
+            panels.append(Panel(title(g, groups), X, score_name, [*marks, *_twin(g, split, lo)], y_range=(lo, hi)))
+    unit = "a share of the row's largest" if scale == "row maximum" else "absolute"
+    caption = (
+        f"Score on {_of(split)} against the share of attention weights that are exactly zero, over all layers, heads and "
+        f"pairs of tokens that may attend to each other. Lines: all weights up to a threshold ({unit}) set to zero in all "
+        "layers while the model answers, for growing thresholds, mean over seeds, from the models as they are (points, one "
+        "per seed); dashed: rows made to sum to one again. Bands: as many weights of every layer and head set to zero at "
+        "random, range over draws and seeds."
+    )
+    if any(panel.title.endswith(": as trained") for panel in panels):
+        caption += " As trained: models with zeros of their own beside the others, scored on more episodes."
+    caption += " With fewer than 5 seeds no difference is claimed."
+    columns = min(2 if len(panels) < 5 else 3, len(panels))
+    return Drawing("Does sparser attention generalize better?", tuple(panels), caption, columns=columns)
+
+
+def _rows(folder: Path) -> pd.DataFrame:
+    rows = tables.at_last_step(tables.read(folder, "activation_sparsity"))
+    return rows[rows["layer"].isna()].assign(model=folder.name)
+
+
+def _as_trained(g: Group, split: str) -> pd.DataFrame:
+    """Per seed: the share of exact zeros, and the score by `generalization`."""
+    found = []
+    for folder in g.folders:
+        rows = _rows(folder)
+        zeros = rows[(rows["metric"] == "exact zeros") & (rows["split"] == split) & (rows["control"] == "")]
+        scores = tables.at_last_step(tables.read(folder, "generalization"))
+        scores = scores[(scores["metric"] == "score") & (scores["split"] == split) & (scores["composition"] == "all")]
+        score = scores[scores["control"] == ""]["value"]
+        found.append((folder.name, float(zeros["value"].iloc[0]), float(score.iloc[0])))
+    return pd.DataFrame(found, columns=["model", "sparsity", "score"])
+
+
+def _imposed(g: Group, scale: str, split: str, color: str) -> list:
+    """Bands and lines of one group, rows renormalised and not, each from the model as it is on."""
+    rows = _scores(g, split)
+    whole = rows[rows["threshold"].isna() & (rows["control"] == "")].assign(threshold=0.0)
+    bands: list = []
+    lines: list = []
+    for kind, told in RENORMALISED.items():
+        pruned = rows[(rows["scale"] == scale) & (rows["renormalised"] == kind)]
+        for control in ("random pruning", "") if len(pruned) else ():
+            steps = pd.concat([whole, pruned[pruned["control"] == control]]).groupby("threshold", as_index=False)
+            steps = steps.agg(sparsity=("imposed", "mean"), mean=("value", "mean"), lo=("value", "min"), hi=("value", "max"))
+            if control:
+                bands.append(Band(steps, "sparsity", "lo", "hi", label=f"random weights pruned{told}", color=GREYS[kind]))
+            else:
+                label = f"{g.label}: small weights pruned{told}"
+                lines.append(Line(steps, "sparsity", "mean", label=label, color=color, dash=kind == 1))
+    start = Points(whole, "imposed", "value", color=color, hover="model")
+    return [*bands, *lines, start]
+
+
+def _twin(g: Group, split: str, lowest: float) -> list[Rule]:
+    """The score of the models before training, where the axis reaches it."""
+    rows = _scores(g, split)
+    score = float(rows[rows["control"] == "untrained"]["value"].mean())
+    return [Rule(score, label="untrained twin")] if score >= lowest else []
+
+
+def _scores(g: Group, split: str) -> pd.DataFrame:
+    rows = pd.concat([_rows(folder) for folder in g.folders])
+    return rows[(rows["metric"] == "score") & (rows["split"] == split)]
+
+
+def _color(g: Group, here: list[Group]) -> str:
+    """The architecture's colour, or the label's where there are several of one architecture."""
+    return color_of(g.label if sum(other.architecture == g.architecture for other in here) > 1 else g.architecture)
+
+
+def _span(marks: list) -> tuple[float, float]:
+    """A y range that holds every mark down to `LOWEST` (or to 1 below the best, where all are worse), with some air."""
+    rows = [mark.rows() for mark in marks]
+    values = pd.concat([part[column] for part in rows for column in ("y", "lo", "hi") if column in part])
+    hi = values.max()
+    lo = max(values.min(), min(LOWEST, hi - 1))
+    air = 0.04 * (hi - lo) or 0.05
+    return lo - air, hi + air
+
+
+def _of(split: str) -> str:
+    return "held-out compositions" if split == "ood" else "fresh episodes of training compositions"
