@@ -87,6 +87,8 @@ def _cell(folder: Path, metric: str) -> pd.DataFrame:
 
 def _attention(row: dict) -> str:
     """What a model's attention does with its scores, in the words of the figure."""
+    if "architecture.threshold.sparsity" in row:
+        return f"{SPARSE}, {100 * row['architecture.threshold.sparsity']:g} % silenced"
     if row["architecture"] == "SparseCoding":
         return LINEAR if row.get("architecture.threshold.xi") == 0 else SPARSE
     return {"SoftmaxTransformer": "softmax", "LinearAttention": LINEAR}.get(row["architecture"], row["architecture"])

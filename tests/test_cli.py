@@ -281,7 +281,7 @@ def test_debug_shows_the_traceback(monkeypatch, probe_file, folder):
 
 
 BROKEN = {
-    "has no setting 'n_layer'; did you mean 'n_layers'?": (("run", "architecture", "n_layer"), 2),
+    "has no setting 'n_layer'; did you mean 'n_layers'": (("run", "architecture", "n_layer"), 2),
     "SoftmaxTransformer: d_model must be a whole number of at least 1, got -16": (("run", "architecture", "d_model"), -16),
     "SoftmaxTransformer: 3 heads do not divide d_model=16": (("run", "architecture", "n_heads"), 3),
     "unknown class 'SoftmaxTransformr' in a description; did you mean 'SoftmaxTransformer'": (

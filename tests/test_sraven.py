@@ -209,7 +209,8 @@ def test_a_split_can_be_listed():
 def test_shape():
     task = SRaven(n_features=3, n_values=5)
     assert (task.seq, task.answers, task.d_in, task.d_out) == (27, (24, 25, 26), 5, 5)
-    assert task.mask is None and task.blocks is None and task.dimensions["d_x"] is None
+    assert task.mask is None and task.dimensions["d_x"] is None
+    assert [list(block) for block in task.blocks] == [[*range(9)], [*range(9, 18)], [*range(18, 27)]]
     assert SRaven().composition_name(0) == "A+A+A+A" and SRaven().seq == 36
 
 

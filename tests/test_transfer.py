@@ -10,7 +10,7 @@ import compolens
 from compolens import Relations, Run, SoftmaxTransformer, train
 from compolens.activations import draw
 from compolens.configs import ConfigError, DoesNotApply
-from compolens.models import FixedThreshold, OutputTransfer, RelativeTransfer, SparseCoding
+from compolens.models import CalibratedThreshold, FixedThreshold, OutputTransfer, RelativeTransfer, SparseCoding
 from compolens.zoo import TrainedModel
 
 SIZES = {"n_layers": 2, "d_model": 16, "n_heads": 2, "attn_only": True, "bias_free": True}
@@ -108,6 +108,7 @@ def test_every_model_stands_in_its_cell(tmp_path):
         cell(tmp_path, "c", SparseCoding, 0.5, 0.6, transfer=RelativeTransfer()),
         cell(tmp_path, "d", SparseCoding, 0.7, 0.8, transfer=RelativeTransfer(), threshold=FixedThreshold(0.0)),
         cell(tmp_path, "e", SparseCoding, 0.9, 1.0, n_layers=1),
+        cell(tmp_path, "f", SparseCoding, 0.15, 0.25, threshold=CalibratedThreshold(0.9)),
     ]
     drawing = analyze("is_it_sparsity_or_transfer", folders)
     assert [panel.title for panel in drawing.panels] == ["Relations 4×4, 1 layer", "Relations 4×4, 2 layers"]
@@ -115,13 +116,14 @@ def test_every_model_stands_in_its_cell(tmp_path):
     points = rows[rows["mark"] == "Points"]
     found = {(row.panel, row.label, row.x): row.y for row in points.itertuples()}
     one, two = "Relations 4×4, 1 layer", "Relations 4×4, 2 layers"
-    linear = "no threshold (ξ = 0)"
+    linear, silenced = "no threshold (ξ = 0)", "soft threshold, 90 % silenced"
     assert found == pytest.approx(
         {
             (two, "softmax", "none test"): 0.1, (two, "softmax", "none ood"): 0.2,
             (two, "softmax", "output test"): 0.3, (two, "softmax", "output ood"): 0.4,
             (two, "soft threshold", "relative test"): 0.5, (two, "soft threshold", "relative ood"): 0.6,
             (two, linear, "relative test"): 0.7, (two, linear, "relative ood"): 0.8,
+            (two, silenced, "none test"): 0.15, (two, silenced, "none ood"): 0.25,
             (one, "soft threshold", "none test"): 0.9, (one, "soft threshold", "none ood"): 1.0,
         }
     )  # fmt: skip

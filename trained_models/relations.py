@@ -8,6 +8,7 @@ layers, identity and a quarter turn as operators. Seed s draws split, initial we
 
 from compolens import (
     AdamW,
+    CalibratedThreshold,
     FixedThreshold,
     OutputTransfer,
     RelationImages,
@@ -38,6 +39,15 @@ for s in range(3):
                     name = f"{layers}L{'-positions' if positions else ''}-{attention}-{transfer}-{s}"
                     model = architecture(n_layers=layers, **size, **settings, transfer=moved)
                     runs[name] = Run(model, task, init_seed=s, data_seed=s, **long)
+
+# xi = 0.01 leaves few zeros beside the empty row of the hidden token; here nine of ten scores are silenced
+for s in range(3):
+    for positions in (False, True):
+        task = Relations(positions=positions, split_seed=s)
+        for transfer, moved in transfers.items():
+            name = f"2L{'-positions' if positions else ''}-sparser-{transfer}-{s}"
+            model = SparseCoding(n_layers=2, **size, threshold=CalibratedThreshold(0.9), transfer=moved)
+            runs[name] = Run(model, task, init_seed=s, data_seed=s, **long)
 
 size = {"n_layers": 2, "d_model": 64, "n_heads": 8, "rms_norm": True}
 adam = AdamW(lr=2e-3, weight_decay=0.0, final=0.0)
