@@ -181,8 +181,6 @@ def train_one(file: str, name: str, folder: str, data: str | None, device: str, 
         report(state.step, state.steps, state.note or f"loss {state.loss:.4f}  {scores}")
 
     run = with_data(read_runs(file)[name], data)
-    if not (Path(folder) / "config.json").exists():
-        run.task.compositions("train")  # data that is not there is an error before it is a folder
     scores = train(run, folder, device=device, progress=progress)
     texts = [f"{split} {scores[split]['score']:.4f} ± {scores[split]['se']:.4f}" for split in ("train", "test", "ood")]
     if len(scores["environments"]) > 1:

@@ -262,6 +262,8 @@ def train(
     in training by another process, is refused. SIGINT and SIGTERM save first, then raise `Interrupted`.
     """
     folder = Path(folder)
+    if not (folder / "config.json").exists():
+        run.task.compositions("train")  # data that is not there is an error before it is a folder
     with checkpoints.locked(folder), _one_thread(device), _signals() as stop:
         check_folder(run, folder)
         _sweep(folder)
