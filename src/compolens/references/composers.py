@@ -16,9 +16,7 @@ from torch import Tensor
 
 from compolens.references.base import Reference
 from compolens.tasks.base import Episodes, TaskFamily
-from compolens.tasks.fuzzy_logic import FuzzyLogic
 from compolens.tasks.hyperteacher import _Teacher
-from compolens.tasks.relations import _Relations
 
 STEPS = 20
 
@@ -76,34 +74,22 @@ def best_explanation(task: _Teacher, episodes: Episodes, allowed: tuple[int, ...
     return torch.relu(x @ weights) @ readout, chosen
 
 
-def best_function(task: FuzzyLogic, episodes: Episodes, allowed: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """(prediction (batch, seq, 1), composition (batch,)) of the allowed function that fits each context best."""
-    x, y = task.examples(episodes)
-    answers = task.functions(x, allowed)
-    best = (answers[:, :, :-1] - y.squeeze(-1)[:, None]).square().sum(2).argmin(1)
-    return answers[torch.arange(len(x)), best][..., None], torch.tensor(allowed, device=x.device)[best]
-
-
-def best_relation(task: _Relations, episodes: Episodes, allowed: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """(prediction (batch, seq, d_out), composition (batch,)) of the allowed relation that fits each context best."""
-    answers, errors = task.answers_under(episodes, allowed)
-    best = errors.argmin(1)
-    return answers[torch.arange(len(best)), best], torch.tensor(allowed, device=best.device)[best]
-
-
 @dataclass(frozen=True)
 class _Composer(Reference):
     def why_not(self, task: TaskFamily) -> str:
-        known = isinstance(task, _Teacher | FuzzyLogic | _Relations)
+        if isinstance(task, _Teacher):
+            return ""
+        episodes = task.sample(1, "train", task.rng("reference", "train"))
+        known = task.candidates(episodes, task.compositions("train")[:1]) is not None
         return "" if known else "the family has no teacher made of known parts"
 
     def _explain(self, task: TaskFamily, episodes: Episodes, allowed: tuple[int, ...]) -> Tensor:
-        if isinstance(task, _Relations):
-            return best_relation(task, episodes, allowed)[0]
-        if isinstance(task, FuzzyLogic):
-            return best_function(task, episodes, allowed)[0]
-        assert isinstance(task, _Teacher)
-        return best_explanation(task, episodes, allowed)[0]
+        if isinstance(task, _Teacher):
+            return best_explanation(task, episodes, allowed)[0]
+        candidates = task.candidates(episodes, allowed)
+        assert candidates is not None
+        answers, errors = candidates
+        return answers[torch.arange(len(answers)), errors.argmin(1)]
 
 
 @dataclass(frozen=True)
@@ -127,5 +113,4 @@ class AllCompositions(_Composer):
         return "best of all compositions"
 
     def predict(self, task: TaskFamily, episodes: Episodes) -> Tensor:
-        assert isinstance(task, _Teacher | FuzzyLogic | _Relations)
-        return self._explain(task, episodes, tuple(range(len(task._universe))))
+        return self._explain(task, episodes, tuple(range(task.n_compositions)))

@@ -150,6 +150,11 @@ class TaskFamily(ABC):
         shown; None for a family whose episodes are no such pairs."""
         return None
 
+    def candidates(self, episodes: Episodes, allowed: Sequence[int]) -> tuple[Tensor, Tensor] | None:
+        """For families whose composition alone decides the answers: these (batch, len(allowed), seq, d_out) under each allowed
+        composition, and its squared error (batch, len(allowed)) on the examples; None where there is more to be fitted."""
+        return None
+
     def revealed(self, episodes: Episodes) -> Tensor:
         """The tokens (batch, seq, d_in) with what is asked for shown in its place: a block that is complete."""
         raise DoesNotApply(f"{type(self).__name__} does not say what its tokens look like once the answer is shown")
@@ -158,6 +163,11 @@ class TaskFamily(ABC):
     @abstractmethod
     def compositions(self, split: str) -> tuple[int, ...]:
         """The compositions of a split (test has train's)."""
+
+    @property
+    def n_compositions(self) -> int:
+        """Compositions are numbers below this one; some may be in no split."""
+        return 1 + max(self.compositions("train") + self.compositions("ood"))
 
     @abstractmethod
     def composition_name(self, composition: int) -> str:

@@ -159,6 +159,10 @@ class FuzzyLogic(TaskFamily):
         self.check_split(split)
         return tuple(self._split[1] if split == "ood" else self._split[0])
 
+    @property
+    def n_compositions(self) -> int:
+        return len(self._universe)
+
     def _term_name(self, term: int) -> str:
         return format(term, f"0{self.n_variables}b")
 
@@ -237,6 +241,11 @@ class FuzzyLogic(TaskFamily):
 
     def examples(self, episodes: Episodes) -> tuple[Tensor, Tensor]:
         return episodes.tokens[..., :-1], episodes.tokens[:, :-1, -1:]
+
+    def candidates(self, episodes: Episodes, allowed: Sequence[int]) -> tuple[Tensor, Tensor]:
+        x, y = self.examples(episodes)
+        answers = self.functions(x, allowed)
+        return answers[..., None], (answers[:, :, :-1] - y.squeeze(-1)[:, None]).square().sum(2)
 
     def functions(self, x: Tensor, chosen: Sequence[int]) -> Tensor:
         """(batch, function, seq): what each of the chosen functions answers at x (batch, seq, L)."""

@@ -111,6 +111,10 @@ class _Teacher(TaskFamily):
         chosen = self._split[1] if split == "ood" else self._split[0]
         return tuple(self._universe.index(c) for c in chosen)
 
+    @property
+    def n_compositions(self) -> int:
+        return len(self._universe)
+
     def composition_name(self, composition: int) -> str:
         return "+".join(str(m) for m in self._universe[composition])
 

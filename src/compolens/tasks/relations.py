@@ -128,6 +128,10 @@ class _Relations(TaskFamily):
         self.check_split(split)
         return tuple(left * self.n_right + right for left, right in self._split[split == "ood"])
 
+    @property
+    def n_compositions(self) -> int:
+        return len(self._universe)
+
     def composition_name(self, composition: int) -> str:
         left, right = self._universe[composition]
         return f"{left}|{right}"
@@ -169,8 +173,10 @@ class _Relations(TaskFamily):
         require(n >= 1, f"need at least one episode, got n={n}")
         chosen = torch.tensor(self.choose_compositions(split, compositions), device=rng.device)
         composition = chosen[torch.randint(len(chosen), (n,), generator=rng, device=rng.device)]
-        codes = {"left": composition // self.n_right, "right": composition % self.n_right}
-        return self.render(codes, self.draw(n, rng))
+        return self.render(self._codes(composition), self.draw(n, rng))
+
+    def _codes(self, composition: Tensor) -> dict[str, Tensor]:
+        return {"left": composition // self.n_right, "right": composition % self.n_right}
 
     def render(self, codes: dict[str, Tensor], inputs: Tensor) -> Episodes:
         """These operands (batch, L, 2, tokens, width) under those operators {"left": (batch,), "right": (batch,)}."""
@@ -192,12 +198,10 @@ class _Relations(TaskFamily):
         width = self.panel[1]
         return torch.cat([episodes.targets, episodes.tokens[..., width:]], dim=-1)
 
-    def answers_under(self, episodes: Episodes, allowed: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """(targets (batch, len(allowed), seq, width) under each composition; error (batch, len(allowed)) on the examples)."""
+    def candidates(self, episodes: Episodes, allowed: Sequence[int]) -> tuple[Tensor, Tensor]:
         shown, found, errors = slice(0, self.seq - len(self.blocks[0])), [], []
         for composition in allowed:
-            code = torch.full_like(episodes.composition, composition)
-            codes = {"left": code // self.n_right, "right": code % self.n_right}
+            codes = self._codes(torch.full_like(episodes.composition, composition))
             found.append(self.render(codes, episodes.inputs).targets)
             errors.append((found[-1] - episodes.targets)[:, shown].square().sum((1, 2)))
         return torch.stack(found, dim=1), torch.stack(errors, dim=1)
