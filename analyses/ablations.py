@@ -77,8 +77,8 @@ def metric_of(groups: list[Group]) -> str:
 
 
 def _pooled(folder: Path, metric: str) -> pd.DataFrame:
-    frame = tables.at_last_step(tables.read(folder, "generalization"))
-    return frame[(frame["metric"] == metric) & (frame["split"] == "ood") & (frame["composition"] == "all")]
+    frame = tables.pooled(folder, metric)
+    return frame[frame["split"] == "ood"]
 
 
 def _own(folder: Path, metric: str) -> float:

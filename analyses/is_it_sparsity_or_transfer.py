@@ -62,8 +62,7 @@ def analyze(models: list[Path], *, metric: str = "score") -> Drawing:
 def _cell(folder: Path, metric: str) -> pd.DataFrame:
     """A row per split: where one model stands in the two-by-two, and its score."""
     row = tables.settings(folder)
-    frame = tables.at_last_step(tables.read(folder, "generalization"))
-    frame = frame[(frame["metric"] == metric) & (frame["composition"] == "all")]
+    frame = tables.pooled(folder, metric)
     if frame.empty:
         raise ConfigError(f"{folder}: table generalization has no metric {metric!r}; leave --metric out for the score")
     own = frame[frame["control"] == ""].set_index("split")["value"]

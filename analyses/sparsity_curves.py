@@ -5,9 +5,9 @@ from pathlib import Path
 import pandas as pd
 
 from compolens import quoted, tables
-from compolens.configs import ConfigError, nearest
+from compolens.configs import require_choice
 from compolens.figures import Drawing, Line, Panel, Points, color_of
-from compolens.verdict import Group, group
+from compolens.verdict import SPLITS, Group, group, telling
 
 needs = ("activation_sparsity",)
 SCALES = {
@@ -15,7 +15,6 @@ SCALES = {
     "row maximum": "threshold / the row's largest weight",
     "site std": "threshold / standard deviation of the layer's weights",
 }
-SPLITS = ("ood", "test")
 
 
 def analyze(models: list[Path], *, scale: str = "absolute", split: str = "ood", paper: bool = True) -> Drawing:
@@ -25,9 +24,8 @@ def analyze(models: list[Path], *, scale: str = "absolute", split: str = "ood", 
     scale: what thresholds are measured in, "absolute", "row maximum" or "site std"; split: "ood" or "test"; paper: beside
     S-RAVEN, show the five points that 2511.20194 reports.
     """
-    for value, allowed in ((scale, SCALES), (split, SPLITS)):
-        if value not in allowed:
-            raise ConfigError(f"no such choice {value!r}; {nearest(value, allowed)}")
+    require_choice(scale, SCALES)
+    require_choice(split, SPLITS)
     groups, panels = group(models), []
     for setting in dict.fromkeys(g.setting for g in groups):
         here = [g for g in groups if g.setting == setting]
@@ -37,10 +35,10 @@ def analyze(models: list[Path], *, scale: str = "absolute", split: str = "ood", 
             marks.append(_reported())
         panels.append(Panel(setting, SCALES[scale], "share of weights at or below", tuple(marks), y_range=(-0.02, 1.04)))
     caption = (
-        f"Share of attention weights whose magnitude is at or below a threshold, on {_of(split)}, over all layers, heads and "
-        "pairs of tokens that may attend to each other. Threshold 0: exact zeros. Lines are means over seeds, points seeds "
-        "(where there are several); dashed: the same models before training. Curves may lie on top of each other. With fewer "
-        "than 5 seeds no difference is claimed."
+        f"Share of attention weights whose magnitude is at or below a threshold, on {SPLITS[split]}, over all layers, heads "
+        "and pairs of tokens that may attend to each other. Threshold 0: exact zeros. Lines are means over seeds, points "
+        "seeds (where there are several); dashed: the same models before training. Curves may lie on top of each other. "
+        "With fewer than 5 seeds no difference is claimed."
     )
     if any(mark.label == _PAPER for panel in panels for mark in panel.marks):
         caption += (
@@ -56,8 +54,7 @@ _PAPER = "2511.20194 (scale of scores unknown)"
 
 def _curves(g: Group, here: list[Group], scale: str, split: str) -> list:
     """A group's line, its seeds' points and its untrained twins' line."""
-    alike = sum(other.architecture == g.architecture for other in here) > 1
-    color = color_of(g.label if alike else g.architecture)
+    color = color_of(telling(g, here))
     own, twins = (_shares(g.folders, scale, split, control) for control in ("", "untrained"))
     marks: list = [Line(_mean(own), "threshold", "value", label=g.label, color=color)]
     if len(g.folders) > 1:
@@ -85,7 +82,3 @@ def _mean(shares: pd.DataFrame) -> pd.DataFrame:
 def _reported() -> Points:
     known = pd.DataFrame([(f"{q.xi:g}", q.sparsity) for q in quoted.SPARSITY_BY_XI], columns=["threshold", "value"])
     return Points(known, "threshold", "value", label=_PAPER, color="#444444", open=True)
-
-
-def _of(split: str) -> str:
-    return "held-out compositions" if split == "ood" else "fresh episodes of training compositions"

@@ -5,13 +5,12 @@ from pathlib import Path
 import pandas as pd
 
 from compolens import tables
-from compolens.configs import ConfigError, nearest
+from compolens.configs import require_choice
 from compolens.figures import Band, Drawing, Line, Panel, Points, Rule, color_of
-from compolens.verdict import Group, group, title
+from compolens.verdict import SPLITS, Group, group, telling, title
 
 needs = ("activation_sparsity", "generalization")
 SCALES = ("row maximum", "absolute")
-SPLITS = ("ood", "test")
 RENORMALISED = {0.0: "", 1.0: ", rows renormalised"}
 """By the column `renormalised`, what is added to a label."""
 GREYS = {0.0: "#555555", 1.0: "#AAAAAA"}
@@ -28,9 +27,8 @@ def analyze(models: list[Path], *, scale: str = "row maximum", split: str = "ood
 
     scale: thresholds relative to the "row maximum" or "absolute"; split: "ood" or "test".
     """
-    for value, allowed in ((scale, SCALES), (split, SPLITS)):
-        if value not in allowed:
-            raise ConfigError(f"no such choice {value!r}; {nearest(value, allowed)}")
+    require_choice(scale, SCALES)
+    require_choice(split, SPLITS)
     groups, panels = group(models), []
     for setting in dict.fromkeys(g.setting for g in groups):
         here = [g for g in groups if g.setting == setting]
@@ -38,17 +36,17 @@ def analyze(models: list[Path], *, scale: str = "row maximum", split: str = "ood
         trained = [_as_trained(g, split) for g in here]
         if (pd.concat(trained)["sparsity"] > 0).any() and len(here) > 1:
             seeds = [
-                Points(points, "sparsity", "score", label=g.label, color=_color(g, here), hover="model")
+                Points(points, "sparsity", "score", label=g.label, color=color_of(telling(g, here)), hover="model")
                 for g, points in zip(here, trained, strict=True)
             ]
             panels.append(Panel(f"{setting}: as trained", X, score_name, seeds))
-        pruned = [(g, _imposed(g, scale, split, _color(g, here))) for g in here]
+        pruned = [(g, _imposed(g, scale, split, color_of(telling(g, here)))) for g in here]
         lo, hi = _span([mark for _, marks in pruned for mark in marks])
         for g, marks in pruned:
             panels.append(Panel(title(g, groups), X, score_name, [*marks, *_twin(g, split, lo)], y_range=(lo, hi)))
     unit = "a share of the row's largest" if scale == "row maximum" else "absolute"
     caption = (
-        f"Score on {_of(split)} against the share of attention weights that are exactly zero, over all layers, heads and "
+        f"Score on {SPLITS[split]} against the share of attention weights that are exactly zero, over all layers, heads and "
         f"pairs of tokens that may attend to each other. Lines: all weights up to a threshold ({unit}) set to zero in all "
         "layers while the model answers, for growing thresholds, mean over seeds, from the models as they are (points, one "
         "per seed); dashed: rows made to sum to one again. Bands: as many weights of every layer and head set to zero at "
@@ -72,9 +70,8 @@ def _as_trained(g: Group, split: str) -> pd.DataFrame:
     for folder in g.folders:
         rows = _rows(folder)
         zeros = rows[(rows["metric"] == "exact zeros") & (rows["split"] == split) & (rows["control"] == "")]
-        scores = tables.at_last_step(tables.read(folder, "generalization"))
-        scores = scores[(scores["metric"] == "score") & (scores["split"] == split) & (scores["composition"] == "all")]
-        score = scores[scores["control"] == ""]["value"]
+        scores = tables.pooled(folder)
+        score = scores[(scores["split"] == split) & (scores["control"] == "")]["value"]
         found.append((folder.name, float(zeros["value"].iloc[0]), float(score.iloc[0])))
     return pd.DataFrame(found, columns=["model", "sparsity", "score"])
 
@@ -111,11 +108,6 @@ def _scores(g: Group, split: str) -> pd.DataFrame:
     return rows[(rows["metric"] == "score") & (rows["split"] == split)]
 
 
-def _color(g: Group, here: list[Group]) -> str:
-    """The architecture's colour, or the label's where there are several of one architecture."""
-    return color_of(g.label if sum(other.architecture == g.architecture for other in here) > 1 else g.architecture)
-
-
 def _span(marks: list) -> tuple[float, float]:
     """A y range that holds every mark down to `LOWEST` (or to 1 below the best, where all are worse), with some air."""
     rows = [mark.rows() for mark in marks]
@@ -124,7 +116,3 @@ def _span(marks: list) -> tuple[float, float]:
     lo = max(values.min(), min(LOWEST, hi - 1))
     air = 0.04 * (hi - lo) or 0.05
     return lo - air, hi + air
-
-
-def _of(split: str) -> str:
-    return "held-out compositions" if split == "ood" else "fresh episodes of training compositions"

@@ -77,6 +77,5 @@ def reference_scores(folder: Path) -> dict[str, float]:
 
 
 def _pooled(folder: Path, split: str) -> pd.DataFrame:
-    frame = tables.at_last_step(tables.read(folder, "generalization"))
-    frame = frame[frame["metric"] == "score"]
-    return frame[(frame["split"] == split) & (frame["composition"] == "all")]
+    frame = tables.pooled(folder)
+    return frame[frame["split"] == split]

@@ -39,6 +39,12 @@ def require(condition: bool, message: str) -> None:
         raise ConfigError(message)
 
 
+def require_choice(value: str, allowed: Iterable[str]) -> None:
+    """Raise `ConfigError` unless a setting is one of the words it may be."""
+    options = list(allowed)
+    require(value in options, f"no such choice {value!r}; {nearest(str(value), options)}")
+
+
 def require_positive(owner: object, *names: str) -> None:
     """Every named field of a dataclass is an int of at least 1."""
     for name in names:

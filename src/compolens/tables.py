@@ -189,6 +189,12 @@ def gather(folders: str | Path | Iterable[str | Path], table: str) -> pd.DataFra
     return frame
 
 
+def pooled(folder: str | Path, metric: str = "score") -> pd.DataFrame:
+    """The rows of a model's table `generalization` that pool all compositions under a metric, at its last step."""
+    frame = at_last_step(read(folder, "generalization"))
+    return frame[(frame["metric"] == metric) & (frame["composition"] == "all")]
+
+
 def weighted_mean(values: np.ndarray, weights: np.ndarray) -> float:
     """Mean with weights; the pooled score when values are per-composition scores and weights their share of variance."""
     return float((values * weights).sum() / weights.sum())

@@ -28,6 +28,8 @@ READABLE = 0.5
 SHARED = 0.05
 """A readout's loss on held-out compositions below this R² is none. A larger one is laid to what is bigger: what a fit within
 the held-out compositions wins back (there, but not shared), or what even that misses (lost)."""
+SPLITS = {"ood": "held-out compositions", "test": "fresh episodes of training compositions"}
+"""What a trained model is scored on, in words."""
 SEEDS = 5
 """With fewer seeds, points are shown and no difference is claimed."""
 
@@ -100,6 +102,11 @@ def group(folders: Sequence[Path]) -> list[Group]:
         told = ", ".join(f"{k.split('.')[-1]} {dict(key)[k]}" for k in differing)
         one.label = f"{one.architecture} ({told})" if told else one.architecture
     return list(groups.values())
+
+
+def telling(one: Group, groups: Sequence[Group]) -> str:
+    """What a group's colour stands for among others: the architecture, or the label where several are of that architecture."""
+    return one.label if sum(other.architecture == one.architecture for other in groups) > 1 else one.architecture
 
 
 def title(one: Group, groups: Sequence[Group]) -> str:
