@@ -44,9 +44,9 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(f"compolens.{_HOMES[name]}"), name)
     if name in _ROOMS or name in ("training", "zoo", "verdict", "report", "checkpoints"):
         return import_module(f"compolens.{name}")
-    if name[:1].isupper():  # an architecture, a part of one or a task family: the folders are the registry
+    if name[:1].isupper():  # an architecture, a task family or a part of one: the folders are the registry
         models, tasks = import_module("compolens.models"), import_module("compolens.tasks")
-        for registry in (models.ARCHITECTURES, models.PARTS, tasks.FAMILIES):
+        for registry in (models.ARCHITECTURES, models.PARTS, tasks.FAMILIES, tasks.PARTS):
             if name in registry:
                 return registry[name]
     raise AttributeError(f"module 'compolens' has no attribute {name!r}")

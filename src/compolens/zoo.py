@@ -15,9 +15,14 @@ import torch
 from compolens import checkpoints
 from compolens.configs import ConfigError, construct
 from compolens.hooks import HookedModel
-from compolens.models import ARCHITECTURES, PARTS
+from compolens.models import ARCHITECTURES
+from compolens.models import PARTS as MODEL_PARTS
 from compolens.tasks import FAMILIES, TaskFamily
+from compolens.tasks import PARTS as TASK_PARTS
 from compolens.training import RECIPES, RESUME, Run, kept_weights
+
+BUILT_IN = [kind for known in (ARCHITECTURES, MODEL_PARTS, FAMILIES, TASK_PARTS) for kind in known.values()]
+"""The classes that a folder may name without the caller naming them too."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ def read_run(folder: str | Path, classes: Iterable[type] = ()) -> Run:
     if unknown:
         raise ConfigError(f"{folder / 'config.json'} has the unknown key {sorted(unknown)[0]!r}; allowed: format, run")
     try:
-        run = construct(config["run"], [Run, *RECIPES, *ARCHITECTURES.values(), *PARTS.values(), *FAMILIES.values(), *classes])
+        run = construct(config["run"], [Run, *RECIPES, *BUILT_IN, *classes])
     except ConfigError as error:
         raise ConfigError(f"{folder / 'config.json'}: {error}") from error
     if not isinstance(run, Run):

@@ -1,15 +1,17 @@
-"""What is asked: task families, one file each. Every public family in this folder is exported here."""
+"""What is asked: task families, one file each. Every public family (and part of one) in this folder is exported here."""
 
 from typing import Any
 
 from compolens.configs import classes_in
-from compolens.tasks.base import SPLITS, Episodes, TaskFamily
+from compolens.tasks.base import SPLITS, Episodes, TaskFamily, TaskPart
 
 FAMILIES: dict[str, type] = classes_in(__name__, TaskFamily)
-__all__ = ["FAMILIES", "SPLITS", "Episodes", "TaskFamily", *FAMILIES]  # noqa: PLE0604
+PARTS: dict[str, type] = classes_in(__name__, TaskPart)
+_NAMES = {**FAMILIES, **PARTS}
+__all__ = ["FAMILIES", "PARTS", "SPLITS", "Episodes", "TaskFamily", "TaskPart", *_NAMES]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:
-    if name in FAMILIES:
-        return FAMILIES[name]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; families: {', '.join(FAMILIES)}")
+    if name in _NAMES:
+        return _NAMES[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; there are: {', '.join(_NAMES)}")

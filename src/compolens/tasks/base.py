@@ -66,6 +66,11 @@ class Readouts(NamedTuple):
 
 
 @dataclass(frozen=True)
+class TaskPart:
+    """A setting of a family that is a description itself, such as a law of inputs; plain fields, frozen."""
+
+
+@dataclass(frozen=True)
 class TaskFamily(ABC):
     """A family of tasks: the description is the constructor, and equal descriptions draw equal episodes.
 

@@ -1,0 +1,298 @@
+"""In-context linear regression: y = W^T x (+ noise), shown through N pairs; then the answer to further inputs is asked for.
+
+The conventions of the literature differ and are named here: `LinearRegression.von_oswald` (2212.07677), `.garg` (2208.01066),
+`.zhang` (2306.09927) and `.he` (2503.12734). Two layouts:
+
+    joint         [x_1; y_1] … [x_N; y_N] [x_q; 0]          the answer is read at the query
+    interleaved   x_1  y_1  x_2  y_2  …  x_N  y_N  x_q       at every x, from what stands before it (causal)
+
+A composition is a component of the prior (see `regression_laws`). Held out, as `ood`, is the law of the inputs: a wider one,
+or another. Where training knows only a finite pool of tasks, `ood` is the rest of the prior instead, with the same inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from compolens.configs import ConfigError, require, require_positive
+from compolens.tasks.base import Episodes, TaskFamily, TaskPart
+from compolens.tasks.regression_laws import GaussianInputs, GaussianPrior, InputLaw, Prior, UniformInputs
+
+POOL_GROUPS = 16
+"""A pool of tasks is cut into at most this many compositions."""
+
+
+class Prompts(NamedTuple):
+    """Episodes as regression problems: demonstrations x (batch, N, d_x), y (batch, N, d_y) in order; asked (batch, A, d_x) the
+    inputs whose answers count, in the order of the answers' positions; shown (A,): how many demonstrations each may use."""
+
+    x: Tensor
+    y: Tensor
+    asked: Tensor
+    shown: Tensor
+
+
+@dataclass(frozen=True)
+class _Layout(TaskPart):
+    """How pairs become tokens."""
+
+
+@dataclass(frozen=True)
+class JointTokens(_Layout):
+    """A token holds an input and its answer; queries come last, their answer 0. Everyone sees the context and itself."""
+
+
+@dataclass(frozen=True)
+class InterleavedTokens(_Layout):
+    """An input and its answer are tokens of their own, in turn; attention is causal, and every input is asked for."""
+
+
+@dataclass(frozen=True)
+class LinearRegression(TaskFamily):
+    """d_x, d_y: widths of x and y; n_context, n_queries: N and Q; inputs: their law; prior: of the weights; noise: standard
+    deviation added to every answer; layout; input_scale, teacher_scale: factors of x and of W; n_tasks: training knows only
+    that many tasks, drawn from the prior with teacher_seed (None: a fresh one per episode); shifted_scale: factor of the
+    inputs in `ood`; shifted_inputs: their law there (None: the same); loss_scale: factor of the mean squared error.
+
+    >>> task = LinearRegression.von_oswald()
+    >>> episodes = task.sample(2, "train", task.rng(0, "train"))
+    >>> episodes.tokens.shape, episodes.codes["weights"].shape
+    (torch.Size([2, 11, 11]), torch.Size([2, 10]))
+    """
+
+    d_x: int = 10
+    d_y: int = 1
+    n_context: int = 10
+    n_queries: int = 1
+    inputs: InputLaw = field(default_factory=UniformInputs)
+    prior: Prior = field(default_factory=GaussianPrior)
+    noise: float = 0.0
+    layout: _Layout = field(default_factory=JointTokens)
+    input_scale: float = 1.0
+    teacher_scale: float = 1.0
+    n_tasks: int | None = None
+    shifted_scale: float = 1.5
+    shifted_inputs: InputLaw | None = None
+    loss_scale: float = 0.5
+    teacher_seed: int = 0
+
+    code_kinds: ClassVar[dict[str, str]] = {"weights": "continuous", "component": "categorical"}
+    score_name: ClassVar[str] = "R²"
+    ceiling: ClassVar[str] = "posterior mean"
+    missing: ClassVar[dict[str, str]] = {
+        "attention_code": "what a pair of tokens is treated by is no category here; see dual_model and gd_equivalence"
+    }
+
+    def __post_init__(self) -> None:
+        require_positive(self, "d_x", "d_y", "n_context", "n_queries")
+        if self.n_tasks is not None:
+            require_positive(self, "n_tasks")
+        for name, kind in (("inputs", InputLaw), ("prior", Prior), ("layout", _Layout)):
+            value = getattr(self, name)
+            allowed = ", ".join(sorted(f"{one.__name__}()" for one in type.__subclasses__(kind)))
+            require(isinstance(value, kind), f"LinearRegression: {name} must be one of {allowed}, got {value!r}")
+        require(self.noise >= 0, f"LinearRegression: noise must not be negative, got {self.noise}")
+        for name in ("input_scale", "teacher_scale", "shifted_scale", "loss_scale"):
+            require(getattr(self, name) > 0, f"LinearRegression: {name} must be positive, got {getattr(self, name)}")
+        require(
+            not self._interleaved or self.n_queries == 1,
+            f"LinearRegression: interleaved tokens ask at every input; n_queries must be 1, got {self.n_queries}",
+        )
+        self.prior.mixture(self.d_x)  # a covariance or a centre that does not fit is an error here, not while drawing
+        self.inputs.second_moment(self.d_x)
+
+    # ---- conventions -------------------------------------------------------------------------------------------------
+    @classmethod
+    def von_oswald(cls, d_x: int = 10, n_context: int = 10) -> LinearRegression:
+        """2212.07677: x uniform on (-1/2, 1/2), W standard normal, no noise, half the squared error at one query."""
+        return cls(d_x=d_x, n_context=n_context)
+
+    @classmethod
+    def garg(cls, d_x: int = 20, n_context: int = 40, noise: float = 0.0) -> LinearRegression:
+        """2208.01066: x and w standard normal, x and y in turn, the squared error at every x."""
+        return cls(d_x, 1, n_context, 1, GaussianInputs(), GaussianPrior(), noise, InterleavedTokens(), loss_scale=1.0)
+
+    @classmethod
+    def zhang(cls, d_x: int = 10, n_context: int = 10, covariance: tuple | None = None) -> LinearRegression:
+        """2306.09927: x normal with a given covariance, w standard normal, no noise, one query."""
+        return cls(d_x, 1, n_context, 1, GaussianInputs(covariance))
+
+    @classmethod
+    def he(cls, d_x: int = 5, n_context: int = 40, noise: float = 0.1**0.5) -> LinearRegression:
+        """2503.12734: x standard normal, w normal with variance 1/d_x, noisy answers, one query."""
+        prior = GaussianPrior((1 / d_x,) * d_x)
+        return cls(d_x, 1, n_context, 1, GaussianInputs(), prior, noise, loss_scale=1.0)
+
+    # ---- shape -------------------------------------------------------------------------------------------------------
+    @property
+    def _interleaved(self) -> bool:
+        return isinstance(self.layout, InterleavedTokens)
+
+    @property
+    def d_in(self) -> int:
+        return max(self.d_x, self.d_y) if self._interleaved else self.d_x + self.d_y
+
+    @property
+    def d_out(self) -> int:
+        return self.d_y
+
+    @property
+    def seq(self) -> int:
+        return 2 * self.n_context + 1 if self._interleaved else self.n_context + self.n_queries
+
+    @property
+    def answers(self) -> tuple[int, ...]:
+        return tuple(range(0, self.seq, 2)) if self._interleaved else tuple(range(self.n_context, self.seq))
+
+    @property
+    def mask(self) -> Tensor:
+        if self._interleaved:
+            return torch.ones(self.seq, self.seq, dtype=torch.bool).tril()
+        mask = torch.eye(self.seq, dtype=torch.bool)
+        mask[:, : self.n_context] = True
+        return mask
+
+    @property
+    def dimensions(self) -> dict[str, Any]:
+        """Interleaved tokens are no (input, answer) pairs: what reads the context as a set of these does not apply."""
+        return super().dimensions | ({"d_x": None} if self._interleaved else {})
+
+    # ---- compositions ------------------------------------------------------------------------------------------------
+    @property
+    def pool(self) -> Tensor | None:
+        """(n_tasks, d_x, d_y): the tasks that training knows; None where every episode has its own."""
+        return self._pool
+
+    @cached_property
+    def _pool(self) -> Tensor | None:
+        if self.n_tasks is None:
+            return None
+        rng = torch.Generator().manual_seed(self.teacher_seed)
+        component = torch.randint(self.prior.n_components(self.d_x), (self.n_tasks,), generator=rng)
+        return self.prior.draw(component, self.d_x, self.d_y, rng) * self.teacher_scale
+
+    @cached_property
+    def _counts(self) -> tuple[int, int]:
+        """(compositions trained on, components of the prior)."""
+        components = self.prior.n_components(self.d_x)
+        return (components if self.n_tasks is None else min(self.n_tasks, POOL_GROUPS)), components
+
+    def compositions(self, split: str) -> tuple[int, ...]:
+        """Training's components (or parts of the pool) first, then the prior's components as held out."""
+        self.check_split(split)
+        seen, components = self._counts
+        return tuple(range(seen, seen + components)) if split == "ood" else tuple(range(seen))
+
+    def composition_name(self, composition: int) -> str:
+        seen, _ = self._counts
+        if composition < seen and self.n_tasks is not None:
+            return f"pool {composition}"
+        name = self.prior.component_name(composition % seen if composition < seen else composition - seen, self.d_x)
+        return name if composition < seen else f"{name}, {self._held_out}"
+
+    @property
+    def _held_out(self) -> str:
+        if self.n_tasks is not None:
+            return "new task"
+        law = "" if self.shifted_inputs is None else f"{type(self.shifted_inputs).__name__} "
+        return f"inputs {law}× {self.shifted_scale:g}"
+
+    def describe_split(self) -> dict[str, Any]:
+        tasks = "fresh ones" if self.n_tasks is None else f"a pool of {self.n_tasks}"
+        return {"trained_on": tasks, "held_out": self._held_out, "components": self._counts[1]}
+
+    # ---- episodes ----------------------------------------------------------------------------------------------------
+    def sample(self, n: int, split: str, rng: torch.Generator, compositions: Sequence[int] | None = None) -> Episodes:
+        require(n >= 1, f"need at least one episode, got n={n}")
+        chosen = torch.tensor(self.choose_compositions(split, compositions), device=rng.device)
+        composition = chosen[torch.randint(len(chosen), (n,), generator=rng, device=rng.device)]
+        seen, shifted = self._counts[0], split == "ood"
+        component = composition - seen * shifted
+        codes = {"weights": self._weights(component, shifted, rng).flatten(1), "component": component}
+        law, scale = self.inputs, self.input_scale
+        if shifted and self.n_tasks is None:
+            law, scale = self.shifted_inputs or law, scale * self.shifted_scale
+        points = self.n_context + self.n_queries
+        x = law.draw(n, points, self.d_x, rng) * scale
+        noise = torch.randn(n, points, self.d_y, generator=rng, device=rng.device) * self.noise
+        return self.render(codes, torch.cat([x, noise, torch.full_like(x[..., :1], float(shifted))], dim=-1))
+
+    def _weights(self, component: Tensor, shifted: bool, rng: torch.Generator) -> Tensor:
+        """(n, d_x, d_y): from the pool while training on one, else from the prior."""
+        if self.pool is None or shifted:
+            return self.prior.draw(component, self.d_x, self.d_y, rng) * self.teacher_scale
+        groups = self._counts[0]
+        members = (len(self.pool) - component - 1) // groups + 1  # members of a group: component, component + groups, …
+        pick = (torch.rand(len(component), generator=rng, device=rng.device) * members).long()
+        return self.pool.to(rng.device)[component + groups * pick]
+
+    def render(self, codes: dict[str, Tensor], inputs: Tensor) -> Episodes:
+        """These inputs (batch, N + Q, d_x + d_y + 1: x, noise, and 1 where they are from the held-out law) under those codes
+        {"weights": (batch, d_x * d_y), "component": (batch,)}."""
+        x, noise, shifted = inputs.split([self.d_x, self.d_y, 1], dim=-1)
+        weights = codes["weights"].view(-1, self.d_x, self.d_y)
+        y = x @ weights + noise
+        composition = codes["component"] + self._counts[0] * shifted[:, 0, 0].long()
+        tokens, targets = self._interleave(x, y) if self._interleaved else self._join(x, y)
+        nuisances = {
+            "code_norm": codes["weights"].norm(dim=1),
+            "answer_scale": y[:, : self.n_context].square().mean((1, 2)).sqrt(),
+        }
+        return Episodes(tokens, targets, dict(codes), composition, inputs, nuisances)
+
+    def _join(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        tokens = torch.cat([x, y], dim=-1)
+        tokens[:, self.n_context :, self.d_x :] = 0
+        return tokens, y
+
+    def _interleave(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        tokens = x.new_zeros(len(x), self.seq, self.d_in)
+        tokens[:, 0::2, : self.d_x] = x
+        tokens[:, 1::2, : self.d_y] = y[:, :-1]
+        return tokens, y.repeat_interleave(2, dim=1)[:, :-1]
+
+    def examples(self, episodes: Episodes) -> tuple[Tensor, Tensor] | None:
+        if self._interleaved:
+            return None  # every answer may use another number of pairs: see `prompts`
+        return episodes.tokens[..., : self.d_x], episodes.tokens[:, : self.n_context, self.d_x :]
+
+    def prompts(self, episodes: Episodes) -> Prompts:
+        """The episodes as regression problems, read off the tokens."""
+        tokens, n = episodes.tokens, self.n_context
+        if self._interleaved:
+            x = tokens[:, 0::2, : self.d_x]
+            return Prompts(x[:, :n], tokens[:, 1::2, : self.d_y], x, torch.arange(n + 1))
+        x, y = tokens[..., : self.d_x], tokens[:, :n, self.d_x :]
+        return Prompts(x[:, :n], y, x[:, n:], torch.full((self.n_queries,), n))
+
+    def mixture(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The prior of an output's weights, teacher scale included, as a mixture of Gaussians: log weights (m,), means
+        (m, d_x), covariances (m, d_x, d_x), float64."""
+        weights, means, covariances = self.prior.mixture(self.d_x)
+        return weights, means * self.teacher_scale, covariances * self.teacher_scale**2
+
+    # ---- loss and score ----------------------------------------------------------------------------------------------
+    def loss(self, prediction: Tensor, targets: Tensor) -> Tensor:
+        """loss_scale times the mean squared error at the answers."""
+        at = list(self.answers)
+        return self.loss_scale * (prediction[:, at] - targets[:, at]).square().mean()
+
+    def errors(self, prediction: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """R²: 1 is perfect, 0 the predictor that always says 0 (every task's mean answer, for inputs with mean 0), may be
+        negative; pooled over episodes. With noise, 1 is out of reach."""
+        at = list(self.answers)
+        error = (prediction.double() - targets.double())[:, at].square().sum((1, 2))
+        return error, targets.double()[:, at].square().sum((1, 2))
+
+    def raw_statistic(self, episodes: Episodes) -> Tensor:
+        """The moments x^T y / N of the context, (batch, d_x * d_y): one step of gradient descent, up to its rate."""
+        x, y, _, _ = self.prompts(episodes)
+        if not len(x):
+            raise ConfigError("no episode to read moments from")
+        return (x.double().transpose(1, 2) @ y.double()).flatten(1) / self.n_context

@@ -1,0 +1,240 @@
+"""What in-context linear regression draws from: laws of the inputs, and priors of the weights.
+
+A prior is a mixture whose components are known, so that its posterior mean is known as well (2306.04891 for the idea of
+comparing learners with posterior means of the priors they were trained on). Components are also what compositions are made
+of; a Gaussian's are the sign patterns of its first standardised coefficients, which slice it into equal parts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from compolens.configs import ConfigError, frozen, require, require_positive
+from compolens.tasks.base import TaskPart
+
+SIGNS = 4
+"""A Gaussian prior is sliced by the signs of this many leading coefficients."""
+
+
+def covariance_matrix(owner: object, covariance: tuple | None, d_x: int) -> Tensor:
+    """(d_x, d_x) float64 from None (the identity), d_x variances or d_x rows; singular ones are refused."""
+    name = type(owner).__name__
+    if covariance is None:
+        return torch.eye(d_x, dtype=torch.float64)
+    given = torch.tensor(covariance, dtype=torch.float64)
+    matrix = torch.diag(given) if given.ndim == 1 else given
+    if matrix.shape != (d_x, d_x):
+        raise ConfigError(f"{name}: covariance needs {d_x} variances or {d_x} rows of {d_x}, got {tuple(given.shape)}")
+    if not torch.allclose(matrix, matrix.T):
+        raise ConfigError(f"{name}: covariance must be symmetric")
+    smallest, largest = (float(v) for v in torch.linalg.eigvalsh(matrix)[[0, -1]])
+    if smallest <= 1e-12 * max(largest, 1e-300):
+        raise ConfigError(
+            f"{name}: covariance is singular or not positive (eigenvalues from {smallest:.3g} to {largest:.3g}); "
+            "give every direction a positive variance, or leave the direction out (a smaller d_x)"
+        )
+    return matrix
+
+
+@dataclass(frozen=True)
+class InputLaw(TaskPart, ABC):
+    """How inputs are drawn, independently of one another within an episode."""
+
+    @abstractmethod
+    def draw(self, n: int, points: int, d_x: int, rng: torch.Generator) -> Tensor:
+        """(n, points, d_x) on the generator's device."""
+
+    @abstractmethod
+    def second_moment(self, d_x: int) -> Tensor:
+        """(d_x, d_x) float64: E[x x^T]."""
+
+
+@dataclass(frozen=True)
+class UniformInputs(InputLaw):
+    """Every coordinate uniform on (-half_width, half_width). 0.5 is what the code of 2212.07677 draws (its text says 1)."""
+
+    half_width: float = 0.5
+
+    def __post_init__(self) -> None:
+        require(self.half_width > 0, f"UniformInputs: half_width must be positive, got {self.half_width}")
+
+    def draw(self, n: int, points: int, d_x: int, rng: torch.Generator) -> Tensor:
+        return (2 * torch.rand(n, points, d_x, generator=rng, device=rng.device) - 1) * self.half_width
+
+    def second_moment(self, d_x: int) -> Tensor:
+        return torch.eye(d_x, dtype=torch.float64) * self.half_width**2 / 3
+
+
+@dataclass(frozen=True)
+class GaussianInputs(InputLaw):
+    """Normal with mean 0. covariance: None (isotropic), d_x variances, or d_x rows; random_basis: every episode turns it by
+    a rotation of its own (as 2310.17086 does with half the variances 100 and half 1)."""
+
+    covariance: tuple | None = None
+    random_basis: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "covariance", frozen(self.covariance))
+
+    def draw(self, n: int, points: int, d_x: int, rng: torch.Generator) -> Tensor:
+        root = torch.linalg.cholesky(covariance_matrix(self, self.covariance, d_x)).float().to(rng.device)
+        x = torch.randn(n, points, d_x, generator=rng, device=rng.device) @ root.T
+        if self.random_basis:
+            x = x @ torch.linalg.qr(torch.randn(n, d_x, d_x, generator=rng, device=rng.device))[0]
+        return x
+
+    def second_moment(self, d_x: int) -> Tensor:
+        matrix = covariance_matrix(self, self.covariance, d_x)
+        return torch.eye(d_x, dtype=torch.float64) * matrix.trace() / d_x if self.random_basis else matrix
+
+
+@dataclass(frozen=True)
+class MixedInputs(InputLaw):
+    """Per episode normal, exponential or Laplace, with equal odds; every input then has length `norm`. The unseen inputs of
+    2212.07677."""
+
+    norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(self.norm > 0, f"MixedInputs: norm must be positive, got {self.norm}")
+
+    def draw(self, n: int, points: int, d_x: int, rng: torch.Generator) -> Tensor:
+        shape, device = (n, points, d_x), rng.device
+        normal = torch.randn(shape, generator=rng, device=device)
+        exponential = -torch.log1p(-torch.rand(shape, generator=rng, device=device))
+        sign = torch.randint(2, shape, generator=rng, device=device) * 2 - 1
+        law = torch.randint(3, (n, 1, 1), generator=rng, device=device)
+        x = torch.where(law == 0, normal, torch.where(law == 1, exponential, sign * exponential))
+        return self.norm * x / x.norm(dim=-1, keepdim=True).clamp(min=1e-12)
+
+    def second_moment(self, d_x: int) -> Tensor:
+        """Exact on the diagonal; the third part, exponential inputs, also has off-diagonal moments, measured on 2^16 draws."""
+        rng = torch.Generator().manual_seed(0)
+        x = self.draw(1 << 16, 1, d_x, rng)[:, 0].double()
+        return x.T @ x / len(x)
+
+
+@dataclass(frozen=True)
+class Prior(TaskPart, ABC):
+    """How a task's weights (d_x, d_y) are drawn. Given the component, outputs are independent of one another."""
+
+    @abstractmethod
+    def n_components(self, d_x: int) -> int:
+        """How many components there are, all equally likely."""
+
+    @abstractmethod
+    def component_name(self, component: int, d_x: int) -> str:
+        """What a component is called in tables."""
+
+    @abstractmethod
+    def draw(self, component: Tensor, d_x: int, d_y: int, rng: torch.Generator) -> Tensor:
+        """(n, d_x, d_y) weights of the given components (n,), on the generator's device."""
+
+    @abstractmethod
+    def mixture(self, d_x: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The prior as a mixture of Gaussians: log weights (m,), means (m, d_x), covariances (m, d_x, d_x), float64."""
+
+
+@dataclass(frozen=True)
+class GaussianPrior(Prior):
+    """Normal weights with mean 0. covariance: None (standard normal), d_x variances, or d_x rows."""
+
+    covariance: tuple | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "covariance", frozen(self.covariance))
+
+    def n_components(self, d_x: int) -> int:
+        return 2 ** min(SIGNS, d_x)
+
+    def component_name(self, component: int, d_x: int) -> str:
+        return "".join("-" if component >> i & 1 else "+" for i in range(min(SIGNS, d_x)))
+
+    def draw(self, component: Tensor, d_x: int, d_y: int, rng: torch.Generator) -> Tensor:
+        z = torch.randn(len(component), d_x, d_y, generator=rng, device=rng.device)
+        k = min(SIGNS, d_x)
+        signs = 1 - 2 * (component[:, None] >> torch.arange(k, device=rng.device) & 1)
+        z[:, :k, 0] = z[:, :k, 0].abs() * signs
+        return torch.linalg.cholesky(covariance_matrix(self, self.covariance, d_x)).float().to(rng.device) @ z
+
+    def mixture(self, d_x: int) -> tuple[Tensor, Tensor, Tensor]:
+        one = torch.zeros(1, dtype=torch.float64)
+        return one, one.new_zeros(1, d_x), covariance_matrix(self, self.covariance, d_x)[None]
+
+
+@dataclass(frozen=True)
+class SparsePrior(Prior):
+    """Exactly `active` of the coefficients are standard normal, the others 0: a component is the set of active ones."""
+
+    active: int = 3
+
+    def __post_init__(self) -> None:
+        require_positive(self, "active")
+
+    def supports(self, d_x: int) -> list[tuple[int, ...]]:
+        require(self.active <= d_x, f"SparsePrior: active={self.active} exceeds d_x={d_x}; choose at most {d_x}")
+        count = math.comb(d_x, self.active)
+        require(
+            count <= 5000, f"SparsePrior: {self.active} of {d_x} coefficients make {count} sets; at most 5,000 are allowed"
+        )
+        return list(itertools.combinations(range(d_x), self.active))
+
+    def n_components(self, d_x: int) -> int:
+        return len(self.supports(d_x))
+
+    def component_name(self, component: int, d_x: int) -> str:
+        return "+".join(str(i) for i in self.supports(d_x)[component])
+
+    def _masks(self, d_x: int) -> Tensor:
+        supports = torch.tensor(self.supports(d_x))
+        return torch.zeros(len(supports), d_x).scatter_(1, supports, 1.0)
+
+    def draw(self, component: Tensor, d_x: int, d_y: int, rng: torch.Generator) -> Tensor:
+        z = torch.randn(len(component), d_x, d_y, generator=rng, device=rng.device)
+        return z * self._masks(d_x).to(rng.device)[component][..., None]
+
+    def mixture(self, d_x: int) -> tuple[Tensor, Tensor, Tensor]:
+        masks = self._masks(d_x).double()
+        weights = torch.full((len(masks),), -math.log(len(masks)), dtype=torch.float64)
+        return weights, torch.zeros_like(masks), torch.diag_embed(masks)
+
+
+@dataclass(frozen=True)
+class MixturePrior(Prior):
+    """One of several Gaussians, with equal odds: weights are a centre plus `spread` times standard normals. centres: rows of
+    d_x numbers; default: +3 and -3 in every coordinate, as 2306.04891 has it."""
+
+    centres: tuple[tuple[float, ...], ...] | None = None
+    spread: float = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "centres", frozen(self.centres))
+        require(self.spread > 0, f"MixturePrior: spread must be positive, got {self.spread}")
+
+    def _centres(self, d_x: int) -> Tensor:
+        if self.centres is None:
+            return torch.stack([torch.full((d_x,), value, dtype=torch.float64) for value in (3.0, -3.0)])
+        wrong = [len(row) for row in self.centres if len(row) != d_x]
+        require(bool(self.centres) and not wrong, f"MixturePrior: every centre needs d_x={d_x} numbers, got rows of {wrong}")
+        return torch.tensor(self.centres, dtype=torch.float64)
+
+    def n_components(self, d_x: int) -> int:
+        return len(self._centres(d_x))
+
+    def component_name(self, component: int, d_x: int) -> str:
+        return f"centre {component}"
+
+    def draw(self, component: Tensor, d_x: int, d_y: int, rng: torch.Generator) -> Tensor:
+        z = torch.randn(len(component), d_x, d_y, generator=rng, device=rng.device)
+        return self._centres(d_x).float().to(rng.device)[component][..., None] + self.spread * z
+
+    def mixture(self, d_x: int) -> tuple[Tensor, Tensor, Tensor]:
+        centres = self._centres(d_x)
+        weights = torch.full((len(centres),), -math.log(len(centres)), dtype=torch.float64)
+        return weights, centres, (torch.eye(d_x, dtype=torch.float64) * self.spread**2).expand(len(centres), -1, -1)
