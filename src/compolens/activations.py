@@ -80,6 +80,11 @@ def at_role(activation: Tensor, model: HookedModel, role: str) -> Tensor:
     return activation[:, positions].mean(1).flatten(1)
 
 
+def at_answers(activation: Tensor, model: HookedModel) -> Tensor:
+    """(batch, answer, ...): an activation (batch, pos, ...) at the positions from which answers are read, in order."""
+    return activation[:, model.roles["readout"]]
+
+
 def residual_sites(model: HookedModel) -> dict[int, str]:
     """layer -> hook point: 0 is the stream entering the first block, l the stream leaving block l."""
     last = model.cfg.n_layers

@@ -1,0 +1,194 @@
+"""How many steps of which algorithm is each layer's answer like, and do they grow linearly or exponentially with depth?"""
+
+import numpy as np
+import pandas as pd
+import torch
+
+from compolens.activations import at_answers, draw, residual_sites
+from compolens.configs import DoesNotApply, require
+from compolens.measures.agreement import best_steps, error_similarity, trend
+from compolens.measures.readouts import RidgeReadout
+from compolens.models.token_space import TokenSpaceArchitecture
+from compolens.references import GradientDescent, GradientDescentPlusPlus, LeastSquares, Newton
+from compolens.tasks import LinearRegression
+from compolens.zoo import TrainedModel
+
+QUERIES = 32
+CONVERGED = 0.999
+
+
+def probe(
+    trained: TrainedModel,
+    *,
+    episodes: int = 256,
+    fits: int = 2048,
+    newton: int = 25,
+    gd: int = 4096,
+    draws: int = 200,
+    seed: int = 0,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The similarity of every layer's answer with every step of Newton's iteration, gradient descent and GD++: the cosine of
+    errors over many questions about the same demonstrations (2310.17086, SimE).
+
+    "best step" per layer, and "best level", its similarity; "linear R²", "linear slope" of a line through best step against
+    layer, over the layers that are not yet converged, and the same of its logarithm as "exponential R²", "exponential slope".
+    A layer's answer is read by the model's own unembedding where tokens are the residual stream, else by a ridge readout of
+    the stream fitted on `fits` training episodes. Questions: the answers of one episode, where every input is asked for; else
+    32 further inputs in place of the query. A step is converged from similarity 0.999 with least squares on. Newton starts at
+    S / |S S^T|_2, half of what 2310.17086 prints, which does not converge (see `Newton`); gradient descent
+    has half the rate tuned for one step, so that it converges; GD++ the rates tuned for as many steps as there are layers.
+    newton, gd: last step looked at; lo and hi: 95 % bootstrap over `draws` draws of episodes. A best step at the edge of what
+    was looked at is marked in `note`. The trend shows a rate of convergence, never by itself which algorithm it is.
+    """
+    task = trained.task
+    if not isinstance(task, LinearRegression):
+        raise DoesNotApply(f"{type(task).__name__} is no regression family; algorithm_steps needs LinearRegression")
+    require(
+        newton >= 2 and gd >= 2 and episodes >= 8, f"need newton, gd >= 2 and episodes >= 8, got {newton}, {gd}, {episodes}"
+    )
+    rows, kept = [], []
+    for control, model in (("", trained.model), ("untrained", trained.untrained_twin())):
+        readers = _readers(trained, model, fits, seed)
+        batches = [_questions(task, b) for b in draw(task, "test", episodes, seed, trained.device)]
+        errors = {
+            layer: torch.cat([_errors(model, task, b, site, read) for b in batches]) for layer, (site, read) in readers.items()
+        }
+        answers = {name: _algorithm_errors(task, batches, *which) for name, which in _algorithms(trained, newton, gd).items()}
+        limit = _algorithm_errors(task, batches, [1], [LeastSquares()])[1][0]
+        for name, (steps, theirs) in answers.items():
+            alike = torch.stack([torch.stack([error_similarity(mine, their) for their in theirs]) for mine in errors.values()])
+            done = torch.stack([error_similarity(their, limit) for their in theirs])
+            rows += _rows(name, steps, list(errors), alike, done, control, draws)
+        if control == "":
+            kept = [_episodes(errors)]
+    return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
+
+
+def _algorithms(trained, newton, gd):
+    """name -> (steps, learners)."""
+    task, layers = trained.task, trained.model.cfg.n_layers
+    eta = GradientDescent(1).for_task(task).eta / 2
+    plus = GradientDescentPlusPlus(layers).for_task(task)
+    doubling = sorted({round(2 ** (k / 2)) for k in range(2 * gd.bit_length()) if 2 ** (k / 2) <= gd})  # by factors of √2
+    steps = {"Newton": list(range(1, newton + 1)), "GD": doubling, "GD++": list(range(1, 3 * layers + 1))}
+    make = {
+        "Newton": lambda k: Newton(k),
+        "GD": lambda k: GradientDescent(k, eta),
+        "GD++": lambda k: GradientDescentPlusPlus(k, plus.eta, plus.gamma),
+    }
+    return {name: (counts, [make[name](k) for k in counts]) for name, counts in steps.items()}
+
+
+# ---- questions and answers -------------------------------------------------------------------------------------------
+def _questions(task, batch):
+    """Episodes that ask several things about the same demonstrations: themselves where every input is asked for, else
+    (batch * QUERIES) episodes with further inputs, drawn from the batch's own, in place of the last query."""
+    if task.dimensions["d_x"] is None:
+        return batch, 1
+    last, n = task.answers[-1], len(batch.tokens)
+    pool = task.prompts(batch).asked.flatten(0, 1)
+    pick = torch.randint(len(pool), (n, QUERIES), generator=torch.Generator().manual_seed(0)).to(pool.device)
+    x = pool[pick]
+    tokens = batch.tokens.repeat_interleave(QUERIES, dim=0)
+    tokens[:, last, : task.d_x] = x.flatten(0, 1)
+    weights = batch.codes["weights"].view(n, task.d_x, task.d_y).repeat_interleave(QUERIES, dim=0)
+    targets = batch.targets.repeat_interleave(QUERIES, dim=0)
+    targets[:, last] = (x.flatten(0, 1)[:, None] @ weights)[:, 0]
+    return batch._replace(tokens=tokens, targets=targets), QUERIES
+
+
+def _flat(task, questions, found):
+    """(batch, questions) errors of the first output from answers (rows, A, d_y): all but the first of an episode (nothing is
+    known there), or the last of every copy."""
+    episodes, copies = questions
+    wrong = (found - episodes.targets[:, list(task.answers)].double())[..., 0]
+    return wrong[:, 1:] if copies == 1 else wrong[:, -1].unflatten(0, (-1, copies))
+
+
+def _algorithm_errors(task, questions, steps, learners):
+    """(steps, [(batch, questions) per learner])."""
+    found = [torch.cat([_flat(task, q, learner.answers(*task.prompts(q[0]))) for q in questions]) for learner in learners]
+    return torch.tensor(steps), found
+
+
+@torch.no_grad()
+def _errors(model, task, questions, site, read):
+    episodes = questions[0]
+    parts = []
+    for tokens in episodes.tokens.split(2048):
+        _, cache = model.run_with_cache(tokens, names_filter=site)
+        parts.append(read(at_answers(cache[site], model)).double())
+    return _flat(task, questions, torch.cat(parts))
+
+
+def _readers(trained, model, fits, seed):
+    """layer -> (site, what reads answers (batch, A, d_y) off the stream (batch, A, d_model) there)."""
+    sites = {layer: site for layer, site in residual_sites(model).items() if layer > 0}
+    if isinstance(trained.run.architecture, TokenSpaceArchitecture):
+        return {layer: (site, model.unembed) for layer, site in sites.items()}
+    task, at = trained.task, list(trained.task.answers)
+    batches = list(draw(task, "train", fits, f"{seed}/readout", trained.device))
+    y = torch.cat([b.targets[:, at] for b in batches]).flatten(0, 1).double()
+    readers = {}
+    for layer, site in sites.items():
+        x = torch.cat([at_answers(model.run_with_cache(b.tokens, names_filter=site)[1][site], model) for b in batches])
+        readout = RidgeReadout.fit(x.detach().flatten(0, 1).double(), y, l2=1e-3)
+        readers[layer] = (site, lambda stream, readout=readout: readout(stream.double()))
+    return readers
+
+
+# ---- rows ------------------------------------------------------------------------------------------------------------
+def _rows(name, steps, layers, alike, done, control, draws):
+    """alike (layer, step, episode), done (step, episode) similarity with least squares."""
+
+    def best(index):
+        return best_steps(alike[..., index].mean(-1), steps, done[:, index].mean(-1) > CONVERGED)
+
+    everyone = torch.arange(alike.shape[-1])
+    found = best(everyone)
+    rng = torch.Generator().manual_seed(0)
+    again = [best(torch.randint(len(everyone), (len(everyone),), generator=rng)) for _ in range(draws)]
+    known = {"split": "test", "role": "answers", "control": control, "algorithm": name, "n": len(everyone)}
+    for i, layer in enumerate(layers):
+        site = {"site": f"blocks.{layer - 1}.hook_resid_post", "layer": layer} | known
+        for j, step in enumerate(steps.tolist()):
+            mean, spread = float(alike[i, j].mean()), 1.96 * float(alike[i, j].std()) / len(everyone) ** 0.5
+            yield _row("similarity", mean, mean - spread, mean + spread, step) | site
+        drawn = torch.stack([one.steps[i] for one in again]).double()
+        note = "at the edge of what was looked at" if bool(found.at_edge[i]) else ""
+        yield _row("best step", float(found.steps[i]), *_interval(drawn), found.steps[i].item(), note) | site
+        yield (
+            _row("best level", float(found.levels[i]), *_interval(torch.stack([o.levels[i] for o in again])), note=note) | site
+        )
+    yield from _trends(layers, found, again, {"site": "all layers", "layer": -1} | known)
+
+
+def _trends(layers, found, again, known):
+    """Lines through best steps and their logarithms, over the layers whose best step is not the last one looked at."""
+    inside = ~found.at_edge
+    x = torch.tensor(layers)[inside]
+    for shape, scale in (("linear", lambda s: s.double()), ("exponential", lambda s: s.clamp(min=1).double().log())):
+        line = trend(x, scale(found.steps[inside]))
+        lines = [trend(x, scale(one.steps[inside])) for one in again]
+        for metric in ("slope", "r2"):
+            drawn = torch.tensor([getattr(one, metric) for one in lines])
+            yield (
+                _row(f"{shape} {'R²' if metric == 'r2' else metric}", getattr(line, metric), *_interval(drawn))
+                | known
+                | {"n": len(x)}
+            )
+
+
+def _interval(values):
+    values = values.double()[values.isfinite()]
+    return (float(values.quantile(0.025)), float(values.quantile(0.975))) if len(values) else (np.nan, np.nan)
+
+
+def _row(metric, value, lo=np.nan, hi=np.nan, step=np.nan, note=""):
+    return {"metric": metric, "value": value, "lo": lo, "hi": hi, "algorithm_step": step, "note": note}
+
+
+def _episodes(errors):
+    """Per episode and layer: the root mean square of its errors."""
+    parts = [pd.DataFrame({"layer": layer, "error": e.square().mean(1).sqrt().cpu().numpy()}) for layer, e in errors.items()]
+    return pd.concat(parts, ignore_index=True)

@@ -1,0 +1,281 @@
+"""Is what softmax attention writes one gradient step of its dual model, and how is it learnt, one demonstration at a time?"""
+
+import math
+
+import numpy as np
+import pandas as pd
+import torch
+
+from compolens.activations import draw, record
+from compolens.configs import DoesNotApply, require
+from compolens.hooks import LayerNorm
+from compolens.measures import dual_layers
+from compolens.measures import dual_model as dual
+from compolens.measures import random_features as rf
+from compolens.models.softmax import SoftmaxAttention
+from compolens.zoo import TrainedModel
+
+FEATURES = (16, 64, 256, 1024, 4096)
+ESTIMATED = 4
+"""Episodes on which attention is estimated with random features."""
+PARTS = ("q", "k", "v", "z")
+
+
+def probe(
+    trained: TrainedModel, *, episodes: int = 512, looked_at: int = 16, draws: int = 3, seed: int = 0
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Every head's output against its dual model (2310.13220) at every layer, head and position.
+
+    "max distance", "mean distance", "relative distance" (over the output's mean norm): attention's output less the dual
+    model's prediction in the Gram form; "layer distance" the same for whole layers (output projection, residual, MLP by its
+    secant gate), chained from the first layer's input. That form is attention's own arithmetic, true of any weights, so the
+    untrained twin has it too, and it explains nothing by itself. "share of the step": the norm of what the gradient step adds
+    to what the query's own token gives, over the output's. What could fail: "autograd distance", relative, of a step by
+    automatic differentiation of the representation loss on explicit finite features ("autograd coverage": the share of queries
+    whose kernel allows such features in float64); "remaining distance" after `dual_step` demonstrations of one query, one at
+    a time ("one by one") or all at once at a smaller rate ("full batch"), relative to the start; control "shuffled": with the
+    values of another token.
+
+    "output error", "pattern error": relative error of attention with m random features (`features`), of every `kind`, averaged
+    over heads; "kernel exponent": mean |q + k|² in the units that decide it. episodes: for the Gram form; looked_at: for all
+    that needs steps, at the last position from which an answer is read; draws: of random features, on 4 episodes. Distances
+    are over episodes and heads; lo and hi, the 5th and 95th percentile over episodes.
+    """
+    require(episodes >= looked_at >= 1 and draws >= 1, f"need episodes >= looked_at >= 1, got {episodes} and {looked_at}")
+    _check(trained)
+    rows, kept = [], []
+    for control, model in (("", trained.model), ("untrained", trained.untrained_twin())):
+        for split in ("test", "ood"):
+            batches = draw(trained.task, split, episodes, seed, trained.device)
+            known = {"control": control, "split": split}
+            found = _gram_form(model, batches, known)
+            rows += found[0]
+            kept += [found[1]] if control == "" else []
+        few = next(draw(trained.task, "test", looked_at, f"{seed}/steps", trained.device, batch=looked_at))
+        rows += _steps(model, few, {"control": control, "split": "test"})
+        rows += _random_features(model, few, draws, {"control": control, "split": "test"})
+    return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
+
+
+def _check(trained):
+    """Only softmax has a dual model of this kind."""
+    name = type(trained.run.architecture).__name__
+    attention = trained.model.blocks[0].attn
+    if (
+        type(attention).weights is not SoftmaxAttention.weights
+        or attention.transfer is not None
+        or hasattr(attention, "hook_pre")
+    ):
+        raise DoesNotApply(
+            f"{name} has no dual model: its weights are no softmax of scores alone. What applies instead: gd_equivalence and "
+            "algorithm_steps on regression families, attention_code on categorical codes"
+        )
+
+
+# ---- the Gram form ---------------------------------------------------------------------------------------------------
+def _gram_form(model, batches, known):
+    """Rows per layer, head and position, and per episode the largest distance of each layer."""
+    layers = _layers(model)
+    sites = [f"blocks.{i}.attn.hook_{part}" for i in range(len(layers)) for part in PARTS]
+    sites += [f"blocks.{i}.hook_resid_{end}" for i in range(len(layers)) for end in ("pre", "post")]
+    gaps, norms, shares, ends = [], [], [], []
+    for batch in record(model, batches, sites):
+        seq, steps = batch.sites[sites[0]].shape[1], []
+        for i, attn in enumerate(block.attn for block in model.blocks):
+            q, k, v, z = (batch.sites[f"blocks.{i}.attn.hook_{part}"] for part in PARTS)
+            steps.append((dual.dual_step(q, k, v, _bias(attn, seq), _mask(attn, seq)), z))
+        gaps.append(torch.stack([(step.prediction - z).norm(dim=-1) for step, z in steps], 1))
+        norms.append(torch.stack([z.norm(dim=-1) for _, z in steps], 1))
+        shares.append(torch.stack([step.step.norm(dim=-1) for step, _ in steps], 1))
+        ends.append(_chained(model, layers, batch, seq))
+    gap, norm, share = (torch.cat(part) for part in (gaps, norms, shares))  # (episode, layer, query, head)
+    rows = [*_position_rows(model, gap, norm, share, known), *_layer_rows(torch.cat(ends), known)]
+    worst = gap.amax((2, 3)).cpu().numpy()
+    episodes = [pd.DataFrame({"split": known["split"], "layer": i, "max_distance": worst[:, i]}) for i in range(len(layers))]
+    return rows, pd.concat(episodes, ignore_index=True)
+
+
+def _bias(attn, seq):
+    return None if attn.bias is None else attn.bias(None, seq)
+
+
+def _mask(attn, seq):
+    return None if attn.mask is None else attn.mask[:seq, :seq]
+
+
+def _position_rows(model, gap, norm, share, known):
+    roles = model.roles.items()
+    for layer in range(gap.shape[1]):
+        for head in range(gap.shape[3]):
+            site = {"site": f"blocks.{layer}.attn.hook_z", "layer": layer, "head": str(head)} | known
+            for role, at in roles:
+                far, size, step = (part[:, layer, at, head] for part in (gap, norm, share))
+                yield _row("max distance", far.amax(1), site, role, whole=float(far.max()))
+                yield _row("mean distance", far.mean(1), site, role)
+                yield _row("relative distance", far.mean(1) / size.mean().clamp(min=1e-30), site, role)
+                yield _row("share of the step", (step / (size + 1e-30)).mean(1), site, role)
+
+
+def _layers(model):
+    """Every block as the dual model sees it: weights, norms, and the MLP if there is one."""
+    return [_layer(block) for block in model.blocks]
+
+
+def _norm(norm):
+    if not hasattr(norm, "eps"):
+        return None  # the identity of token-space models
+    kind = dual_layers.LayerNorm if isinstance(norm, LayerNorm) else dual_layers.RMSNorm
+    return kind(norm.w, norm.b, norm.eps) if isinstance(norm, LayerNorm) else kind(norm.w, eps=norm.eps)
+
+
+def _layer(block):
+    attn, mlp = block.attn, None
+    if block.mlp is not None:
+        m = block.mlp
+        mlp = dual_layers.MLP(_norm(block.ln2), m.W_in, m.b_in, m.W_out, m.b_out, _gelu)
+    weights = (getattr(attn, f"{kind}_{part}") for part in "QKV" for kind in "Wb")
+    return dual_layers.Layer(_norm(block.ln1), *weights, attn.W_O, attn.b_O, mlp)
+
+
+def _gelu(x):
+    return torch.nn.functional.gelu(x, approximate="tanh")
+
+
+@torch.no_grad()
+def _chained(model, layers, batch, seq):
+    """(episode, layer): largest distance of the residual stream, relative to its size, from a chain of dual models that starts
+    at the first layer's input; nan where the stream is no pre-norm one."""
+    if any(layer.norm is None for layer in layers):
+        return torch.full((len(batch.episodes.tokens), len(layers)), math.nan)
+    x, found = batch.sites["blocks.0.hook_resid_pre"], []
+    for i, layer in enumerate(layers):
+        attn = model.blocks[i].attn
+        step = dual_layers.layer_step(layer, x, dual.dual_step(*_parts(layer, x), _bias(attn, seq), _mask(attn, seq)))
+        truth, x = batch.sites[f"blocks.{i}.hook_resid_post"], step.prediction
+        found.append((x - truth).norm(dim=-1).amax(1) / truth.norm(dim=-1).mean())
+    return torch.stack(found, 1)
+
+
+def _parts(layer, x):
+    normed = layer.norm(x)
+    pairs = ((layer.W_Q, layer.b_Q), (layer.W_K, layer.b_K), (layer.W_V, layer.b_V))
+    return [torch.einsum("bpm,hme->bphe", normed, weight) + shift for weight, shift in pairs]
+
+
+def _layer_rows(ends, known):
+    for layer in range(ends.shape[1]):
+        site = {"site": f"blocks.{layer}.hook_resid_post", "layer": layer, "head": "all"} | known
+        if ends.isnan().any():
+            yield _row("layer distance", ends[:, layer], site, "all positions", note="not available: no norms or MLP")
+        else:
+            yield _row("layer distance", ends[:, layer], site, "all positions", whole=float(ends[:, layer].max()))
+
+
+# ---- what could fail -------------------------------------------------------------------------------------------------
+def _steps(model, episodes, known):
+    """A step by autograd, and steps one demonstration at a time, at the last position from which an answer is read."""
+    n, seq = len(model.blocks), None
+    sites = [f"blocks.{i}.attn.hook_{part}" for i in range(n) for part in PARTS]
+    (batch,) = record(model, [episodes], sites)
+    at = model.roles["readout"][-1]
+    for i, attn in enumerate(block.attn for block in model.blocks):
+        q, k, v, z = (batch.sites[f"blocks.{i}.attn.hook_{part}"].double() for part in PARTS)
+        seq = q.shape[1]
+        bias = None if attn.bias is None else attn.bias(None, seq).double().detach()
+        mask = _mask(attn, seq)
+        site = {"site": f"blocks.{i}.attn.hook_z", "layer": i, "head": "all"} | known
+        yield from _autograd(q, k, v, z, at, bias, mask, site)
+        for control, values in (("", v), ("shuffled", v.roll(1, 1))):
+            who = site if control == "" else site | {"control": ", ".join(c for c in (known["control"], control) if c)}
+            yield from _one_by_one(q, k, values, z[:, at], at, bias, mask, who)
+        whole = dual.dual_step(q, k, v, bias, mask)
+        whole = dual.DualPrediction(whole.initial[:, at], whole.step[:, at], whole.log_normaliser[:, at])
+        steps = int(seq if mask is None else mask[at].sum())
+        yield from _remaining(dual.full_batch_steps(whole, 1 / steps, steps), z[:, at], "full batch", site)
+
+
+def _one_by_one(q, k, v, z, at, bias, mask, site):
+    keys = list(range(k.shape[1])) if mask is None else mask[at].nonzero()[:, 0].tolist()
+    order = [j for j in keys if j != at]
+    predictions = dual.single_steps(q, k, v, [at], order, bias, mask)[:, 0]
+    yield from _remaining(predictions, z, "one by one", site)
+
+
+def _remaining(predictions, z, schedule, site):
+    """predictions (episode, head, 1 + steps, d_value), z (episode, head, d_value)."""
+    left = dual.remaining(predictions, z)
+    start = left[..., 0].mean().clamp(min=1e-30)
+    for t in range(left.shape[-1]):
+        yield _row("remaining distance", left[..., t].mean(1) / start, site, "readout", dual_step=t, kind=schedule)
+
+
+def _autograd(q, k, v, z, at, bias, mask, site):
+    """Relative distance of the output from a step by automatic differentiation, where the kernel allows features."""
+    allowed = torch.ones(k.shape[1], dtype=torch.bool) if mask is None else mask[at].clone()
+    own = allowed.clone()
+    own[torch.arange(len(own)) != at] = False
+    demos, found, tried = allowed & ~own, [], 0
+    for b in range(len(q)):
+        for h in range(q.shape[2]):
+            tried += 1
+            try:
+                phi_q, phi_k = dual.finite_features(q[b, at : at + 1, h], k[b, :, h])
+            except ValueError:
+                continue
+            weight = torch.ones(k.shape[1], dtype=torch.float64) if bias is None else bias[h, at].exp()
+            normaliser = (weight * (phi_k @ phi_q[0]))[allowed].sum()
+            values = v[b, :, h] * weight[:, None]
+            start = dual.initial_weights(phi_k[own], values[own], normaliser)
+            learnt = dual.gradient_step(start, phi_k[demos], values[demos], normaliser, eta=0.1)
+            found.append((learnt @ phi_q[0] - z[b, at, h]).norm() / z[b, at, h].norm().clamp(min=1e-30))
+    yield _row("autograd coverage", torch.full((1,), len(found) / tried), site, "readout")
+    if found:
+        yield _row("autograd distance", torch.stack(found), site, "readout", whole=float(max(found)))
+
+
+# ---- random features -------------------------------------------------------------------------------------------------
+def _random_features(model, episodes, draws, known):
+    n = len(model.blocks)
+    (batch,) = record(model, [episodes], [f"blocks.{i}.attn.hook_{p}" for i in range(n) for p in PARTS])
+    generator = torch.Generator().manual_seed(0)
+    for i, attn in enumerate(block.attn for block in model.blocks):
+        q, k, v, z = (batch.sites[f"blocks.{i}.attn.hook_{p}"][:ESTIMATED].double().transpose(1, 2) for p in PARTS)
+        seq = q.shape[2]
+        bias = None if attn.bias is None else attn.bias(None, seq).double().detach()
+        mask, square = _mask(attn, seq), rf.mean_square(q, k)
+        site = {"site": f"blocks.{i}.attn.hook_z", "layer": i, "head": "all"} | known
+        yield _row("kernel exponent", torch.full((1,), square), site, "all positions")
+        kernel, _ = dual.shifted_kernel(q.transpose(1, 2), k.transpose(1, 2), bias, mask)
+        truth = kernel / kernel.sum(-1, keepdim=True)
+        for m in FEATURES:
+            for kind, make in _kinds(square).items():
+                off = [_errors(q, k, v, z, truth, make(m, q.shape[-1], generator), bias, mask) for _ in range(draws)]
+                for metric, column in (("pattern error", 0), ("output error", 1)):
+                    values = torch.stack([pair[column] for pair in off]).mean((0, 2))
+                    yield _row(metric, values, site, "all positions", kind=kind, features=m)
+
+
+def _kinds(square):
+    """name -> (number of features, width, generator) -> features."""
+    return {
+        "independent": lambda m, d, g: rf.PositiveFeatures(rf.gaussian_projections(m, d, g)),
+        "orthogonal": lambda m, d, g: rf.PositiveFeatures(rf.orthogonal_projections(m, d, g)),
+        "hyperbolic": lambda m, d, g: rf.HyperbolicFeatures(rf.orthogonal_projections(m // 2, d, g)),
+        "optimal": lambda m, d, g: rf.OptimalPositiveFeatures(rf.orthogonal_projections(m, d, g), square),
+    }
+
+
+def _errors(q, k, v, z, truth, features, bias, mask):
+    """(episode, head) relative errors of the pattern and of the output."""
+    estimate = rf.attention_estimate(q, k, v, features, bias, mask)
+    return rf.errors(estimate.pattern, truth).relative, rf.errors(estimate.output, z).relative
+
+
+def _row(metric, values, known, role, whole=None, note="", dual_step=-1, kind="none", features=-1):
+    """The mean over episodes (or `whole` instead), with the 5th and 95th percentile."""
+    values = values.detach().double().cpu().numpy()
+    lo, hi = np.quantile(values, [0.05, 0.95]) if len(values) > 1 else (np.nan, np.nan)
+    return {
+        "metric": metric, "value": values.mean() if whole is None else whole, "lo": lo, "hi": hi, "role": role,
+        "dual_step": dual_step, "kind": kind, "features": features, "note": note, "n": len(values),
+    } | known  # fmt: skip

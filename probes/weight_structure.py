@@ -1,0 +1,114 @@
+"""Do the weights themselves say which algorithm a layer of token-space attention is?"""
+
+import numpy as np
+import pandas as pd
+import torch
+
+from compolens.configs import DoesNotApply
+from compolens.models.softmax import SoftmaxAttention
+from compolens.models.token_space import TokenSpaceArchitecture
+from compolens.tasks import LinearRegression
+from compolens.zoo import TrainedModel
+
+
+def probe(trained: TrainedModel) -> pd.DataFrame:
+    """By layer and head, in the coordinates of tokens (x, y): KQ = W_K W_Q^T, (key, query), and OV = W_V W_O, (from, to).
+
+    "KQ entry", "OV entry": the matrices, at `row`, `column`. "KQ diagonal": mean of the diagonal over x; "KQ off-diagonal":
+    root mean square of the rest of that block over the diagonal's mean absolute value (0: a multiple of the identity).
+    "KQ distance to inverse Gamma", "KQ cosine to inverse Gamma": the block, scaled to fit best, against the optimum of one
+    linear layer, Gamma^-1 with Gamma = (1 + 1/N) Lambda + tr(Lambda) / N and Lambda = E[x x^T] (2306.09927); relative
+    Frobenius. "OV y to y": the entry that moves answers; "OV x to y": the largest by which inputs move answers, over it.
+
+    Over the heads of a layer (head "all"): "homogeneity", the standard deviation of |KQ diagonal| over its mean; "zero sum",
+    |sum of OV y to y| over the sum of absolute values (2503.12734); "eta", the rate of the gradient descent step that the
+    layer is (2212.07677), to first order in the scores where attention is softmax; "eta, off-diagonal": the rest, relative.
+    Linear attention knows KQ and OV up to a factor that one takes from the other; eta is free of it. Controls: "untrained",
+    the twin; "chance", the mean |cosine| of random matrices.
+    """
+    architecture, task = trained.run.architecture, trained.task
+    if not isinstance(architecture, TokenSpaceArchitecture) or not isinstance(task, LinearRegression):
+        raise DoesNotApply(
+            f"{type(architecture).__name__} on {type(task).__name__} has no weights in the coordinates of (x, y) tokens; "
+            "weight_structure needs token-space attention (LinearSelfAttention, SoftmaxSelfAttention, …) on LinearRegression"
+        )
+    rows = []
+    for control, model in (("", trained.model), ("untrained", trained.untrained_twin())):
+        rows += _model_rows(model, task, control)
+    return pd.DataFrame(rows)
+
+
+def gamma(task: LinearRegression) -> torch.Tensor:
+    """(d_x, d_x): Gamma for the family's inputs and N."""
+    second = task.inputs.second_moment(task.d_x) * task.input_scale**2
+    eye = torch.eye(task.d_x, dtype=torch.float64)
+    return (1 + 1 / task.n_context) * second + second.trace() / task.n_context * eye
+
+
+def _model_rows(model, task, control):
+    with torch.no_grad():
+        kq = (model.W_K @ model.W_Q.mT).double().cpu()
+        ov = (model.W_V @ model.W_O).double().cpu()
+    softmax = isinstance(model.blocks[0].attn, SoftmaxAttention)
+    scale = float(model.W_U.sum()) / task.d_y * (model.cfg.d_head**-0.5 if softmax else task.n_context)
+    for layer in range(kq.shape[0]):
+        known = {"control": control, "layer": layer, "site": f"blocks.{layer}.attn"}
+        for head in range(kq.shape[1]):
+            yield from _entries(kq[layer, head], ov[layer, head], known | {"head": str(head)}, control)
+            yield from _head_rows(kq[layer, head], ov[layer, head], task, known | {"head": str(head)})
+        yield from _layer_rows(kq[layer], ov[layer], task, scale, known | {"head": "all"})
+
+
+def _entries(kq, ov, known, control):
+    if control:
+        return
+    for name, matrix in (("KQ entry", kq), ("OV entry", ov)):
+        for (i, j), value in np.ndenumerate(matrix.numpy()):
+            yield _row(name, value, known, i, j)
+
+
+def _head_rows(kq, ov, task, known):
+    d_x, y = task.d_x, task.d_x
+    block = kq[:d_x, :d_x]
+    diagonal = block.diagonal()
+    off = block - torch.diag(diagonal)
+    yield _row("KQ diagonal", diagonal.mean(), known)
+    if d_x > 1:
+        rms = (off.square().sum() / (d_x * (d_x - 1))).sqrt()
+        yield _row("KQ off-diagonal", rms / diagonal.abs().mean().clamp(min=1e-30), known)
+    inverse = torch.linalg.inv(gamma(task))
+    fit = (block * inverse).sum() / block.square().sum().clamp(min=1e-30)
+    cosine = (block * inverse).sum() / (block.norm() * inverse.norm()).clamp(min=1e-30)
+    yield _row("KQ distance to inverse Gamma", (fit * block - inverse).norm() / inverse.norm(), known)
+    yield _row("KQ cosine to inverse Gamma", cosine.abs(), known)
+    if known["control"] == "":
+        yield _row("KQ cosine to inverse Gamma", _chance(inverse), known | {"control": "chance"})
+    yield _row("OV y to y", ov[y, y], known)
+    yield _row("OV x to y", ov[:d_x, y].abs().max() / ov[y, y].abs().clamp(min=1e-30), known)
+
+
+def _chance(inverse):
+    """The mean |cosine| of a thousand random matrices with it."""
+    random = torch.randn(1000, *inverse.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return torch.cosine_similarity(random.flatten(1), inverse.flatten()[None], dim=1).abs().mean()
+
+
+def _layer_rows(kq, ov, task, scale, known):
+    """scale: what the layer's output gains from a score, times N, and the readout's sign."""
+    diagonal = kq[:, : task.d_x, : task.d_x].diagonal(dim1=1, dim2=2).mean(1).abs()
+    moves = ov[:, task.d_x, task.d_x]
+    if len(diagonal) > 1:
+        yield _row("homogeneity", diagonal.std(correction=0) / diagonal.mean().clamp(min=1e-30), known)
+        yield _row("zero sum", moves.sum().abs() / moves.abs().sum().clamp(min=1e-30), known)
+    total = torch.einsum("hij,h->ij", kq[:, : task.d_x, : task.d_x], moves)
+    off = total - torch.diag(total.diagonal())
+    yield _row("eta", total.diagonal().mean() * scale, known)
+    yield _row("eta, off-diagonal", off.norm() / total.diagonal().norm().clamp(min=1e-30), known)
+
+
+def _row(metric, value, known, row=-1, column=-1):
+    number = float(value)
+    return {
+        "metric": metric, "value": number, "lo": np.nan, "hi": np.nan, "split": "none", "role": "weights", "n": 1,
+        "row": row, "column": column,
+    } | known  # fmt: skip
