@@ -10,6 +10,7 @@ from compolens.measures.agreement import best_steps, error_similarity, trend
 from compolens.measures.readouts import RidgeReadout
 from compolens.models.token_space import TokenSpaceArchitecture
 from compolens.references import GradientDescent, GradientDescentPlusPlus, LeastSquares, Newton
+from compolens.references.regression import all_weights
 from compolens.tasks import LinearRegression
 from compolens.zoo import TrainedModel
 
@@ -36,7 +37,8 @@ def probe(
     the stream fitted on `fits` training episodes. Questions: the answers of one episode, where every input is asked for; else
     32 further inputs in place of the query. A step is converged from similarity 0.999 with least squares on. Newton starts at
     S / |S S^T|_2, half of what 2310.17086 prints, which does not converge (see `Newton`); gradient descent
-    has half the rate tuned for one step, so that it converges; GD++ the rates tuned for as many steps as there are layers.
+    has half the rate tuned for one step, so that it converges; "GD, tuned rate" and GD++ have the rates that are best for as
+    many steps as there are layers.
     newton, gd: last step looked at; lo and hi: 95 % bootstrap over `draws` draws of episodes. A best step at the edge of what
     was looked at is marked in `note`. The trend shows a rate of convergence, never by itself which algorithm it is.
     """
@@ -67,13 +69,15 @@ def probe(
 def _algorithms(trained, newton, gd):
     """name -> (steps, learners)."""
     task, layers = trained.task, trained.model.cfg.n_layers
-    eta = GradientDescent(1).for_task(task).eta / 2
+    eta, slow = (GradientDescent(k).for_task(task).eta for k in (layers, 1))
     plus = GradientDescentPlusPlus(layers).for_task(task)
     doubling = sorted({round(2 ** (k / 2)) for k in range(2 * gd.bit_length()) if 2 ** (k / 2) <= gd})  # by factors of √2
     steps = {"Newton": list(range(1, newton + 1)), "GD": doubling, "GD++": list(range(1, 3 * layers + 1))}
+    steps["GD, tuned rate"] = steps["GD++"]
     make = {
         "Newton": lambda k: Newton(k),
-        "GD": lambda k: GradientDescent(k, eta),
+        "GD": lambda k: GradientDescent(k, slow / 2),
+        "GD, tuned rate": lambda k: GradientDescent(k, eta),
         "GD++": lambda k: GradientDescentPlusPlus(k, plus.eta, plus.gamma),
     }
     return {name: (counts, [make[name](k) for k in counts]) for name, counts in steps.items()}
@@ -107,8 +111,13 @@ def _flat(task, questions, found):
 
 def _algorithm_errors(task, questions, steps, learners):
     """(steps, [(batch, questions) per learner])."""
-    found = [torch.cat([_flat(task, q, learner.answers(*task.prompts(q[0]))) for q in questions]) for learner in learners]
-    return torch.tensor(steps), found
+    found = [[] for _ in learners]
+    for one in questions:
+        x, y, asked, shown = task.prompts(one[0])
+        lengths, place = shown.unique(return_inverse=True)
+        for errors, weights in zip(found, all_weights(learners, x, y, lengths.tolist()), strict=True):
+            errors.append(_flat(task, one, torch.einsum("bad,bade->bae", asked.double(), weights[:, place])))
+    return torch.tensor(steps), [torch.cat(errors) for errors in found]
 
 
 @torch.no_grad()

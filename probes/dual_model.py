@@ -19,6 +19,7 @@ FEATURES = (16, 64, 256, 1024, 4096)
 ESTIMATED = 4
 """Episodes on which attention is estimated with random features."""
 PARTS = ("q", "k", "v", "z")
+UNDERFLOW = "not available: an estimated normaliser is 0, queries and keys are too long for these features"
 
 
 def probe(
@@ -38,17 +39,19 @@ def probe(
 
     "output error", "pattern error": relative error of attention with m random features (`features`), of every `kind`, averaged
     over heads; "kernel exponent": mean |q + k|² in the units that decide it. episodes: for the Gram form; looked_at: for all
-    that needs steps, at the last position from which an answer is read; draws: of random features, on 4 episodes. Distances
-    are over episodes and heads; lo and hi, the 5th and 95th percentile over episodes.
+    that needs steps (no more than `episodes`), at the last position from which an answer is read; draws: of random features,
+    on 4 episodes. Distances are over episodes and heads; lo and hi, the 5th and 95th percentile over episodes.
     """
-    require(episodes >= looked_at >= 1 and draws >= 1, f"need episodes >= looked_at >= 1, got {episodes} and {looked_at}")
     _check(trained)
+    enough = episodes >= 1 and looked_at >= 1 and draws >= 1
+    require(enough, f"need episodes, looked_at and draws >= 1, got {episodes}, {looked_at} and {draws}; try --looked-at 16")
+    looked_at = min(looked_at, episodes)
     rows, kept = [], []
     for control, model in (("", trained.model), ("untrained", trained.untrained_twin())):
         for split in ("test", "ood"):
             batches = draw(trained.task, split, episodes, seed, trained.device)
             known = {"control": control, "split": split}
-            found = _gram_form(model, batches, known)
+            found = _gram_form(trained.task, model, batches, known)
             rows += found[0]
             kept += [found[1]] if control == "" else []
         few = next(draw(trained.task, "test", looked_at, f"{seed}/steps", trained.device, batch=looked_at))
@@ -73,12 +76,12 @@ def _check(trained):
 
 
 # ---- the Gram form ---------------------------------------------------------------------------------------------------
-def _gram_form(model, batches, known):
-    """Rows per layer, head and position, and per episode the largest distance of each layer."""
+def _gram_form(task, model, batches, known):
+    """Rows per layer, head and position, and per episode its score and the largest distance of each layer."""
     layers = _layers(model)
     sites = [f"blocks.{i}.attn.hook_{part}" for i in range(len(layers)) for part in PARTS]
     sites += [f"blocks.{i}.hook_resid_{end}" for i in range(len(layers)) for end in ("pre", "post")]
-    gaps, norms, shares, ends = [], [], [], []
+    gaps, norms, shares, ends, scored = [], [], [], [], []
     for batch in record(model, batches, sites):
         seq, steps = batch.sites[sites[0]].shape[1], []
         for i, attn in enumerate(block.attn for block in model.blocks):
@@ -88,10 +91,13 @@ def _gram_form(model, batches, known):
         norms.append(torch.stack([z.norm(dim=-1) for _, z in steps], 1))
         shares.append(torch.stack([step.step.norm(dim=-1) for step, _ in steps], 1))
         ends.append(_chained(model, layers, batch, seq))
+        error, weight = task.errors(batch.prediction, batch.episodes.targets)
+        names = [task.composition_name(i) for i in batch.episodes.composition.tolist()]
+        scored.append(pd.DataFrame({"composition": names, "score": (1 - error / weight).cpu().numpy()}))
     gap, norm, share = (torch.cat(part) for part in (gaps, norms, shares))  # (episode, layer, query, head)
     rows = [*_position_rows(model, gap, norm, share, known), *_layer_rows(torch.cat(ends), known)]
-    worst = gap.amax((2, 3)).cpu().numpy()
-    episodes = [pd.DataFrame({"split": known["split"], "layer": i, "max_distance": worst[:, i]}) for i in range(len(layers))]
+    worst, told = gap.amax((2, 3)).cpu().numpy(), pd.concat(scored, ignore_index=True).assign(split=known["split"])
+    episodes = [told.assign(layer=i, max_distance=worst[:, i]) for i in range(len(layers))]
     return rows, pd.concat(episodes, ignore_index=True)
 
 
@@ -190,15 +196,19 @@ def _steps(model, episodes, known):
             yield from _one_by_one(q, k, values, z[:, at], at, bias, mask, who)
         whole = dual.dual_step(q, k, v, bias, mask)
         whole = dual.DualPrediction(whole.initial[:, at], whole.step[:, at], whole.log_normaliser[:, at])
-        steps = int(seq if mask is None else mask[at].sum())
+        steps = max(len(_order(at, seq, mask)), 1)
         yield from _remaining(dual.full_batch_steps(whole, 1 / steps, steps), z[:, at], "full batch", site)
 
 
 def _one_by_one(q, k, v, z, at, bias, mask, site):
-    keys = list(range(k.shape[1])) if mask is None else mask[at].nonzero()[:, 0].tolist()
-    order = [j for j in keys if j != at]
-    predictions = dual.single_steps(q, k, v, [at], order, bias, mask)[:, 0]
+    predictions = dual.single_steps(q, k, v, [at], _order(at, k.shape[1], mask), bias, mask)[:, 0]
     yield from _remaining(predictions, z, "one by one", site)
+
+
+def _order(at, seq, mask):
+    """The demonstrations of the query at a position, in order: every token that it sees but itself."""
+    keys = range(seq) if mask is None else mask[at].nonzero()[:, 0].tolist()
+    return [j for j in keys if j != at]
 
 
 def _remaining(predictions, z, schedule, site):
@@ -222,7 +232,7 @@ def _autograd(q, k, v, z, at, bias, mask, site):
                 phi_q, phi_k = dual.finite_features(q[b, at : at + 1, h], k[b, :, h])
             except ValueError:
                 continue
-            weight = torch.ones(k.shape[1], dtype=torch.float64) if bias is None else bias[h, at].exp()
+            weight = torch.ones_like(phi_k[:, 0]) if bias is None else bias[h, at].exp()
             normaliser = (weight * (phi_k @ phi_q[0]))[allowed].sum()
             values = v[b, :, h] * weight[:, None]
             start = dual.initial_weights(phi_k[own], values[own], normaliser)
@@ -252,7 +262,8 @@ def _random_features(model, episodes, draws, known):
                 off = [_errors(q, k, v, z, truth, make(m, q.shape[-1], generator), bias, mask) for _ in range(draws)]
                 for metric, column in (("pattern error", 0), ("output error", 1)):
                     values = torch.stack([pair[column] for pair in off]).mean((0, 2))
-                    yield _row(metric, values, site, "all positions", kind=kind, features=m)
+                    note = UNDERFLOW if values.isnan().any() else ""
+                    yield _row(metric, values, site, "all positions", kind=kind, features=m, note=note)
 
 
 def _kinds(square):
@@ -267,7 +278,10 @@ def _kinds(square):
 
 def _errors(q, k, v, z, truth, features, bias, mask):
     """(episode, head) relative errors of the pattern and of the output."""
-    estimate = rf.attention_estimate(q, k, v, features, bias, mask)
+    try:
+        estimate = rf.attention_estimate(q, k, v, features, bias, mask)
+    except ValueError:  # where norms are so large that an estimated normaliser is 0, there is no estimate
+        return q.new_full((2, *q.shape[:2]), math.nan)
     return rf.errors(estimate.pattern, truth).relative, rf.errors(estimate.output, z).relative
 
 

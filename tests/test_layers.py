@@ -14,7 +14,7 @@ PACKAGE = ROOT / "src" / "compolens"
 
 FOUNDATION = {"configs", "checkpoints", "places"}
 LIBRARY = FOUNDATION | {
-    "hooks", "tables", "figures", "quoted", "verdict", "tasks", "models", "measures", "references",
+    "hooks", "tables", "figures", "quoted", "resemblance", "verdict", "tasks", "models", "measures", "references",
     "training", "accelerator", "activations", "adapters", "zoo", "jobs", "recipes", "report",
 }  # fmt: skip
 MAY_IMPORT = {
@@ -25,7 +25,8 @@ MAY_IMPORT = {
     "tables": FOUNDATION,
     "figures": FOUNDATION,
     "quoted": set(),
-    "verdict": FOUNDATION | {"tables", "quoted"},
+    "resemblance": FOUNDATION | {"tables"},
+    "verdict": FOUNDATION | {"tables", "quoted", "resemblance"},
     "jobs": FOUNDATION,
     "accelerator": set(),
     "places": set(),
@@ -46,7 +47,7 @@ MAY_IMPORT = {
     "cli": LIBRARY,
     # outside
     "probes": LIBRARY,
-    "analyses": {"configs", "figures", "tables", "verdict", "quoted"},
+    "analyses": {"configs", "figures", "tables", "verdict", "quoted", "resemblance"},
 }
 """Room -> the rooms it may import (itself always). A room that is not listed here has no place in the house yet."""
 

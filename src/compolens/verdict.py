@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from compolens import quoted, tables
+from compolens import quoted, resemblance, tables
 from compolens.configs import ConfigError
 
 LEARNED = 0.9
@@ -158,11 +158,14 @@ def judge(group: Group) -> list[Clause]:
     """What the tables say about one group, clause by clause; clauses whose table is missing are left out."""
     if not _have(group, "generalization"):
         return []
-    clauses = _generalization(group)
+    regression = tables.settings(group.folders[0])["task"] == "LinearRegression"
+    clauses = _regression(group) if regression else _generalization(group)
     if _have(group, "latent_code"):
         clauses += _code(group)
     if _have(group, "attention_code"):
         clauses += _attention(group)
+    if _have(group, "gd_equivalence"):
+        clauses += _learner(group)
     return clauses
 
 
@@ -300,6 +303,56 @@ def _attention(group: Group) -> list[Clause]:
         more = "more than its inputs do" if ood.value > max(raw.value, twin.value) + SHARED else "no more than its inputs do"
         clauses.append(Clause(f"{text}, {more} ({than})", (ood, raw, twin)))
     return clauses
+
+
+def _regression(group: Group) -> list[Clause]:
+    """Nothing is recombined in plain regression: what is held out is a law of inputs, or tasks outside a pool."""
+    test, ood = score(group, "test"), score(group, "ood")
+    wider = _rows(group.folders[0], "generalization", metric="score", split="ood", reference="model", control="")
+    held_out = str(wider[wider["composition"] != "all"]["composition"].iloc[0]).rpartition(", ")[2]
+    text = f"explains {test.value:.3f} of its answers' square as trained and {ood.value:.3f} where held out ({held_out})"
+    return [Clause(f"{text}; {ceiling(group):.3f} can be had", (test, ood))]
+
+
+def _learner(group: Group) -> list[Clause]:
+    """Which learner of in-context regression its answers are closest to, beside how close references are to one another."""
+    found = resemblance.closest(group.folders)
+    best, *same = found.names
+    where = {"metric": "sensitivity cosine", "split": "test", "reference": best}
+    own, floor, twin, shuffled = (
+        Evidence("gd_equivalence", where | which, group.names, value)
+        for which, value in (
+            ({"learner": "model"}, found.cosine),
+            ({"learner": found.rival}, found.floor),
+            ({"learner": "model", "control": "untrained"}, found.twin),
+            ({"learner": "model", "control": "shuffled"}, found.shuffled),
+        )
+    )
+    alias = f" (in direction the same as {', '.join(same)})" if same else ""
+    beside = f"{found.rival}, the reference nearest to that, has {found.floor:.3f} with it"
+    controls = f"untrained twin {found.twin:.3f}, shuffled answers {found.shuffled:.3f}"
+    if found.cosine > found.floor:
+        share = (found.cosine - found.floor) / max(1 - found.floor, 1e-9)
+        text = f"answers most like {best}{alias}: sensitivity cosine {found.cosine:.3f}, where {beside}"
+        text += f": {share:.0%} of the way from there to 1 ({controls})"
+    else:
+        text = f"is nearest to {best}{alias}, with sensitivity cosine {found.cosine:.3f}, but {beside}: which of them it is, "
+        text += f"if any, cannot be said ({controls})"
+    clauses = [Clause(text, (own, floor, twin, shuffled))]
+    return clauses + (_depth(group, best) if _have(group, "algorithm_steps") else [])
+
+
+def _depth(group: Group, reference: str) -> list[Clause]:
+    found = resemblance.along_layers(group.folders, reference)
+    numbers = ", ".join(f"{step:.3g} ({level:.2f})" for step, level in zip(found.steps, found.levels, strict=True))
+    edge = "; some best steps are the last ones looked at" if found.edge else ""
+    start = f"from layer {found.first} on" if found.first is not None else "at no layer up to the last"
+    text = (
+        f"its layers' errors are those of some step of {found.algorithm} (similarity of at least {resemblance.LIKE_LAYER}) "
+        f"{start}; best steps by layer, with similarity: {numbers}{edge}"
+    )
+    where = {"metric": "best level", "algorithm": found.algorithm}
+    return [Clause(text, (Evidence("algorithm_steps", where, group.names, found.levels[-1]),))]
 
 
 def compare(left: Group, right: Group) -> Clause | None:

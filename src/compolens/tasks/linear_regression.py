@@ -25,7 +25,7 @@ from compolens.tasks.base import Episodes, TaskFamily, TaskPart
 from compolens.tasks.regression_laws import GaussianInputs, GaussianPrior, InputLaw, Prior, UniformInputs
 
 POOL_GROUPS = 16
-"""A pool of tasks is cut into at most this many compositions."""
+"""A pool of tasks is cut into at most this many compositions, of equal size."""
 
 
 class Prompts(NamedTuple):
@@ -93,6 +93,8 @@ class LinearRegression(TaskFamily):
         require_positive(self, "d_x", "d_y", "n_context", "n_queries")
         if self.n_tasks is not None:
             require_positive(self, "n_tasks")
+            even = self.n_tasks <= POOL_GROUPS or self.n_tasks % POOL_GROUPS == 0
+            require(even, f"LinearRegression: n_tasks above {POOL_GROUPS} must be a multiple of it, got {self.n_tasks}")
         for name, kind in (("inputs", InputLaw), ("prior", Prior), ("layout", _Layout)):
             value = getattr(self, name)
             allowed = ", ".join(sorted(f"{one.__name__}()" for one in type.__subclasses__(kind)))
