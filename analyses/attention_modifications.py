@@ -1,0 +1,104 @@
+"""Do the modified attentions that the dual model suggests learn better in context than softmax attention itself?"""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from compolens import tables
+from compolens.configs import ConfigError, require_choice
+from compolens.figures import Band, Drawing, Panel, Points, Rule, color_of
+from compolens.verdict import SEEDS, SPLITS, Group, group, setting_of
+
+needs = ("generalization",)
+PLAIN = "SoftmaxSelfAttention"
+SETTING = "architecture."
+
+
+def analyze(models: list[Path], *, split: str = "test") -> Drawing:
+    """Score by strength of each modification (2310.13220), a panel per kind and setting: points are seeds, boxes
+    mean ± s.e. over them; the line is plain softmax attention, mean over seeds, with their range.
+
+    split: "test" or "ood".
+    """
+    require_choice(split, SPLITS)
+    groups, panels = group(models), []
+    for setting in dict.fromkeys(g.setting for g in groups):
+        here = [g for g in groups if g.setting == setting]
+        plain = [g for g in here if g.architecture == PLAIN]
+        modified = [g for g in here if _strength(g)]
+        if not modified:
+            continue
+        if not plain:
+            raise ConfigError(
+                f"{setting} has modified attentions but no {PLAIN} to compare them with; name its folders as well, or train "
+                "some: compolens train trained_models/regression.py --out trained_models/regression"
+            )
+        for kind in dict.fromkeys(g.architecture for g in modified):
+            same = [g for g in modified if g.architecture == kind]
+            marks = [*_baseline(plain, split), *(mark for g in same for mark in _marks(g, split))]
+            score = tables.settings(plain[0].folders[0])["score_name"]
+            panels.append(Panel(_title(kind), _axis(kind), score, tuple(marks)))
+    if not panels:
+        raise ConfigError(
+            "none of these models has a modified attention (RegularizedSelfAttention, NegativeSampleSelfAttention, "
+            "AugmentedSelfAttention); try: compolens analyze attention_modifications trained_models/regression"
+        )
+    seeds = min(len(g.folders) for g in groups if _strength(g) or g.architecture == PLAIN)
+    caption = (
+        f"Score on {SPLITS[split]} of {_where(groups)}. Points are seeds, boxes mean ± standard error over them; the line is "
+        f"plain softmax attention of the same size, mean and range over {seeds} seeds. The sweep is ours: tasks, sizes and "
+        "curves of 2310.13220 are not public."
+    )
+    caption += " With fewer than 5 seeds no difference is claimed." if seeds < SEEDS else ""
+    return Drawing("What do modified attentions change?", tuple(panels), caption, columns=1)
+
+
+def _where(groups: list[Group]) -> str:
+    return ", ".join(dict.fromkeys(setting_of(tables.settings(g.folders[0])) for g in groups if _strength(g)))
+
+
+def _strength(g: Group) -> str:
+    """What tells a modified attention's strength, as it stands under the axis; "" for other architectures."""
+    row = {k.removeprefix(SETTING): v for k, v in tables.settings(g.folders[0]).items() if k.startswith(SETTING)}
+    if g.architecture.startswith("Regularized"):
+        return f"{row['alpha']:g}"
+    if g.architecture.startswith("NegativeSample"):
+        return f"{row['beta']:g}, {row['share']:g}"
+    if g.architecture.startswith("Augmented"):
+        return " and ".join(part for part in ("keys", "values") if row.get(f"augment_{part}"))
+    return ""
+
+
+def _title(kind: str) -> str:
+    return {
+        "RegularizedSelfAttention": "Regularised: W_0, the query's own token, shrinks by 1 - alpha",
+        "NegativeSampleSelfAttention": "Negative samples: beta times the mean of the share least attended to is subtracted",
+        "AugmentedSelfAttention": "Augmented: learned non-linear maps of keys (and queries) or values",
+    }[kind]
+
+
+def _axis(kind: str) -> str:
+    return {"RegularizedSelfAttention": "alpha", "NegativeSampleSelfAttention": "beta, share"}.get(kind, "maps of")
+
+
+def _scores(g: Group, split: str) -> list[float]:
+    values = []
+    for folder in g.folders:
+        frame = tables.pooled(folder)
+        values.append(float(frame[(frame["split"] == split) & (frame["control"] == "")]["value"].iloc[0]))
+    return values
+
+
+def _baseline(plain: list[Group], split: str) -> list:
+    values = [value for g in plain for value in _scores(g, split)]
+    return [Rule(float(np.mean(values)), label="plain softmax attention", lo=min(values), hi=max(values))]
+
+
+def _marks(g: Group, split: str) -> list:
+    values, name = _scores(g, split), _strength(g)
+    data = pd.DataFrame({"strength": name, "score": values, "model": [f.name for f in g.folders]})
+    mean, half = float(np.mean(values)), float(np.std(values, ddof=1) / len(values) ** 0.5) if len(values) > 1 else 0.0
+    box = pd.DataFrame({"strength": [name], "lo": [mean - half], "hi": [mean + half]})
+    color = color_of(g.architecture)
+    return [Points(data, "strength", "score", color=color, hover="model"), Band(box, "strength", "lo", "hi", color=color)]
