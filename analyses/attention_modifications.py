@@ -1,4 +1,4 @@
-"""Do the modified attentions that the dual model suggests learn better in context than softmax attention itself?"""
+"""The changes that the dual model suggests to softmax attention change how well it learns in context."""
 
 from pathlib import Path
 

@@ -12,7 +12,7 @@ from compolens.activations import BATCH, draw
 from compolens.configs import DoesNotApply, require
 from compolens.measures import agreement
 from compolens.models import ConstructedGradientDescent, LinearSelfAttention
-from compolens.references import REFERENCES, GradientDescent, GradientDescentPlusPlus, Newton, Ridge
+from compolens.references import REFERENCES, FrobeniusNewton, GradientDescent, GradientDescentPlusPlus, Newton, Ridge
 from compolens.references.regression import LinearLearner, RegressionLearner
 from compolens.tasks import LinearRegression, MixedInputs
 from compolens.zoo import TrainedModel
@@ -81,7 +81,8 @@ def _candidates(task, n_layers):
     steps = sorted({1, 2, n_layers})
     wanted = [GradientDescent(k) for k in steps] + [GradientDescentPlusPlus(k) for k in steps if k > 1]
     wanted += [Newton(3), Newton(5), Ridge(0.1)]
-    wanted += [kind() for kind in REFERENCES.values() if issubclass(kind, RegressionLearner)]
+    others = [kind for kind in REFERENCES.values() if issubclass(kind, RegressionLearner) and kind is not FrobeniusNewton]
+    wanted += [kind() for kind in others]  # the other start of Newton's iteration is no other learner
     named = {one.name: one for one in wanted if one.why_not(task) == ""}
     return [one.for_task(task) for one in named.values()]
 

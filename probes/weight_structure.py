@@ -1,9 +1,12 @@
 """Do the weights themselves say which algorithm a layer of token-space attention is?"""
 
+from copy import deepcopy
+
 import numpy as np
 import pandas as pd
 import torch
 
+from compolens.activations import draw
 from compolens.configs import DoesNotApply
 from compolens.models.softmax import SoftmaxAttention
 from compolens.models.token_space import TokenSpaceArchitecture
@@ -11,7 +14,7 @@ from compolens.tasks import LinearRegression
 from compolens.zoo import TrainedModel
 
 
-def probe(trained: TrainedModel) -> pd.DataFrame:
+def probe(trained: TrainedModel, *, episodes: int = 4096, seed: int = 0) -> pd.DataFrame:
     """By layer and head, in the coordinates of tokens (x, y): KQ = W_K W_Q^T, (key, query), and OV = W_V W_O, (from, to).
 
     "KQ entry", "OV entry": the matrices, at `row`, `column`. "KQ diagonal": mean of the diagonal over x; "KQ off-diagonal":
@@ -23,6 +26,9 @@ def probe(trained: TrainedModel) -> pd.DataFrame:
     Over the heads of a layer (head "all"): "homogeneity", the standard deviation of |KQ diagonal| over its mean; "zero sum",
     |sum of OV y to y| over the sum of absolute values (2503.12734); "eta", the rate of the gradient descent step that the
     layer is (2212.07677), to first order in the scores where attention is softmax; "eta, off-diagonal": the rest, relative.
+    "loss" as trained, and of the "idealised" weights: KQ the mean diagonal times the identity on x, OV the y to y entry, all
+    else 0; on `episodes` (loss as the family has it): what the structure leaves out, in answers.
+
     Linear attention knows KQ and OV up to a factor that one takes from the other; eta is free of it. Controls: "untrained",
     the twin; "chance", the mean |cosine| of random matrices.
     """
@@ -35,7 +41,35 @@ def probe(trained: TrainedModel) -> pd.DataFrame:
     rows = []
     for control, model in (("", trained.model), ("untrained", trained.untrained_twin())):
         rows += _model_rows(model, task, control)
+        batches = list(draw(task, "test", episodes, seed, trained.device))
+        rows += [
+            _loss(model, task, batches, control, "as trained"),
+            _loss(_idealised(model, task), task, batches, control, "idealised"),
+        ]
     return pd.DataFrame(rows)
+
+
+@torch.no_grad()
+def _idealised(model, task):
+    """A copy that has nothing but the structure: y moves y, x meets x, coordinate by coordinate."""
+    ideal, d_x = deepcopy(model), task.d_x
+    for own, new in zip(model.blocks, ideal.blocks, strict=True):
+        kq, ov = own.attn.W_K @ own.attn.W_Q.mT, own.attn.W_V @ own.attn.W_O
+        eye = torch.eye(kq.shape[1]).expand_as(kq)
+        keys, values = torch.zeros_like(kq), torch.zeros_like(ov)
+        keys[:, range(d_x), range(d_x)] = kq[:, :d_x, :d_x].diagonal(dim1=1, dim2=2).mean(1, keepdim=True)
+        values[:, range(d_x, d_x + task.d_y), range(d_x, d_x + task.d_y)] = ov[:, d_x, d_x, None]
+        for name, value in (("W_K", eye), ("W_Q", keys), ("W_V", values), ("W_O", eye)):
+            getattr(new.attn, name).copy_(value)
+    return ideal
+
+
+@torch.no_grad()
+def _loss(model, task, batches, control, weights):
+    losses = [task.loss(model(batch.tokens), batch.targets) * len(batch.tokens) for batch in batches]
+    n = sum(len(batch.tokens) for batch in batches)
+    known = {"control": control, "layer": -1, "site": "output", "head": "all", "split": "test", "weights": weights, "n": n}
+    return _row("loss", sum(losses) / n, known)
 
 
 def gamma(task: LinearRegression) -> torch.Tensor:
@@ -110,5 +144,5 @@ def _row(metric, value, known, row=-1, column=-1):
     number = float(value)
     return {
         "metric": metric, "value": number, "lo": np.nan, "hi": np.nan, "split": "none", "role": "weights", "n": 1,
-        "row": row, "column": column,
+        "row": row, "column": column, "weights": "as trained",
     } | known  # fmt: skip

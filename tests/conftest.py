@@ -11,8 +11,16 @@ import pytest
 import torch
 
 from compolens import HypernetworkTransformer, Hyperteacher, Run, SoftmaxTransformer, train
-from compolens.models import HYLA, FixedThreshold, RelativeTransfer, SparseCoding
-from compolens.tasks import FuzzyLogic, Relations, SRaven
+from compolens.models import (
+    HYLA,
+    FixedThreshold,
+    LinearSelfAttention,
+    RegularizedSelfAttention,
+    RelativeTransfer,
+    SoftmaxSelfAttention,
+    SparseCoding,
+)
+from compolens.tasks import FuzzyLogic, LinearRegression, Relations, SRaven
 
 torch.set_num_threads(1)
 
@@ -45,6 +53,18 @@ def tiny_categorical_models(tmp_path_factory):
         "sparse": (SparseCoding(**sizes, threshold=FixedThreshold(0.1), transfer=RelativeTransfer()), Relations()),
     }
     return train_tiny(tmp_path_factory.mktemp("categorical"), pairs)
+
+
+@pytest.fixture(scope="session")
+def tiny_regression_models(tmp_path_factory):
+    """The same on linear regression, in token space: linear, softmax and regularised attention. Read only, too."""
+    task, softmax = LinearRegression(d_x=3, n_context=4), {"attends_to_itself": True, "n_heads": 2}
+    pairs = {
+        "descent": (LinearSelfAttention(n_layers=2, tied=True, init_scale=1.0), task),
+        "plain": (SoftmaxSelfAttention(**softmax), task),
+        "regularized": (RegularizedSelfAttention(**softmax), task),
+    }
+    return train_tiny(tmp_path_factory.mktemp("regression"), pairs)
 
 
 def train_tiny(root, pairs):

@@ -28,10 +28,13 @@ EPISODES = 96
 MODELS = ("softmax", "hypernetwork")
 """On a family with a continuous code."""
 CATEGORICAL = ("hyla", "raven-softmax", "fuzzy", "sparse")
-ALL = (*MODELS, *CATEGORICAL)
+REGRESSION = ("descent", "plain", "regularized")
+ALL = (*MODELS, *CATEGORICAL, *REGRESSION)
 NOT_FOR = {
-    "latent_code": CATEGORICAL, "attention_code": MODELS, "latent_geometry": MODELS,
+    "latent_code": CATEGORICAL, "attention_code": (*MODELS, *REGRESSION), "latent_geometry": (*MODELS, *REGRESSION),
     "transfer": tuple(name for name in ALL if name != "sparse"),
+    "dual_model": tuple(name for name in ALL if name not in (*MODELS, "raven-softmax", "plain")),
+    **dict.fromkeys(("gd_equivalence", "algorithm_steps", "weight_structure"), (*MODELS, *CATEGORICAL)),
 }  # fmt: skip
 CASES = [(name, model) for name in PROBES for model in ALL if model not in NOT_FOR.get(name, ())]
 OTHERS = [(name, model) for name, others in NOT_FOR.items() for model in others]
@@ -42,9 +45,9 @@ def command(*arguments):
 
 
 @pytest.fixture(scope="module")
-def tiny(tiny_models, tiny_categorical_models):
+def tiny(tiny_models, tiny_categorical_models, tiny_regression_models):
     """name -> folder of every tiny model."""
-    return tiny_models | tiny_categorical_models
+    return tiny_models | tiny_categorical_models | tiny_regression_models
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +60,7 @@ def models(tiny, tmp_path_factory):
     return root
 
 
-SAME_SEED, OTHER_SEED = ("hypernetwork", "hyla"), ("softmax", "raven-softmax")
+SAME_SEED, OTHER_SEED = ("hypernetwork", "hyla", "descent"), ("softmax", "raven-softmax", "plain")
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +74,7 @@ def again(tiny, tmp_path_factory):
     return root
 
 
-DRAWN = (*MODELS, "hyla", "sparse")
+DRAWN = (*MODELS, "hyla", "sparse", *REGRESSION)
 """Enough for every analysis; each panel more takes its time."""
 
 

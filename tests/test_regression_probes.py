@@ -151,6 +151,8 @@ def test_constructed_weights_have_the_structure_by_construction(descent):
     assert value(own, metric="KQ distance to inverse Gamma") == pytest.approx(0, abs=1e-12)
     assert value(own, metric="OV x to y") == 0
     assert value(own, metric="eta") == pytest.approx(GradientDescent(2).for_task(TASK).eta, rel=1e-6)
+    loss = frame[(frame["metric"] == "loss") & (frame["control"] == "")].set_index("weights")["value"]
+    assert loss["idealised"] == pytest.approx(loss["as trained"], rel=1e-5)  # nothing is left out
     entries = own[own["metric"] == "OV entry"]
     assert len(entries) == 25 and (entries["value"] != 0).sum() == 1
 
@@ -178,8 +180,17 @@ def test_heads_of_opposite_sign_sum_to_zero(tmp_path):
             attention.W_O[head] = sign * 3.0 * torch.eye(5)
     frame = load_recipe("probes", "weight_structure")(trained)
     own = frame[frame["control"] == ""]
+    loss = own[own["metric"] == "loss"].set_index("weights")["value"]
+    assert loss["idealised"] == pytest.approx(loss["as trained"], rel=1e-5)  # moving x as well changes no answer of one layer
     assert value(own, metric="zero sum") == pytest.approx(0) and value(own, metric="homogeneity") == pytest.approx(0)
     assert value(own, metric="eta") == pytest.approx(2 * 3 * 0.2 / 5**0.5, rel=1e-5)  # each head: mu omega / sqrt(d_head)
+
+
+def test_what_is_off_the_structure_shows_in_the_idealised_loss(tmp_path):
+    trained = load(folder_of(tmp_path, "softmax", SoftmaxSelfAttention(n_heads=2)))
+    frame = load_recipe("probes", "weight_structure")(trained)
+    loss = frame[(frame["control"] == "") & (frame["metric"] == "loss")].set_index("weights")["value"]
+    assert abs(loss["idealised"] / loss["as trained"] - 1) > 0.01  # random weights have no such structure
 
 
 # ---- what does not apply, and what is said in the end ----------------------------------------------------------------

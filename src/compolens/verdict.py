@@ -84,6 +84,8 @@ def setting_of(row: dict) -> str:
     told = f"{row['task.n_features']} features" if "task.n_features" in row else ""
     if "task.n_left" in row:
         told = f"{row['task.n_left']}×{row['task.n_right']}{', with positions' if row.get('task.positions') else ''}"
+    if "task.inputs" in row:
+        told = f"with {row['task.n_context']} examples, {row['task.inputs'].removesuffix('Inputs').lower()} inputs"
     if "task.length" in row:
         told = f"{row['task.length']} tokens, {100 * row['task.fraction_held_out']:.0f} % held out"
     return " ".join(str(p) for p in (row["task"], widths, named, told) if p)
@@ -99,6 +101,9 @@ def group(folders: Sequence[Path]) -> list[Group]:
     for key, one in groups.items():
         twins = [dict(k) for k, g in groups.items() if (g.architecture, g.setting) == (one.architecture, one.setting)]
         differing = [k for k in dict(key) if len({str(t.get(k)) for t in twins}) > 1]
+        own = [k for k in differing if k.startswith(("architecture.", "task."))]
+        if len({tuple(str(t.get(k)) for k in own) for t in twins}) == len(twins):
+            differing = own  # how they were trained need not be told where what they are tells them apart
         told = ", ".join(f"{k.split('.')[-1]} {dict(key)[k]}" for k in differing)
         one.label = f"{one.architecture} ({told})" if told else one.architecture
     return list(groups.values())

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from attention import BENCHES as ATTENTION
+from regression import BENCHES as REGRESSION
 from sklearn.linear_model import Ridge
 from timing import medians, show
 
@@ -141,5 +142,5 @@ def bench_memory() -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    for bench in (bench_hooks, bench_generation, bench_ridge, bench_memory, *ATTENTION):
+    for bench in (bench_hooks, bench_generation, bench_ridge, bench_memory, *ATTENTION, *REGRESSION):
         bench()

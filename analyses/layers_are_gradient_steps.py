@@ -1,0 +1,115 @@
+"""Whether each layer is a step of gradient descent, and whether the loss away from training is that of as many steps."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from compolens import tables
+from compolens.configs import require
+from compolens.figures import Drawing, HeatMap, Line, Panel, Points, color_of
+from compolens.verdict import Group, group, telling, title
+
+needs = ("algorithm_steps", "gd_equivalence")
+ALGORITHMS = ("GD, tuned rate", "GD++", "Newton")
+CURVES = {
+    "input scale": "inputs × this",
+    "teacher scale": "weights of the task × this",
+    "unseen inputs": "inputs of another law × this",
+}
+TWIN = "untrained twin"
+
+
+def analyze(models: list[Path]) -> Drawing:
+    """Two rows of panels per architecture. Above: similarity of every layer's errors with those after k steps of gradient
+    descent, GD++ and (as a contrast) Newton's iteration, mean over seeds; the best step stands beside the layer. Below: the
+    loss where inputs or tasks are scaled, for the model (mean over seeds, points the seeds), its untrained twin, and gradient
+    descent and GD++ with as many steps as the model has layers, tuned where the model was trained.
+    """
+    groups, panels = group(models), []
+    for g in groups:
+        alike = pd.concat([_read(folder, "algorithm_steps") for folder in g.folders], ignore_index=True)
+        losses = pd.concat([_read(folder, "gd_equivalence") for folder in g.folders], ignore_index=True)
+        name = g.label if [other.label for other in groups].count(g.label) == 1 else title(g, groups)
+        again = f"compolens probe algorithm_steps {g.folders[0]} --again"
+        require(ALGORITHMS[0] in set(alike["algorithm"]), f"{g.label} has no rows of {ALGORITHMS[0]!r}; type: {again}")
+        for algorithm in ALGORITHMS:
+            cells = _heat(alike[alike["algorithm"] == algorithm])
+            panels.append(
+                Panel(f"{name}: {algorithm}", "steps", "", (HeatMap(cells, "step", "who", "value", label="similarity"),))
+            )
+        for curve, words in CURVES.items():
+            marks = _curve(losses[(losses["metric"] == "loss") & (losses["curve"] == curve)], g, groups)
+            panels.append(Panel(f"{name}: {curve}", words, "loss, log₁₀", marks, y_range=_span(marks)))
+    caption = (
+        "Similarity: mean cosine between the errors of a layer and of an algorithm over many questions about the same "
+        "demonstrations; GD and GD++ have the rates that are best for as many steps as layers. Beside each layer, its best "
+        "step (from lowest to highest over seeds; +: the last one looked at, or the first that cannot be told from least "
+        "squares). Columns end one beyond the largest best step; past 8, only powers of two and best steps are shown. "
+        "Losses: on a logarithmic axis that ends one above model and twin, so a learner that diverges leaves it; lines may "
+        "lie on top of each other. Grey, and the row below: the untrained twin (constructed models have none), at its last "
+        "layer. High similarity to all three algorithms says only that they have converged alike, and similarity no higher "
+        "than the twin's says nothing. With fewer than 5 seeds no difference is claimed."
+    )
+    return Drawing("Is each layer a gradient step?", tuple(panels), caption, columns=3)
+
+
+def _read(folder: Path, name: str) -> pd.DataFrame:
+    """A model's rows; without the twin of what was never trained, which is the model itself."""
+    rows = tables.at_last_step(tables.read(folder, name))
+    constructed = tables.settings(folder)["steps"] == 0
+    return rows[~(constructed & (rows["control"] == "untrained"))].assign(model=folder.name)
+
+
+def _heat(rows: pd.DataFrame) -> pd.DataFrame:
+    """who (a layer with its best step), step and value, first layers on top, the twin's last layer below."""
+    last = rows["layer"].max()
+    rows = rows[(rows["layer"] > 0) & ((rows["control"] == "") | (rows["layer"] == last))]
+    best = rows[rows["metric"] == "best step"]
+    furthest = best[best["control"] == ""]["value"].max()
+    similar = rows[rows["metric"] == "similarity"]
+    similar = similar.groupby(["control", "layer", "algorithm_step"], as_index=False).agg(value=("value", "mean"))
+    steps = sorted(similar["algorithm_step"].unique())
+    kept = {s for s in steps if s <= 8 or np.log2(s).is_integer()} | set(best["value"])
+    later = [s for s in kept if s > furthest] or [s for s in steps if s > furthest]
+    beyond = min(later, default=furthest)
+    kept.add(beyond)
+    similar = similar[(similar["algorithm_step"] <= beyond) & similar["algorithm_step"].isin(kept)]
+    names = {key: _who(key, one) for key, one in best.groupby(["control", "layer"])}
+    who = [names[key] for key in zip(similar["control"], similar["layer"], strict=True)]
+    return similar.assign(who=who, step=[f"{s:.0f}" for s in similar["algorithm_step"]])
+
+
+def _who(key: tuple, best: pd.DataFrame) -> str:
+    """Layer and best step: "layer 2: 4", or "layer 2: 3 to 5" over seeds; + at the edge of what was looked at."""
+    steps = best["value"].astype(int)
+    text = f"{steps.min()}" if steps.min() == steps.max() else f"{steps.min()} to {steps.max()}"
+    edge = "+" if best[best["value"] == steps.max()]["note"].str.contains("edge").any() else ""
+    return f"{'untrained' if key[0] else f'layer {int(key[1])}'}: {text}{edge}"
+
+
+def _curve(rows: pd.DataFrame, g: Group, groups: list[Group]) -> tuple:
+    """Lines of the model, its twin, and of gradient descent and GD++ with as many steps as there are layers."""
+    rows = rows.assign(value=np.log10(rows["value"])).sort_values("scale", kind="stable")
+    own, color = rows[rows["control"] == ""], color_of(telling(g, groups))
+    marks: list = [Line(_mean(own), "scale", "value", label=g.label, color=color)]
+    if len(g.folders) > 1:
+        marks.append(Points(own, "scale", "value", color=color, hover="model"))
+    layers = int(tables.settings(g.folders[0])["architecture.n_layers"])
+    for kind, shade in (("GD", "#000000"), ("GD++", "#882255")):
+        named = rows[rows["learner"] == f"{kind}, {layers} step{'s' * (layers > 1)}"]
+        if len(named):
+            marks.append(Line(_mean(named), "scale", "value", label=f"{kind}, a step per layer", color=shade, dash=True))
+    twin = rows[rows["control"] == "untrained"]
+    return (*marks, Line(_mean(twin), "scale", "value", label=TWIN, color="#888888")) if len(twin) else tuple(marks)
+
+
+def _span(marks: tuple) -> tuple[float, float]:
+    """A y range for all marks, but for what exceeds those that are no reference (solid) by more than one."""
+    solid = pd.concat([mark.rows()["y"] for mark in marks if not getattr(mark, "dash", False)])
+    low = min(float(mark.rows()["y"].min()) for mark in marks)
+    return low - 0.1, float(solid.max()) + 1
+
+
+def _mean(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.groupby("scale", as_index=False).agg(value=("value", "mean"))

@@ -1,0 +1,90 @@
+"""How many random features attention's dual model needs before it predicts what attention writes."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from compolens import tables
+from compolens.configs import require, require_choice
+from compolens.figures import Drawing, Line, Panel, Points
+from compolens.verdict import Group, group, title
+
+needs = ("dual_model",)
+ERRORS = ("output", "pattern")
+KINDS = {"independent": "#882255", "orthogonal": "#DDAA33", "hyperbolic": "#44AA99", "optimal": "#332288"}
+"""Kinds of features, each with its colour."""
+TWINS = {"": "as trained", "untrained": "untrained"}
+
+
+def analyze(models: list[Path], *, error: str = "output", layer: int | None = None) -> Drawing:
+    """Relative error of attention estimated with m random features, both axes logarithmic: two panels per architecture and
+    setting, as trained and untrained, a line per kind of features (mean over seeds, points the seeds where there are several),
+    beside the slope of 1/√m. The titles hold the mean of |q + k|², which decides how fast errors fall.
+
+    error: of the "output" or of the "pattern"; layer: from 0, or from -1 backwards; by default the one where |q + k|² is
+    largest in the trained models.
+    """
+    require_choice(error, ERRORS)
+    groups, panels = group(models), []
+    for g in groups:
+        rows = pd.concat([_read(folder) for folder in g.folders], ignore_index=True)
+        chosen = _chosen(rows, layer, g)
+        here = rows[rows["layer"] == chosen]
+        for control, words in TWINS.items():
+            part = here[here["control"] == control]
+            if len(part):
+                exponent = part[part["metric"] == "kernel exponent"]["value"].mean()
+                text = f"{title(g, groups)}, layer {chosen}, {words}: |q + k|² = {exponent:.1f}"
+                marks = _curves(part[part["metric"] == f"{error} error"])
+                panels.append(Panel(text, "features", f"relative error of the {error}, log₁₀", marks))
+    which = "the layer where it is largest as trained" if layer is None else "the layer asked for"
+    caption = (
+        f"Relative error of attention's {error} where random features estimate the kernel (the dual model then has finitely "
+        f"many weights); mean over heads, episodes and draws, in {which}. Independent, orthogonal and hyperbolic features are "
+        "those of 2009.14794; optimal ones, those of 2205.15317, are fitted to the exponent |q + k|² (q and k over d_head^¼; "
+        "titles: its mean over pairs). With independent features the relative variance of one kernel value is "
+        "(exp(|q + k|²) - 1) / m. Where that is small, errors fall like 1/√m (dashed); where it is large, few draws hit what "
+        "matters, and errors fall more slowly. An error of 1 is as large as what is estimated. With fewer than 5 seeds no "
+        "difference is claimed."
+    )
+    values = pd.concat([mark.rows()["y"] for panel in panels for mark in panel.marks])
+    both = values.min() - 0.15, values.max() + 0.15
+    panels = [replace(panel, y_range=both) for panel in panels]
+    return Drawing("How many random features does attention need?", tuple(panels), caption, columns=2)
+
+
+def _read(folder: Path) -> pd.DataFrame:
+    """A model's rows; without the twin of what was never trained, which is the model itself."""
+    rows = tables.at_last_step(tables.read(folder, "dual_model"))
+    constructed = tables.settings(folder)["steps"] == 0
+    return rows[~(constructed & (rows["control"] == "untrained"))].assign(model=folder.name)
+
+
+def _chosen(rows: pd.DataFrame, layer: int | None, g: Group) -> int:
+    n = int(rows["layer"].max()) + 1
+    if layer is None:
+        own = rows[(rows["metric"] == "kernel exponent") & (rows["control"] == "")]
+        return int(own.groupby("layer")["value"].mean().idxmax())
+    require(-n <= layer < n, f"{g.label} has layers 0 to {n - 1}, not {layer}; --layer counts from 0, or from -1 backwards")
+    return layer % n
+
+
+def _curves(rows: pd.DataFrame) -> tuple:
+    """A line per kind, its seeds, and 1/√m from where the kinds start, on average. Not finite: a gap."""
+    rows = rows.assign(value=np.log10(rows["value"]), m=rows["features"].astype(int)).sort_values("m", kind="stable")
+    rows = rows.assign(features=rows["m"].astype(str))
+    marks: list = []
+    for kind, color in KINDS.items():
+        own = rows[rows["kind"] == kind]
+        if own.empty:
+            continue
+        mean = own.groupby("features", as_index=False, sort=False)["value"].mean()
+        marks.append(Line(mean, "features", "value", label=kind, color=color))
+        if len(set(own["model"])) > 1:
+            marks.append(Points(own, "features", "value", color=color, hover="model"))
+    places = rows[["features", "m"]].drop_duplicates()
+    start = rows[rows["m"] == places["m"].min()]["value"].mean()
+    slope = places.assign(value=start - np.log10(places["m"] / places["m"].min()) / 2)
+    return (*marks, Line(slope, "features", "value", label="1/√m", color="#444444", dash=True))
