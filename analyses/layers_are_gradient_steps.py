@@ -58,6 +58,7 @@ def _read(folder: Path, name: str) -> pd.DataFrame:
     """A model's rows; without the twin of what was never trained, which is the model itself."""
     rows = tables.at_last_step(tables.read(folder, name))
     constructed = tables.settings(folder)["steps"] == 0
+    rows = rows[rows["split"] == "test"]
     return rows[~(constructed & (rows["control"] == "untrained"))].assign(model=folder.name)
 
 

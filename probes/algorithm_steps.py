@@ -48,22 +48,27 @@ def probe(
     require(
         newton >= 2 and gd >= 2 and episodes >= 8, f"need newton, gd >= 2 and episodes >= 8, got {newton}, {gd}, {episodes}"
     )
-    rows, kept = [], []
+    rows, kept, algorithms = [], [], _algorithms(trained, newton, gd)
     for control, model in (("", trained.model), ("untrained", trained.untrained_twin())):
         readers = _readers(trained, model, fits, seed)
-        batches = [_questions(task, b) for b in draw(task, "test", episodes, seed, trained.device)]
-        errors = {
-            layer: torch.cat([_errors(model, task, b, site, read) for b in batches]) for layer, (site, read) in readers.items()
-        }
-        answers = {name: _algorithm_errors(task, batches, *which) for name, which in _algorithms(trained, newton, gd).items()}
-        limit = _algorithm_errors(task, batches, [1], [LeastSquares()])[1][0]
-        for name, (steps, theirs) in answers.items():
-            alike = torch.stack([torch.stack([error_similarity(mine, their) for their in theirs]) for mine in errors.values()])
-            done = torch.stack([error_similarity(their, limit) for their in theirs])
-            rows += _rows(name, steps, list(errors), alike, done, control, draws)
-        if control == "":
-            kept = [_episodes(errors)]
+        for split in ("test", "ood"):
+            drawn = list(draw(task, split, episodes, seed, trained.device))
+            batches = [_questions(task, b) for b in drawn]
+            errors = {k: torch.cat([_errors(model, task, b, *reader) for b in batches]) for k, reader in readers.items()}
+            known = {"split": split, "control": control}
+            rows += _similarities(task, batches, errors, algorithms, known, draws)
+            kept += [_episodes(task, split, drawn, batches, errors)] if control == "" else []
     return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
+
+
+def _similarities(task, batches, errors, algorithms, known, draws):
+    """The rows of every algorithm, from the errors (batch, questions) of every layer."""
+    limit = _algorithm_errors(task, batches, [1], [LeastSquares()])[1][0]
+    for name, which in algorithms.items():
+        steps, theirs = _algorithm_errors(task, batches, *which)
+        alike = torch.stack([torch.stack([error_similarity(mine, their) for their in theirs]) for mine in errors.values()])
+        done = torch.stack([error_similarity(their, limit) for their in theirs])
+        yield from _rows(name, steps, list(errors), alike, done, known, draws)
 
 
 def _algorithms(trained, newton, gd):
@@ -147,7 +152,7 @@ def _readers(trained, model, fits, seed):
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
-def _rows(name, steps, layers, alike, done, control, draws):
+def _rows(name, steps, layers, alike, done, known, draws):
     """alike (layer, step, episode), done (step, episode) similarity with least squares."""
 
     def best(index):
@@ -157,7 +162,7 @@ def _rows(name, steps, layers, alike, done, control, draws):
     found = best(everyone)
     rng = torch.Generator().manual_seed(0)
     again = [best(torch.randint(len(everyone), (len(everyone),), generator=rng)) for _ in range(draws)]
-    known = {"split": "test", "role": "answers", "control": control, "algorithm": name, "n": len(everyone)}
+    known = {"role": "answers", "algorithm": name, "n": len(everyone)} | known
     for i, layer in enumerate(layers):
         site = {"site": f"blocks.{layer - 1}.hook_resid_post", "layer": layer} | known
         for j, step in enumerate(steps.tolist()):
@@ -179,13 +184,10 @@ def _trends(layers, found, again, known):
     for shape, scale in (("linear", lambda s: s.double()), ("exponential", lambda s: s.clamp(min=1).double().log())):
         line = trend(x, scale(found.steps[inside]))
         lines = [trend(x, scale(one.steps[inside])) for one in again]
-        for metric in ("slope", "r2"):
-            drawn = torch.tensor([getattr(one, metric) for one in lines])
-            yield (
-                _row(f"{shape} {'R²' if metric == 'r2' else metric}", getattr(line, metric), *_interval(drawn))
-                | known
-                | {"n": len(x)}
-            )
+        for metric, value in (("slope", line.slope), ("R²", line.r2)):
+            drawn = torch.tensor([one.slope if metric == "slope" else one.r2 for one in lines])
+            if np.isfinite(value):  # a slope needs two layers, its fit three
+                yield _row(f"{shape} {metric}", value, *_interval(drawn)) | known | {"n": len(x)}
 
 
 def _interval(values):
@@ -197,7 +199,13 @@ def _row(metric, value, lo=np.nan, hi=np.nan, step=np.nan, note=""):
     return {"metric": metric, "value": value, "lo": lo, "hi": hi, "algorithm_step": step, "note": note}
 
 
-def _episodes(errors):
-    """Per episode and layer: the root mean square of its errors."""
-    parts = [pd.DataFrame({"layer": layer, "error": e.square().mean(1).sqrt().cpu().numpy()}) for layer, e in errors.items()]
+def _episodes(task, split, drawn, batches, errors):
+    """Per episode and layer: its composition, and how much of the square of the right answers the layer's answers explain."""
+    names = [task.composition_name(int(c)) for b in drawn for c in b.composition]
+    zero = torch.cat([_flat(task, q, q[0].targets.new_zeros(len(q[0].targets), len(task.answers), task.d_y)) for q in batches])
+    total = zero.square().sum(1).clamp(min=1e-12)
+    parts = []
+    for layer, error in errors.items():
+        score = (1 - error.square().sum(1) / total).cpu().numpy()
+        parts.append(pd.DataFrame({"split": split, "composition": names, "layer": layer, "score": score}))
     return pd.concat(parts, ignore_index=True)

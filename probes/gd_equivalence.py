@@ -42,14 +42,15 @@ def probe(trained: TrainedModel, *, episodes: int = 2048, fits: int = 256, seed:
     has it, also along `curve` (input scale, teacher scale, unseen inputs) with rates tuned where the model was trained;
     "interpolated loss" of the mean of the model's and the construction's matrices, where the model is one linear head.
 
-    episodes: per split; fits: of these, for implied weights. Every episode is a task of its own, so lo and hi are the 95 %
-    interval over episodes. control: "" the model; "untrained" its twin; "shuffled" the model beside references that were shown
-    another episode's answers; "reference" one reference beside another.
+    episodes: per split; fits: of these, at most, for implied weights. Every episode is a task of its own, so lo and hi are
+    the 95 % interval over episodes. control: "" the model; "untrained" its twin; "shuffled" the model beside references that
+    were shown another episode's answers; "reference" one reference beside another.
     """
     task = trained.task
     if not isinstance(task, LinearRegression):
         raise DoesNotApply(f"{type(task).__name__} is no regression family; gd_equivalence needs LinearRegression")
-    require(episodes >= 8 and 2 <= fits <= episodes, f"need episodes >= 8 and 2 <= fits <= episodes, got {episodes}, {fits}")
+    require(episodes >= 8 and fits >= 2, f"need episodes >= 8 and fits >= 2, got {episodes} and {fits}")
+    fits = min(fits, episodes)
     learners = {one.name: one for one in _candidates(task, trained.model.cfg.n_layers)}
     models = {"": trained.model, "untrained": trained.untrained_twin()}
     rows, kept = [], []
@@ -246,8 +247,10 @@ def _products(model, d_x):
 
 
 def _episodes(task, split, own, answers, batches):
-    """Per episode, at the last query: prediction, target, and every reference's answer."""
+    """Per episode, at the last query: prediction, target, score, and every reference's answer."""
     names = [task.composition_name(int(c)) for b in batches for c in b.composition]
-    columns = {"split": split, "composition": names, "prediction": list(own.answers[:, -1].cpu().numpy())}
-    columns["target"] = list(torch.cat([b.targets[:, task.answers[-1]] for b in batches]).cpu().numpy())
-    return pd.DataFrame(columns | {name: list(found.answers[:, -1].cpu().numpy()) for name, found in answers.items()})
+    found, target = own.answers[:, -1], torch.cat([b.targets[:, task.answers[-1]] for b in batches]).double()
+    score = 1 - (found - target).square().sum(1) / target.square().sum(1).clamp(min=1e-12)
+    columns = {"split": split, "composition": names, "score": score.cpu().numpy()}
+    columns |= {"prediction": list(found.cpu().numpy()), "target": list(target.cpu().numpy())}
+    return pd.DataFrame(columns | {name: list(other.answers[:, -1].cpu().numpy()) for name, other in answers.items()})

@@ -14,7 +14,7 @@ from compolens.tasks import LinearRegression
 from compolens.zoo import TrainedModel
 
 
-def probe(trained: TrainedModel, *, episodes: int = 4096, seed: int = 0) -> pd.DataFrame:
+def probe(trained: TrainedModel, *, episodes: int = 4096, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
     """By layer and head, in the coordinates of tokens (x, y): KQ = W_K W_Q^T, (key, query), and OV = W_V W_O, (from, to).
 
     "KQ entry", "OV entry": the matrices, at `row`, `column`. "KQ diagonal": mean of the diagonal over x; "KQ off-diagonal":
@@ -27,7 +27,7 @@ def probe(trained: TrainedModel, *, episodes: int = 4096, seed: int = 0) -> pd.D
     |sum of OV y to y| over the sum of absolute values (2503.12734); "eta", the rate of the gradient descent step that the
     layer is (2212.07677), to first order in the scores where attention is softmax; "eta, off-diagonal": the rest, relative.
     "loss" as trained, and of the "idealised" weights: KQ the mean diagonal times the identity on x, OV the y to y entry, all
-    else 0; on `episodes` (loss as the family has it): what the structure leaves out, in answers.
+    else 0; on `episodes` per split (loss as the family has it): what the structure leaves out, in answers.
 
     Linear attention knows KQ and OV up to a factor that one takes from the other; eta is free of it. Controls: "untrained",
     the twin; "chance", the mean |cosine| of random matrices.
@@ -38,15 +38,16 @@ def probe(trained: TrainedModel, *, episodes: int = 4096, seed: int = 0) -> pd.D
             f"{type(architecture).__name__} on {type(task).__name__} has no weights in the coordinates of (x, y) tokens; "
             "weight_structure needs token-space attention (LinearSelfAttention, SoftmaxSelfAttention, …) on LinearRegression"
         )
-    rows = []
+    rows, kept = [], []
     for control, model in (("", trained.model), ("untrained", trained.untrained_twin())):
         rows += _model_rows(model, task, control)
-        batches = list(draw(task, "test", episodes, seed, trained.device))
-        rows += [
-            _loss(model, task, batches, control, "as trained"),
-            _loss(_idealised(model, task), task, batches, control, "idealised"),
-        ]
-    return pd.DataFrame(rows)
+        for split in ("test", "ood"):
+            batches = list(draw(task, split, episodes, seed, trained.device))
+            for weights, one in (("as trained", model), ("idealised", _idealised(model, task))):
+                loss, seen = _loss(one, task, batches, control, split, weights)
+                rows.append(loss)
+                kept += [seen] if control == "" and weights == "as trained" else []
+    return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
 
 
 @torch.no_grad()
@@ -65,11 +66,19 @@ def _idealised(model, task):
 
 
 @torch.no_grad()
-def _loss(model, task, batches, control, weights):
-    losses = [task.loss(model(batch.tokens), batch.targets) * len(batch.tokens) for batch in batches]
-    n = sum(len(batch.tokens) for batch in batches)
-    known = {"control": control, "layer": -1, "site": "output", "head": "all", "split": "test", "weights": weights, "n": n}
-    return _row("loss", sum(losses) / n, known)
+def _loss(model, task, batches, control, split, weights):
+    """The loss on a split, and per episode its composition and score."""
+    losses, seen = [], []
+    for batch in batches:
+        prediction = model(batch.tokens)
+        losses.append(float(task.loss(prediction, batch.targets)) * len(prediction))
+        error, weight = task.errors(prediction, batch.targets)
+        names = [task.composition_name(int(c)) for c in batch.composition]
+        score = (1 - error / weight.clamp(min=1e-12)).cpu().numpy()
+        seen.append(pd.DataFrame({"split": split, "composition": names, "score": score}))
+    n = sum(map(len, seen))
+    known = {"control": control, "layer": -1, "site": "output", "head": "all", "split": split, "weights": weights, "n": n}
+    return _row("loss", sum(losses) / n, known), pd.concat(seen, ignore_index=True)
 
 
 def gamma(task: LinearRegression) -> torch.Tensor:
@@ -143,6 +152,6 @@ def _layer_rows(kq, ov, task, scale, known):
 def _row(metric, value, known, row=-1, column=-1):
     number = float(value)
     return {
-        "metric": metric, "value": number, "lo": np.nan, "hi": np.nan, "split": "none", "role": "weights", "n": 1,
+        "metric": metric, "value": number, "lo": np.nan, "hi": np.nan, "split": "train", "role": "weights", "n": 1,
         "row": row, "column": column, "weights": "as trained",
     } | known  # fmt: skip

@@ -149,7 +149,9 @@ def test_a_probe_writes_a_tidy_table_with_finite_values_beside_their_controls(mo
 
 @pytest.mark.parametrize(("name", "model"), OTHERS)
 def test_a_probe_that_does_not_apply_says_so_and_leaves_no_table(models, name, model):
-    with pytest.raises(DoesNotApply, match=r"code|without coefficient transfer"):
+    with pytest.raises(
+        DoesNotApply, match=r"code|without coefficient transfer|no dual model|no regression family|no weights in"
+    ):
         recipes.run_probe(PROBES[name], models / model, {"episodes": 8})
     assert not tables.path_of(models / model, name).exists()
 

@@ -127,7 +127,7 @@ def test_a_transformer_on_interleaved_tokens_is_measured_as_well(tmp_path):
 # ---- algorithm_steps -------------------------------------------------------------------------------------------------
 def test_every_layer_of_a_construction_is_the_step_it_is(steps):
     for layer in (1, 2):
-        where = {"control": "", "algorithm": "GD, tuned rate", "layer": layer}
+        where = {"control": "", "split": "test", "algorithm": "GD, tuned rate", "layer": layer}
         assert value(steps, metric="best step", **where) == layer
         assert value(steps, metric="best level", **where) == pytest.approx(1, abs=1e-5)
 
@@ -137,10 +137,11 @@ def test_gd_plus_plus_is_told_from_gd(tmp_path):
     built = ConstructedGradientDescent(n_layers=2, eta=tuned.eta, gamma=tuned.gamma)
     frame = measure(folder_of(tmp_path, "plus", built), "algorithm_steps", **FEW["algorithm_steps"])
     level = {
-        name: value(frame, metric="best level", layer=2, control="", algorithm=name) for name in ("GD++", "GD, tuned rate")
+        name: value(frame, metric="best level", layer=2, split="test", control="", algorithm=name)
+        for name in ("GD++", "GD, tuned rate")
     }
     assert level["GD++"] == pytest.approx(1, abs=1e-5) and level["GD, tuned rate"] < 0.99
-    assert value(frame, metric="best step", layer=2, control="", algorithm="GD++") == 2
+    assert value(frame, metric="best step", layer=2, split="test", control="", algorithm="GD++") == 2
 
 
 # ---- weight_structure ------------------------------------------------------------------------------------------------
@@ -151,7 +152,9 @@ def test_constructed_weights_have_the_structure_by_construction(descent):
     assert value(own, metric="KQ distance to inverse Gamma") == pytest.approx(0, abs=1e-12)
     assert value(own, metric="OV x to y") == 0
     assert value(own, metric="eta") == pytest.approx(GradientDescent(2).for_task(TASK).eta, rel=1e-6)
-    loss = frame[(frame["metric"] == "loss") & (frame["control"] == "")].set_index("weights")["value"]
+    loss = frame[(frame["metric"] == "loss") & (frame["control"] == "") & (frame["split"] == "test")].set_index("weights")[
+        "value"
+    ]
     assert loss["idealised"] == pytest.approx(loss["as trained"], rel=1e-5)  # nothing is left out
     entries = own[own["metric"] == "OV entry"]
     assert len(entries) == 25 and (entries["value"] != 0).sum() == 1
@@ -178,9 +181,9 @@ def test_heads_of_opposite_sign_sum_to_zero(tmp_path):
             attention.W_Q[head] = sign * 0.2 * torch.eye(5)
             attention.W_V[head] = torch.eye(5)
             attention.W_O[head] = sign * 3.0 * torch.eye(5)
-    frame = load_recipe("probes", "weight_structure")(trained)
+    frame = load_recipe("probes", "weight_structure")(trained)[0]
     own = frame[frame["control"] == ""]
-    loss = own[own["metric"] == "loss"].set_index("weights")["value"]
+    loss = own[(own["metric"] == "loss") & (own["split"] == "test")].set_index("weights")["value"]
     assert loss["idealised"] == pytest.approx(loss["as trained"], rel=1e-5)  # moving x as well changes no answer of one layer
     assert value(own, metric="zero sum") == pytest.approx(0) and value(own, metric="homogeneity") == pytest.approx(0)
     assert value(own, metric="eta") == pytest.approx(2 * 3 * 0.2 / 5**0.5, rel=1e-5)  # each head: mu omega / sqrt(d_head)
@@ -188,8 +191,10 @@ def test_heads_of_opposite_sign_sum_to_zero(tmp_path):
 
 def test_what_is_off_the_structure_shows_in_the_idealised_loss(tmp_path):
     trained = load(folder_of(tmp_path, "softmax", SoftmaxSelfAttention(n_heads=2)))
-    frame = load_recipe("probes", "weight_structure")(trained)
-    loss = frame[(frame["control"] == "") & (frame["metric"] == "loss")].set_index("weights")["value"]
+    frame = load_recipe("probes", "weight_structure")(trained)[0]
+    loss = frame[(frame["control"] == "") & (frame["metric"] == "loss") & (frame["split"] == "test")].set_index("weights")[
+        "value"
+    ]
     assert abs(loss["idealised"] / loss["as trained"] - 1) > 0.01  # random weights have no such structure
 
 

@@ -65,7 +65,7 @@ class Depth(NamedTuple):
 def along_layers(folders: Sequence[Path], reference: str) -> Depth:
     """Of the algorithm that the reference is a step of, else of the one with the highest level at the last layer."""
     rows = pd.concat([tables.at_last_step(tables.read(folder, "algorithm_steps")) for folder in folders])
-    rows = rows[rows["control"] == ""]
+    rows = rows[(rows["control"] == "") & (rows["split"] == "test")]
     named = [algorithm for begin, algorithm in ALGORITHMS.items() if reference.startswith(begin)]
     level = rows[rows["metric"] == "best level"].groupby(["algorithm", "layer"])["value"].mean()
     last = level.index.get_level_values("layer").max()
