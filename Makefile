@@ -10,6 +10,9 @@ DEMO := runs/demo
 ZOO := trained_models
 MODELS := $(ZOO)/*-?
 RELATIONS := $(ZOO)/relations
+REGRESSION := $(ZOO)/regression
+LEARNERS := $(REGRESSION)/linear-* $(REGRESSION)/softmax-4heads-?
+DUAL := $(ZOO)/F-softmax-[012] $(ZOO)/fuzzy-softmax-?
 SPARSE := $(RELATIONS)/2L-*-relative-? $(RELATIONS)/images-*-relative-?
 
 .PHONY: setup demo test lint bench figures zoo notebooks clean
@@ -48,6 +51,11 @@ figures: setup  ## redraw every figure of the README from the shipped tables
 	$(BIN)/compolens analyze is_it_sparsity_or_transfer $(RELATIONS)/?L-* --out $(ZOO)/figures/relations
 	$(BIN)/compolens analyze is_it_sparsity_or_transfer $(RELATIONS)/images-* --metric R² --out $(ZOO)/figures/images
 	$(BIN)/compolens analyze sparsity_curves sparsity_vs_generalization $(ZOO)/fuzzy-* $(ZOO)/sraven3-* $(SPARSE) --out $(ZOO)/figures/sparsity
+	$(BIN)/compolens analyze which_learner weights_have_structure $(LEARNERS) --out $(ZOO)/figures/regression
+	$(BIN)/compolens analyze layers_are_gradient_steps $(REGRESSION)/linear-?L-* --out $(ZOO)/figures/regression
+	$(BIN)/compolens analyze newton_or_gradient $(REGRESSION)/linear-5L-? --out $(ZOO)/figures/regression
+	$(BIN)/compolens analyze attention_modifications $(REGRESSION) --out $(ZOO)/figures/regression
+	$(BIN)/compolens analyze dual_model_agrees random_features_converge $(DUAL) --out $(ZOO)/figures/dual
 
 zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept) and measure it
 	$(BIN)/compolens train trained_models/runs.py --out trained_models --jobs $(JOBS)
@@ -57,6 +65,10 @@ zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept
 	$(BIN)/compolens train trained_models/relations.py --out $(RELATIONS) --jobs $(JOBS)
 	$(BIN)/compolens probe generalization transfer $(RELATIONS) --episodes 512 --jobs $(JOBS)
 	$(BIN)/compolens probe activation_sparsity $(SPARSE) --episodes 512 --jobs $(JOBS)
+	$(BIN)/compolens train trained_models/regression.py --out $(REGRESSION) --jobs $(JOBS)
+	$(BIN)/compolens probe generalization $(REGRESSION) --episodes 4096 --jobs $(JOBS)
+	$(BIN)/compolens probe gd_equivalence algorithm_steps weight_structure $(LEARNERS) --jobs $(JOBS)
+	$(BIN)/compolens probe dual_model $(REGRESSION)/softmax-4heads-? $(DUAL) --jobs $(JOBS)
 
 notebooks: setup  ## execute the notebooks in place
 	$(BIN)/jupyter-execute --inplace notebooks/*.ipynb

@@ -8,6 +8,7 @@ import pandas as pd
 from compolens import tables
 from compolens.configs import require, require_choice
 from compolens.figures import Drawing, HeatMap, Panel, Points, color_of
+from compolens.resemblance import ALIKE
 from compolens.verdict import Group, group, telling
 
 needs = ("gd_equivalence",)
@@ -50,8 +51,9 @@ def analyze(models: list[Path], *, metric: str = "sensitivity cosine", split: st
         f"{metric[0].upper() + metric[1:]} on {SPLITS[split]}; "
         f"{'larger' if METRICS[metric] == 'max' else 'smaller'} is nearer. Cells are means over seeds, points seeds. "
         "Controls: the untrained twin (constructed models have none), and the model beside references that were shown another "
-        f"episode's answers. {' '.join(found)} A model that is no nearer to a reference than the reference's own nearest is "
-        "cannot be told from either. With fewer than 5 seeds no difference between models is claimed."
+        f"episode's answers. {' '.join(found)} Where a model is no nearer to a reference than another reference is, it cannot "
+        f"be said which it is (references with a sensitivity cosine of {ALIKE} count as one). With fewer than 5 seeds no "
+        "difference between models is claimed."
     )
     return Drawing("Which learner does the forward pass resemble?", tuple(panels), caption, columns=1)
 
@@ -95,7 +97,10 @@ def _panels(
     marks, sentences, apart = [], [], _cells(floor)
     for g in here:
         first, value = _nearest(pd.Series(trained.loc[g.label]), metric)
-        second, between = _nearest(pd.Series(apart.loc[first]).drop(first), metric)
+        others = pd.Series(apart.loc[first]).drop(first)
+        if metric == "sensitivity cosine":
+            others = others[others < ALIKE]  # those that point the same way are no other learner by this measure
+        second, between = _nearest(others, metric)
         known = own[(own["who"] == g.label) & (own["reference"] == first)]
         where = f"{g.label}: {first} {value:.3g}; floor {between:.3g}"
         marks += _points(known.assign(x=where), between, g.label, color_of(telling(g, here)))

@@ -167,7 +167,8 @@ def _rows(name, steps, layers, alike, done, known, draws):
         site = {"site": f"blocks.{layer - 1}.hook_resid_post", "layer": layer} | known
         for j, step in enumerate(steps.tolist()):
             mean, spread = float(alike[i, j].mean()), 1.96 * float(alike[i, j].std()) / len(everyone) ** 0.5
-            yield _row("similarity", mean, mean - spread, mean + spread, step) | site
+            if np.isfinite(mean):  # an algorithm that diverged has none
+                yield _row("similarity", mean, mean - spread, mean + spread, step) | site
         drawn = torch.stack([one.steps[i] for one in again]).double()
         note = "at the edge of what was looked at" if bool(found.at_edge[i]) else ""
         yield _row("best step", float(found.steps[i]), *_interval(drawn), found.steps[i].item(), note) | site

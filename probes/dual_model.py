@@ -171,9 +171,7 @@ def _parts(layer, x):
 def _layer_rows(ends, known):
     for layer in range(ends.shape[1]):
         site = {"site": f"blocks.{layer}.hook_resid_post", "layer": layer, "head": "all"} | known
-        if ends.isnan().any():
-            yield _row("layer distance", ends[:, layer], site, "all positions", note="not available: no norms or MLP")
-        else:
+        if not ends.isnan().any():  # in token space a layer is its attention
             yield _row("layer distance", ends[:, layer], site, "all positions", whole=float(ends[:, layer].max()))
 
 

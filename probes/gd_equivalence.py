@@ -153,8 +153,8 @@ def _shuffle(task, batch):
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
 def _row(metric, values, split, control, learner, reference="none", curve="none", scale=np.nan):
-    """A mean over episodes (n,), with its 95 % interval."""
-    values = np.asarray(torch.as_tensor(values).cpu(), dtype=float)
+    """A mean over episodes (n,), with its 95 % interval; 0 where only rounding is left."""
+    values = np.asarray(torch.as_tensor(values).cpu(), dtype=float).round(12)
     half = 1.96 * values.std(ddof=1) / len(values) ** 0.5 if len(values) > 1 else np.nan
     return {
         "metric": metric, "value": values.mean(), "lo": values.mean() - half, "hi": values.mean() + half, "split": split,

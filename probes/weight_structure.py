@@ -27,7 +27,8 @@ def probe(trained: TrainedModel, *, episodes: int = 4096, seed: int = 0) -> tupl
     |sum of OV y to y| over the sum of absolute values (2503.12734); "eta", the rate of the gradient descent step that the
     layer is (2212.07677), to first order in the scores where attention is softmax; "eta, off-diagonal": the rest, relative.
     "loss" as trained, and of the "idealised" weights: KQ the mean diagonal times the identity on x, OV the y to y entry, all
-    else 0; on `episodes` per split (loss as the family has it): what the structure leaves out, in answers.
+    else 0; on `episodes` per split, as the family has it, with the 95 % interval over episodes, each a task of its own: what
+    the structure leaves out, in answers.
 
     Linear attention knows KQ and OV up to a factor that one takes from the other; eta is free of it. Controls: "untrained",
     the twin; "chance", the mean |cosine| of random matrices.
@@ -71,14 +72,16 @@ def _loss(model, task, batches, control, split, weights):
     losses, seen = [], []
     for batch in batches:
         prediction = model(batch.tokens)
-        losses.append(float(task.loss(prediction, batch.targets)) * len(prediction))
+        apart = (prediction - batch.targets)[:, list(task.answers)]
+        losses += (task.loss_scale * apart.double().square().mean((1, 2))).tolist()
         error, weight = task.errors(prediction, batch.targets)
         names = [task.composition_name(int(c)) for c in batch.composition]
         score = (1 - error / weight.clamp(min=1e-12)).cpu().numpy()
         seen.append(pd.DataFrame({"split": split, "composition": names, "score": score}))
-    n = sum(map(len, seen))
-    known = {"control": control, "layer": -1, "site": "output", "head": "all", "split": split, "weights": weights, "n": n}
-    return _row("loss", sum(losses) / n, known), pd.concat(seen, ignore_index=True)
+    mean, half = float(np.mean(losses)), 1.96 * float(np.std(losses, ddof=1)) / len(losses) ** 0.5
+    known = {"control": control, "layer": -1, "site": "output", "head": "all", "split": split, "weights": weights}
+    known |= {"lo": mean - half, "hi": mean + half, "n": len(losses)}
+    return _row("loss", mean, known), pd.concat(seen, ignore_index=True)
 
 
 def gamma(task: LinearRegression) -> torch.Tensor:

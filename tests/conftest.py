@@ -58,7 +58,7 @@ def tiny_categorical_models(tmp_path_factory):
 @pytest.fixture(scope="session")
 def tiny_regression_models(tmp_path_factory):
     """The same on linear regression, in token space: linear, softmax and regularised attention. Read only, too."""
-    task, softmax = LinearRegression(d_x=3, n_context=4), {"attends_to_itself": True, "n_heads": 2}
+    task, softmax = LinearRegression(d_x=3, n_context=4), {"n_layers": 2, "attends_to_itself": True, "n_heads": 2}
     pairs = {
         "descent": (LinearSelfAttention(n_layers=2, tied=True, init_scale=1.0), task),
         "plain": (SoftmaxSelfAttention(**softmax), task),

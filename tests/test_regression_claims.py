@@ -9,7 +9,14 @@ import pytest
 
 from compolens import Run, recipes, tables
 from compolens.configs import ConfigError, describe
-from compolens.models import ConstructedGradientDescent, LinearSelfAttention, SoftmaxSelfAttention
+from compolens.models import (
+    AugmentedSelfAttention,
+    ConstructedGradientDescent,
+    LinearSelfAttention,
+    NegativeSampleSelfAttention,
+    RegularizedSelfAttention,
+    SoftmaxSelfAttention,
+)
 from compolens.places import built_in
 from compolens.tasks import LinearRegression
 
@@ -319,3 +326,41 @@ def test_one_layer_may_be_chosen(measured, layer, shown):
 def test_a_layer_that_is_not_there_is_refused(measured):
     with pytest.raises(ConfigError, match="LinearSelfAttention has layers 0 to 1, not 2; type --layer 0"):
         analyze("weights_have_structure", measured, layer=2)
+
+
+# ---- attention_modifications -----------------------------------------------------------------------------------------
+def scoring(root, name, architecture, scores):
+    """A folder per seed, whose table says the score on test."""
+    for seed, score in enumerate(scores):
+        folder = model(root / f"{name}-{seed}", Run(architecture, TASK, steps=2, init_seed=seed, data_seed=seed))
+        known = {"metric": "score", "reference": "model", "composition": "all", "weight": 1.0}
+        rows = [known | {"control": control, "split": s, "value": v + (s == "ood")} for s in ("test", "ood")
+                for control, v in (("", score), ("untrained", 0.0))]  # fmt: skip
+        save(folder, "generalization", rows)
+        yield folder
+
+
+def test_modified_attention_is_drawn_as_the_gain_over_plain_attention_of_the_same_seed(tmp_path):
+    plain = list(scoring(tmp_path, "plain", SoftmaxSelfAttention(attends_to_itself=True), (0.5, 0.2, 0.9)))
+    weak = list(scoring(tmp_path, "weak", RegularizedSelfAttention(alpha=0.1), (0.6, 0.1, 0.9)))
+    strong = list(scoring(tmp_path, "strong", RegularizedSelfAttention(alpha=1.0), (0.0, 0.0)))
+    mixed = list(scoring(tmp_path, "both", AugmentedSelfAttention(), (0.7, 0.4, 1.0)))
+    drawing = analyze("attention_modifications", [*strong, *weak, *plain, *mixed])
+    frame = drawing.frame()
+    points = frame[frame["mark"] == "Points"]
+    gains = {x: sorted(part["y"]) for x, part in points.groupby("x")}
+    assert gains["0.1"] == pytest.approx([-0.1, 0.0, 0.1]) and gains["1"] == pytest.approx([-0.5, -0.2])
+    assert gains["keys and values"] == pytest.approx([0.1, 0.2, 0.2])
+    assert len(drawing.panels) == 2 and "0.50, 0.20, 0.90" in drawing.caption
+    assert "no difference is claimed" in drawing.caption
+
+
+def test_modified_attention_needs_plain_attention_of_equal_seeds(tmp_path):
+    plain = list(scoring(tmp_path, "plain", SoftmaxSelfAttention(attends_to_itself=True), (0.5, 0.2)))
+    modified = list(scoring(tmp_path, "mod", NegativeSampleSelfAttention(), (0.6, 0.1)))
+    with pytest.raises(ConfigError, match="no SoftmaxSelfAttention to compare them with"):
+        analyze("attention_modifications", modified)
+    with pytest.raises(ConfigError, match="none of these models has a modified attention"):
+        analyze("attention_modifications", plain)
+    with pytest.raises(ConfigError, match="has no seed in common"):
+        analyze("attention_modifications", [plain[0], modified[1]])

@@ -15,7 +15,7 @@ ALIKE = 0.999
 """References whose sensitivities have at least this cosine count as one: they may differ in scale, not in direction."""
 LIKE_LAYER = 0.95
 """A layer's answers count as an algorithm's if their errors have at least this similarity with some step of it."""
-ALGORITHMS = {"GD++": "GD++", "GD,": "GD, tuned rate", "Newton": "Newton"}
+ALGORITHMS = {"GD++": "GD++", "GD,": "GD, tuned rate", "debiased GD": "GD, tuned rate", "Newton": "Newton"}
 """How references' names begin -> the algorithm of `algorithm_steps` that they are steps of."""
 
 

@@ -84,7 +84,7 @@ def setting_of(row: dict) -> str:
     told = f"{row['task.n_features']} features" if "task.n_features" in row else ""
     if "task.n_left" in row:
         told = f"{row['task.n_left']}×{row['task.n_right']}{', with positions' if row.get('task.positions') else ''}"
-    if "task.inputs" in row:
+    if row["task"] == "LinearRegression":
         told = f"with {row['task.n_context']} examples, {row['task.inputs'].removesuffix('Inputs').lower()} inputs"
     if "task.length" in row:
         told = f"{row['task.length']} tokens, {100 * row['task.fraction_held_out']:.0f} % held out"

@@ -69,12 +69,12 @@ class BestSteps(NamedTuple):
 def best_steps(similarity: Tensor, steps: Tensor, converged: Tensor | None = None) -> BestSteps:
     """similarity (layer, step) to the algorithm after `steps` (step,), ascending. converged (step,) bool masks what cannot be
     told apart from the algorithm's limit: all later steps are alike, and a maximum among them says nothing. The first
-    converged step stays in, as what stands for the limit."""
+    converged step stays in, as what stands for the limit. Where an algorithm diverged, similarity is nan and never wins."""
     allowed = torch.ones_like(steps, dtype=torch.bool)
     if converged is not None:
         first = int(converged.long().argmax()) if bool(converged.any()) else len(steps) - 1
         allowed = torch.arange(len(steps)) <= first
-    masked = torch.where(allowed, similarity, -torch.inf)
+    masked = torch.where(allowed, similarity, -torch.inf).nan_to_num(nan=-torch.inf, neginf=-torch.inf)
     levels, index = masked.max(dim=1)
     return BestSteps(steps[index], levels, index == int(allowed.nonzero().max()))
 

@@ -55,4 +55,5 @@ def _tuned(task: LinearRegression) -> DebiasedGradientDescent:
     episodes = task.sample(n, "train", task.rng("reference", "train"))
     answers = DebiasedGradientDescent(1.0).answers(*task.prompts(episodes))
     targets = episodes.targets[:, list(task.answers)].double()
-    return replace(DebiasedGradientDescent(), eta=float((answers * targets).sum() / answers.square().sum().clamp(min=1e-300)))
+    eta = float((answers * targets).sum() / answers.square().sum().clamp(min=1e-300))
+    return replace(DebiasedGradientDescent(), eta=float(f"{eta:.6g}"))

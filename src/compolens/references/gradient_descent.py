@@ -92,7 +92,8 @@ class Trials(NamedTuple):
 
 
 def tune_rates(loss: Callable[[Tensor], Tensor], starts: Tensor) -> tuple[float, ...]:
-    """The positive rates (k,) of least loss: the best of `starts` (n, k), refined by L-BFGS on their logarithms."""
+    """The positive rates (k,) of least loss: the best of `starts` (n, k), refined by L-BFGS on their logarithms. To six
+    digits, so that rounding noise, which a line search amplifies, does not make equal calls unequal."""
     with torch.no_grad():
         losses = torch.stack([loss(start) for start in starts]).nan_to_num(torch.inf)
     least, best = losses.min(), starts[losses.argmin()]
@@ -110,7 +111,7 @@ def tune_rates(loss: Callable[[Tensor], Tensor], starts: Tensor) -> tuple[float,
     optimizer.step(closure)
     with torch.no_grad():
         refined = logs.exp()
-        return tuple((refined if loss(refined) <= least else best).tolist())
+        return tuple(float(f"{rate:.6g}") for rate in (refined if loss(refined) <= least else best).tolist())
 
 
 @dataclass(frozen=True)

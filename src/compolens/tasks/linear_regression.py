@@ -86,7 +86,7 @@ class LinearRegression(TaskFamily):
     score_name: ClassVar[str] = "R²"
     ceiling: ClassVar[str] = "posterior mean"
     missing: ClassVar[dict[str, str]] = {
-        "attention_code": "what a pair of tokens is treated by is no category here; see dual_model and gd_equivalence"
+        "attention_code": "its code, the weights, is continuous; see latent_code, gd_equivalence and dual_model"
     }
 
     def __post_init__(self) -> None:
