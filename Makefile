@@ -51,7 +51,8 @@ figures: setup  ## redraw every figure of the README from the shipped tables
 	$(BIN)/compolens analyze is_it_sparsity_or_transfer $(RELATIONS)/?L-* --out $(ZOO)/figures/relations
 	$(BIN)/compolens analyze is_it_sparsity_or_transfer $(RELATIONS)/images-* --metric R² --out $(ZOO)/figures/images
 	$(BIN)/compolens analyze sparsity_curves sparsity_vs_generalization $(ZOO)/fuzzy-* $(ZOO)/sraven3-* $(SPARSE) --out $(ZOO)/figures/sparsity
-	$(BIN)/compolens analyze which_learner weights_have_structure $(LEARNERS) --out $(ZOO)/figures/regression
+	$(BIN)/compolens analyze which_learner $(REGRESSION)/linear-?L-* --out $(ZOO)/figures/regression
+	$(BIN)/compolens analyze weights_have_structure $(LEARNERS) --out $(ZOO)/figures/regression
 	$(BIN)/compolens analyze layers_are_gradient_steps $(REGRESSION)/linear-?L-* --out $(ZOO)/figures/regression
 	$(BIN)/compolens analyze newton_or_gradient $(REGRESSION)/linear-5L-? --out $(ZOO)/figures/regression
 	$(BIN)/compolens analyze attention_modifications $(REGRESSION) --out $(ZOO)/figures/regression
