@@ -491,7 +491,7 @@ def _summarise(folders: list[Path]) -> int:
             part = verdict.stratum(group, split)
             cells.append(f"{found.value:.3f}{spread}" + (f" ({part[1]:.3f} {part[0]})" if part else ""))
         top = verdict.ceiling(group)
-        cells += ["1" if top > 1 - 1e-6 else f"{top:.3f} (share {found.value / top:.2f})", verdict.beside_the_paper(group)]
+        cells += ["1" if top > 1 - 1e-3 else f"{top:.3f} (share {found.value / top:.2f})", verdict.beside_the_paper(group)]
         print(f"| {group.setting} | {group.label} | {parameters:,} | {len(group.folders)} | {' | '.join(cells)} |")
     for folder in folders:
         if not tables.finished(folder):
