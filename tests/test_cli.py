@@ -182,7 +182,7 @@ def test_unknown_words_are_answered_with_the_nearest(refuse, runs_file, folder):
     assert refuse("trian") == "compolens: error: no command 'trian'; did you mean 'train'?"
     assert "unknown argument --hepl; did you mean '--help'" in refuse("--hepl")
     assert "no recipe 'latent_cod' in probes; did you mean 'latent_code' or " in refuse("probe", "latent_cod", folder)
-    assert "no recipe 'who_generalises' in analyses; did you mean 'who_generalizes' or " in refuse("analyze", "who_generalises")
+    assert "no recipe 'who_generalises' in analyses; did you mean 'who_generalizes'" in refuse("analyze", "who_generalises")
     assert "has no run 'frist'; did you mean 'first'?" in refuse("train", runs_file, "frist")
     assert "unknown argument --episods; did you mean '--episodes'" in refuse("probe", "patching", folder, "--episods", 4)
     assert "unknown argument --ouut=x; did you mean '--out'" in refuse("train", runs_file, "--ouut=x")
