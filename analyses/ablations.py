@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from compolens import quoted, tables
+from compolens.configs import require
 from compolens.figures import Band, Drawing, Panel, Points, Rule, color_of
 from compolens.verdict import Group, group
 
@@ -28,14 +29,17 @@ FLOORS = ("in-context ridge", "best training composition")
 
 
 def analyze(models: list[Path], *, paper: bool = True) -> Drawing:
-    """Held-out score by architecture, a panel per setting: seeds as points, boxes mean ± s.e. over seeds; open marks and grey
-    boxes are the paper's values, drawn only where the setting is the paper's, and then under its metric (fuzzy logic: the mean
-    of per-sequence R² ratios). Lines: the ceiling, and learners that recombine nothing, means over models.
+    """Held-out score by architecture, a panel per setting that has HYLA or an ablation of it: seeds as points, boxes mean ±
+    s.e. over seeds; open marks and grey boxes are the paper's values, drawn only where the setting is the paper's, and then
+    under its metric (fuzzy logic: the mean of per-sequence R² ratios). Lines: the ceiling, and learners that recombine
+    nothing, means over models.
 
     paper: draw the paper's values.
     """
     groups, panels = group(models), []
-    for setting in dict.fromkeys(g.setting for g in groups):
+    compared = [g.setting for g in groups if "HYLA" in g.architecture]
+    require(bool(compared), "none of these models is HYLA or one of its ablations; try: compolens analyze who_generalizes")
+    for setting in dict.fromkeys(compared):
         here = [g for g in groups if g.setting == setting]
         here.sort(key=lambda g: list(NAMES).index(g.architecture) if g.architecture in NAMES else len(NAMES))
         marks: list = []

@@ -135,7 +135,7 @@ def test_ablations_without_the_paper_show_the_same_models(fuzzy_models):
         (fuzzy(HYLA(**PAPER | {"d_model": 64}), 0), "R²"),
         (Run(HYLA(**PAPER), FuzzyLogic(), steps=10_000), "R²"),
         (Run(HYLA(**SMALL), RAVEN, steps=156_250), "panel accuracy"),
-        (Run(HypernetworkTransformer(n_layers=2, d_model=16, n_heads=2, d_code=4, d_hidden=8), Hyperteacher()), "R²"),
+        (Run(HYLA(n_layers=2, d_model=16, n_heads=2), Hyperteacher()), "R²"),
     ],
     ids=["width", "steps", "features", "family"],
 )
@@ -144,6 +144,15 @@ def test_ablations_quote_nothing_beside_other_settings(tmp_path, run, metric):
     (panel,) = drawing.panels
     assert panel.y == metric and set(drawing.frame()["mark"]) == {"Points", "Rule"}, "one seed has no spread"
     assert marks(drawing, "Points")["y"].tolist() == [0.4]
+
+
+def test_ablations_are_of_hyla_alone(tmp_path):
+    other = Run(HypernetworkTransformer(n_layers=2, d_model=16, n_heads=2, d_code=4, d_hidden=8), Hyperteacher())
+    folders = [scored(tmp_path / "one", other, {2: 0.4})]
+    with pytest.raises(ConfigError, match=r"none of these models is HYLA .* analyze who_generalizes"):
+        analyze("ablations", folders)
+    hyla = scored(tmp_path / "two", Run(HYLA(**SMALL), RAVEN), {2: 0.4})
+    assert len(analyze("ablations", [*folders, hyla]).panels) == 1
 
 
 def test_ablations_keep_settings_apart_and_tell_groups_of_one_architecture_from_each_other(tmp_path):
