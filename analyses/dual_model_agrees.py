@@ -6,9 +6,8 @@ import numpy as np
 import pandas as pd
 
 from compolens import tables
-from compolens.configs import require
 from compolens.figures import Drawing, Line, Panel, Points, Rule, color_of
-from compolens.verdict import Group, group, telling, title
+from compolens.verdict import group, telling, title
 
 needs = ("dual_model",)
 WAYS = {
@@ -32,7 +31,7 @@ def analyze(models: list[Path], *, layer: int = -1) -> Drawing:
     groups, panels = group(models), []
     for g in groups:
         rows = pd.concat([_read(folder) for folder in g.folders], ignore_index=True)
-        color, chosen = color_of(telling(g, groups)), _chosen(rows, layer, g)
+        color, chosen = color_of(telling(g, groups)), tables.nth_layer(rows, layer, g.label)
         name = title(g, groups)
         panels.append(
             Panel(
@@ -62,17 +61,10 @@ def analyze(models: list[Path], *, layer: int = -1) -> Drawing:
 
 
 def _read(folder: Path) -> pd.DataFrame:
-    """A model's rows on training compositions; without the twin of what was never trained, which is the model itself."""
-    rows = tables.at_last_step(tables.read(folder, "dual_model"))
-    constructed = tables.settings(folder)["steps"] == 0
-    rows = rows[(rows["split"] == "test") & ~(constructed & rows["control"].str.startswith("untrained"))]
-    return rows.assign(model=folder.name, who=rows["layer"].astype(int).astype(str))
-
-
-def _chosen(rows: pd.DataFrame, layer: int, g: Group) -> int:
-    n = int(rows["layer"].max()) + 1
-    require(-n <= layer < n, f"{g.label} has layers 0 to {n - 1}, not {layer}; --layer counts from 0, or from -1 backwards")
-    return layer % n
+    """A model's rows on training compositions."""
+    rows = tables.with_twins(folder, "dual_model")
+    rows = rows[rows["split"] == "test"]
+    return rows.assign(who=rows["layer"].astype(int).astype(str))
 
 
 def _learning(rows: pd.DataFrame, layer: int, color: str) -> tuple:

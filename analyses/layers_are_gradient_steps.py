@@ -8,7 +8,7 @@ import pandas as pd
 from compolens import tables
 from compolens.configs import require
 from compolens.figures import Drawing, HeatMap, Line, Panel, Points, color_of
-from compolens.verdict import Group, group, telling, title
+from compolens.verdict import Group, group, name_among, telling
 
 needs = ("algorithm_steps", "gd_equivalence")
 ALGORITHMS = ("GD, tuned rate", "GD++", "Newton")
@@ -30,7 +30,7 @@ def analyze(models: list[Path]) -> Drawing:
     for g in groups:
         alike = pd.concat([_read(folder, "algorithm_steps") for folder in g.folders], ignore_index=True)
         losses = pd.concat([_read(folder, "gd_equivalence") for folder in g.folders], ignore_index=True)
-        name = g.label if [other.label for other in groups].count(g.label) == 1 else title(g, groups)
+        name = name_among(g, groups)
         again = f"compolens probe algorithm_steps {g.folders[0]} --again"
         require(ALGORITHMS[0] in set(alike["algorithm"]), f"{g.label} has no rows of {ALGORITHMS[0]!r}; type: {again}")
         for algorithm in ALGORITHMS:
@@ -55,11 +55,8 @@ def analyze(models: list[Path]) -> Drawing:
 
 
 def _read(folder: Path, name: str) -> pd.DataFrame:
-    """A model's rows; without the twin of what was never trained, which is the model itself."""
-    rows = tables.at_last_step(tables.read(folder, name))
-    constructed = tables.settings(folder)["steps"] == 0
-    rows = rows[rows["split"] == "test"]
-    return rows[~(constructed & (rows["control"] == "untrained"))].assign(model=folder.name)
+    rows = tables.with_twins(folder, name)
+    return rows[rows["split"] == "test"]
 
 
 def _heat(rows: pd.DataFrame) -> pd.DataFrame:

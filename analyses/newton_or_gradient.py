@@ -7,7 +7,7 @@ import pandas as pd
 
 from compolens import tables
 from compolens.figures import Band, Drawing, Line, Panel, Points, color_of
-from compolens.verdict import Group, group, telling, title
+from compolens.verdict import Group, group, name_among, telling
 
 needs = ("algorithm_steps",)
 ALGORITHMS = {"Newton": "best Newton step", "GD": "best GD step, log₂", "GD++": "best GD++ step"}
@@ -41,11 +41,8 @@ def analyze(models: list[Path], *, twins: bool = True) -> Drawing:
 
 
 def _read(folder: Path) -> pd.DataFrame:
-    """A model's rows; without the twin of what was never trained, which is the model itself."""
-    rows = tables.at_last_step(tables.read(folder, "algorithm_steps"))
-    constructed = tables.settings(folder)["steps"] == 0
-    rows = rows[rows["split"] == "test"]
-    return rows[~(constructed & (rows["control"] == "untrained"))].assign(model=folder.name)
+    rows = tables.with_twins(folder, "algorithm_steps")
+    return rows[rows["split"] == "test"]
 
 
 def _top(frame: pd.DataFrame, algorithm: str) -> float:
@@ -79,7 +76,7 @@ def _panel(rows: pd.DataFrame, g: Group, groups: list[Group], algorithm: str, tw
     edge = edge[edge["note"].str.contains("edge")]
     if len(edge):
         marks.append(Points(edge, "layer", "value", label=EDGE, color="#000000", hover="model", open=True))
-    name = g.label if [other.label for other in groups].count(g.label) == 1 else title(g, groups)
+    name = name_among(g, groups)
     words = f"layer ({_fit(rows[rows['control'] == ''])})"
     return Panel(f"{name}: {algorithm}", words, ALGORITHMS[algorithm], tuple(marks), y_range=(-0.05 * top, 1.08 * top))
 

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from compolens import tables
-from compolens.configs import require, require_choice
+from compolens.configs import require_choice
 from compolens.figures import Drawing, Line, Panel, Points
 from compolens.verdict import Group, group, title
 
@@ -29,7 +29,7 @@ def analyze(models: list[Path], *, error: str = "output", layer: int | None = No
     require_choice(error, ERRORS)
     groups, panels = group(models), []
     for g in groups:
-        rows = pd.concat([_read(folder) for folder in g.folders], ignore_index=True)
+        rows = pd.concat([tables.with_twins(folder, "dual_model") for folder in g.folders], ignore_index=True)
         chosen = _chosen(rows, layer, g)
         here = rows[rows["layer"] == chosen]
         for control, words in TWINS.items():
@@ -55,20 +55,11 @@ def analyze(models: list[Path], *, error: str = "output", layer: int | None = No
     return Drawing("How many random features does attention need?", tuple(panels), caption, columns=2)
 
 
-def _read(folder: Path) -> pd.DataFrame:
-    """A model's rows; without the twin of what was never trained, which is the model itself."""
-    rows = tables.at_last_step(tables.read(folder, "dual_model"))
-    constructed = tables.settings(folder)["steps"] == 0
-    return rows[~(constructed & (rows["control"] == "untrained"))].assign(model=folder.name)
-
-
 def _chosen(rows: pd.DataFrame, layer: int | None, g: Group) -> int:
-    n = int(rows["layer"].max()) + 1
     if layer is None:
         own = rows[(rows["metric"] == "kernel exponent") & (rows["control"] == "")]
         return int(own.groupby("layer")["value"].mean().idxmax())
-    require(-n <= layer < n, f"{g.label} has layers 0 to {n - 1}, not {layer}; --layer counts from 0, or from -1 backwards")
-    return layer % n
+    return tables.nth_layer(rows, layer, g.label)
 
 
 def _curves(rows: pd.DataFrame) -> tuple:

@@ -6,9 +6,8 @@ import numpy as np
 import pandas as pd
 
 from compolens import tables
-from compolens.configs import require
 from compolens.figures import Drawing, HeatMap, Panel, Points, Rule, color_of
-from compolens.verdict import Group, group, telling, title
+from compolens.verdict import Group, group, name_among, telling
 
 needs = ("weight_structure",)
 SMALLEST = -4
@@ -35,11 +34,12 @@ def analyze(models: list[Path], *, layer: int | None = None, matrices: bool = Tr
     """
     groups, panels, frames = group(models), [], []
     for g in groups:
-        frame = pd.concat([_read(folder) for folder in g.folders], ignore_index=True)
-        frame = frame if layer is None else frame[frame["layer"] == _layer(frame, layer, g.label)]
+        frame = pd.concat([tables.with_twins(folder, "weight_structure") for folder in g.folders], ignore_index=True)
+        frame = frame[frame["layer"] >= 0]  # the losses are of no layer
+        frame = frame if layer is None else frame[frame["layer"] == tables.nth_layer(frame, layer, g.label, "type --layer 0")]
         frames.append(frame)
         if matrices:
-            name = g.label if [other.label for other in groups].count(g.label) == 1 else title(g, groups)
+            name = name_among(g, groups)
             panels += _matrices(frame[frame["model"] == g.folders[0].name], name)
     for metric, (words, logarithm) in STATISTICS.items():
         marks = _statistic(frames, groups, metric, logarithm)
@@ -57,19 +57,6 @@ def analyze(models: list[Path], *, layer: int | None = None, matrices: bool = Tr
         "fewer than 5 seeds no difference is claimed."
     )
     return Drawing("Do the weights have a gradient step's structure?", tuple(panels), caption, columns=4 if matrices else 3)
-
-
-def _read(folder: Path) -> pd.DataFrame:
-    """A model's rows; without the twin of what was never trained, which is the model itself."""
-    rows = tables.at_last_step(tables.read(folder, "weight_structure"))
-    constructed = tables.settings(folder)["steps"] == 0
-    return rows[~(constructed & (rows["control"] == "untrained"))].assign(model=folder.name)
-
-
-def _layer(frame: pd.DataFrame, layer: int, who: str) -> int:
-    layers = sorted(frame["layer"].unique())
-    require(-len(layers) <= layer < len(layers), f"{who} has layers 0 to {len(layers) - 1}, not {layer}; type --layer 0")
-    return layers[layer]
 
 
 def _matrices(rows: pd.DataFrame, name: str) -> list[Panel]:

@@ -70,11 +70,9 @@ def _rows(g: Group, metric: str, split: str) -> pd.DataFrame:
     """who, control, learner, reference, value and model of all seeds; twins of what was never trained are left out."""
     parts = []
     for folder in g.folders:
-        rows = tables.at_last_step(tables.read(folder, "gd_equivalence"))
+        rows = tables.with_twins(folder, "gd_equivalence")
         rows = rows[(rows["metric"] == metric) & (rows["split"] == split) & (rows["reference"] != "none")]
-        if tables.settings(folder)["steps"] == 0:
-            rows = rows[rows["control"] != "untrained"]
-        parts.append(rows.assign(who=g.label, model=folder.name))
+        parts.append(rows.assign(who=g.label))
     return pd.concat(parts)
 
 

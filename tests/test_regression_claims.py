@@ -104,6 +104,7 @@ def structured(folder, layers, heads, factor=1):
                 rows.append(where | {"metric": "KQ cosine to inverse Gamma", "value": value, "control": control})
         for control in ("", "untrained"):
             rows.append(where | {"head": "all", "metric": "eta", "value": layer + 5.0 * (control == ""), "control": control})
+    rows.append({"metric": "loss", "value": 0.2, "layer": -1, "head": "all", "control": ""})
     save(folder, "weight_structure", [{"row": -1, "column": -1} | row for row in rows])
 
 

@@ -100,6 +100,14 @@ def at_last_step(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[frame["step"] == last]
 
 
+def with_twins(folder: str | Path, name: str) -> pd.DataFrame:
+    """A model's rows at its last step, with a column `model`; without those of the untrained twin of what was never trained (a
+    construction), which is the model itself."""
+    rows = at_last_step(read(folder, name))
+    never_trained = settings(folder)["steps"] == 0
+    return rows[~(never_trained & rows["control"].str.startswith("untrained"))].assign(model=Path(folder).name)
+
+
 def finished(folder: Path) -> bool:
     """Whether a model folder holds a training that came to its end."""
     return (folder / "scores.json").exists()
@@ -110,10 +118,16 @@ def at_place(frame: pd.DataFrame, capture: str, layer: int, who: str) -> pd.Data
     if capture not in set(frame["role"]):
         raise ConfigError(f"{who} has no capture {capture!r}; {nearest(capture, frame['role'].unique())}")
     frame = frame[frame["role"] == capture]
+    return frame[frame["layer"] == nth_layer(frame, layer, who)]
+
+
+def nth_layer(frame: pd.DataFrame, layer: int, who: str, advice: str = "--layer counts from 0, or from -1 backwards") -> int:
+    """The layer of a table (column layer) that is asked for, counted from 0, or from the end if negative; `who` and `advice`
+    are for the error."""
     layers = sorted(frame["layer"].unique())
     if not -len(layers) <= layer < len(layers):
-        raise ConfigError(f"{who} has layers 0 to {len(layers) - 1}, not {layer}")
-    return frame[frame["layer"] == layers[layer]]
+        raise ConfigError(f"{who} has layers 0 to {len(layers) - 1}, not {layer}; {advice}")
+    return int(layers[layer])
 
 
 def find(roots: Iterable[str | Path]) -> list[Path]:

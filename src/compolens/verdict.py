@@ -119,6 +119,11 @@ def title(one: Group, groups: Sequence[Group]) -> str:
     return one.label if len({other.setting for other in groups}) == 1 else f"{one.label}, {one.setting}"
 
 
+def name_among(one: Group, groups: Sequence[Group]) -> str:
+    """The label; with the setting only where another group has the same label."""
+    return one.label if [other.label for other in groups].count(one.label) == 1 else title(one, groups)
+
+
 def score(group: Group, split: str, reference: str = "model") -> Evidence:
     """Pooled score of the model (or of a reference) on a split, with its two-level interval over seeds and compositions."""
     parts = [_per_composition(folder, split, reference) for folder in group.folders]
