@@ -10,7 +10,7 @@ from compolens.measures.agreement import best_steps, error_similarity, trend
 from compolens.measures.readouts import RidgeReadout
 from compolens.models.token_space import TokenSpaceArchitecture
 from compolens.references import GradientDescent, GradientDescentPlusPlus, LeastSquares, Newton
-from compolens.references.regression import all_weights
+from compolens.references.regression import all_answers
 from compolens.tasks import LinearRegression
 from compolens.zoo import TrainedModel
 
@@ -90,20 +90,9 @@ def _algorithms(trained, newton, gd):
 
 # ---- questions and answers -------------------------------------------------------------------------------------------
 def _questions(task, batch):
-    """Episodes that ask several things about the same demonstrations: themselves where every input is asked for, else
-    (batch * QUERIES) episodes with further inputs, drawn from the batch's own, in place of the last query."""
-    if task.dimensions["d_x"] is None:
-        return batch, 1
-    last, n = task.answers[-1], len(batch.tokens)
-    pool = task.prompts(batch).asked.flatten(0, 1)
-    pick = torch.randint(len(pool), (n, QUERIES), generator=torch.Generator().manual_seed(0)).to(pool.device)
-    x = pool[pick]
-    tokens = batch.tokens.repeat_interleave(QUERIES, dim=0)
-    tokens[:, last, : task.d_x] = x.flatten(0, 1)
-    weights = batch.codes["weights"].view(n, task.d_x, task.d_y).repeat_interleave(QUERIES, dim=0)
-    targets = batch.targets.repeat_interleave(QUERIES, dim=0)
-    targets[:, last] = (x.flatten(0, 1)[:, None] @ weights)[:, 0]
-    return batch._replace(tokens=tokens, targets=targets), QUERIES
+    """Episodes that ask several things about the same demonstrations, and in how many copies: themselves where every input is
+    asked for, else one per further input in place of the last query."""
+    return (batch, 1) if task.interleaved else (task.asking(batch, task.further_inputs(batch, QUERIES)), QUERIES)
 
 
 def _flat(task, questions, found):
@@ -118,10 +107,8 @@ def _algorithm_errors(task, questions, steps, learners):
     """(steps, [(batch, questions) per learner])."""
     found = [[] for _ in learners]
     for one in questions:
-        x, y, asked, shown = task.prompts(one[0])
-        lengths, place = shown.unique(return_inverse=True)
-        for errors, weights in zip(found, all_weights(learners, x, y, lengths.tolist()), strict=True):
-            errors.append(_flat(task, one, torch.einsum("bad,bade->bae", asked.double(), weights[:, place])))
+        for errors, answers in zip(found, all_answers(learners, *task.prompts(one[0])), strict=True):
+            errors.append(_flat(task, one, answers))
     return torch.tensor(steps), [torch.cat(errors) for errors in found]
 
 

@@ -55,8 +55,9 @@ def probe(
             rows += found[0]
             kept += [found[1]] if control == "" else []
         few = next(draw(trained.task, "test", looked_at, f"{seed}/steps", trained.device, batch=looked_at))
-        rows += _steps(model, few, {"control": control, "split": "test"})
-        rows += _random_features(model, few, draws, {"control": control, "split": "test"})
+        layers = list(_heads(model, few, {"control": control, "split": "test"}))
+        rows += _steps(model, layers)
+        rows += _random_features(layers, draws)
     return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
 
 
@@ -78,9 +79,9 @@ def _check(trained):
 # ---- the Gram form ---------------------------------------------------------------------------------------------------
 def _gram_form(task, model, batches, known):
     """Rows per layer, head and position, and per episode its score and the largest distance of each layer."""
-    layers = _layers(model)
-    sites = [f"blocks.{i}.attn.hook_{part}" for i in range(len(layers)) for part in PARTS]
-    sites += [f"blocks.{i}.hook_resid_{end}" for i in range(len(layers)) for end in ("pre", "post")]
+    n = len(model.blocks)
+    sites = [f"blocks.{i}.attn.hook_{part}" for i in range(n) for part in PARTS]
+    sites += [f"blocks.{i}.hook_resid_{end}" for i in range(n) for end in ("pre", "post")]
     gaps, norms, shares, ends, scored = [], [], [], [], []
     for batch in record(model, batches, sites):
         seq, steps = batch.sites[sites[0]].shape[1], []
@@ -90,14 +91,14 @@ def _gram_form(task, model, batches, known):
         gaps.append(torch.stack([(step.prediction - z).norm(dim=-1) for step, z in steps], 1))
         norms.append(torch.stack([z.norm(dim=-1) for _, z in steps], 1))
         shares.append(torch.stack([step.step.norm(dim=-1) for step, _ in steps], 1))
-        ends.append(_chained(model, layers, batch, seq))
+        ends.append(_chained(model, batch, seq))
         error, weight = task.errors(batch.prediction, batch.episodes.targets)
         names = [task.composition_name(i) for i in batch.episodes.composition.tolist()]
         scored.append(pd.DataFrame({"composition": names, "score": (1 - error / weight).cpu().numpy()}))
     gap, norm, share = (torch.cat(part) for part in (gaps, norms, shares))  # (episode, layer, query, head)
     rows = [*_position_rows(model, gap, norm, share, known), *_layer_rows(torch.cat(ends), known)]
     worst, told = gap.amax((2, 3)).cpu().numpy(), pd.concat(scored, ignore_index=True).assign(split=known["split"])
-    episodes = [told.assign(layer=i, max_distance=worst[:, i]) for i in range(len(layers))]
+    episodes = [told.assign(layer=i, max_distance=worst[:, i]) for i in range(n)]
     return rows, pd.concat(episodes, ignore_index=True)
 
 
@@ -122,11 +123,6 @@ def _position_rows(model, gap, norm, share, known):
                 yield _row("share of the step", (step / (size + 1e-30)).mean(1), site, role)
 
 
-def _layers(model):
-    """Every block as the dual model sees it: weights, norms, and the MLP if there is one."""
-    return [_layer(block) for block in model.blocks]
-
-
 def _norm(norm):
     if not hasattr(norm, "eps"):
         return None  # the identity of token-space models
@@ -134,13 +130,14 @@ def _norm(norm):
     return kind(norm.w, norm.b, norm.eps) if isinstance(norm, LayerNorm) else kind(norm.w, eps=norm.eps)
 
 
-def _layer(block):
+def _layer(block, seq):
+    """A block as the dual model sees it: weights, norms, bias, and the MLP if there is one."""
     attn, mlp = block.attn, None
     if block.mlp is not None:
         m = block.mlp
         mlp = dual_layers.MLP(_norm(block.ln2), m.W_in, m.b_in, m.W_out, m.b_out, _gelu)
     weights = (getattr(attn, f"{kind}_{part}") for part in "QKV" for kind in "Wb")
-    return dual_layers.Layer(_norm(block.ln1), *weights, attn.W_O, attn.b_O, mlp)
+    return dual_layers.Layer(_norm(block.ln1), *weights, attn.W_O, attn.b_O, mlp, _bias(attn, seq))
 
 
 def _gelu(x):
@@ -148,24 +145,16 @@ def _gelu(x):
 
 
 @torch.no_grad()
-def _chained(model, layers, batch, seq):
+def _chained(model, batch, seq):
     """(episode, layer): largest distance of the residual stream, relative to its size, from a chain of dual models that starts
     at the first layer's input; nan where the stream is no pre-norm one."""
+    layers = [_layer(block, seq) for block in model.blocks]
     if any(layer.norm is None for layer in layers):
         return torch.full((len(batch.episodes.tokens), len(layers)), math.nan)
-    x, found = batch.sites["blocks.0.hook_resid_pre"], []
-    for i, layer in enumerate(layers):
-        attn = model.blocks[i].attn
-        step = dual_layers.layer_step(layer, x, dual.dual_step(*_parts(layer, x), _bias(attn, seq), _mask(attn, seq)))
-        truth, x = batch.sites[f"blocks.{i}.hook_resid_post"], step.prediction
-        found.append((x - truth).norm(dim=-1).amax(1) / truth.norm(dim=-1).mean())
-    return torch.stack(found, 1)
-
-
-def _parts(layer, x):
-    normed = layer.norm(x)
-    pairs = ((layer.W_Q, layer.b_Q), (layer.W_K, layer.b_K), (layer.W_V, layer.b_V))
-    return [torch.einsum("bpm,hme->bphe", normed, weight) + shift for weight, shift in pairs]
+    steps = dual_layers.layer_steps(layers, batch.sites["blocks.0.hook_resid_pre"], _mask(model.blocks[0].attn, seq))
+    truths = [batch.sites[f"blocks.{i}.hook_resid_post"] for i in range(len(layers))]
+    pairs = zip(steps, truths, strict=True)
+    return torch.stack([(s.prediction - t).norm(dim=-1).amax(1) / t.norm(dim=-1).mean() for s, t in pairs], 1)
 
 
 def _layer_rows(ends, known):
@@ -176,25 +165,27 @@ def _layer_rows(ends, known):
 
 
 # ---- what could fail -------------------------------------------------------------------------------------------------
-def _steps(model, episodes, known):
-    """A step by autograd, and steps one demonstration at a time, at the last position from which an answer is read."""
-    n, seq = len(model.blocks), None
-    sites = [f"blocks.{i}.attn.hook_{part}" for i in range(n) for part in PARTS]
-    (batch,) = record(model, [episodes], sites)
-    at = model.roles["readout"][-1]
+def _heads(model, episodes, known):
+    """By layer: where it is; q, k, v and output z (episode, pos, head, width), float64; the scores' bias, and the mask."""
+    (batch,) = record(model, [episodes], [f"blocks.{i}.attn.hook_{p}" for i in range(len(model.blocks)) for p in PARTS])
     for i, attn in enumerate(block.attn for block in model.blocks):
-        q, k, v, z = (batch.sites[f"blocks.{i}.attn.hook_{part}"].double() for part in PARTS)
-        seq = q.shape[1]
-        bias = None if attn.bias is None else attn.bias(None, seq).double().detach()
-        mask = _mask(attn, seq)
-        site = {"site": f"blocks.{i}.attn.hook_z", "layer": i, "head": "all"} | known
+        parts = [batch.sites[f"blocks.{i}.attn.hook_{part}"].double() for part in PARTS]
+        seq = parts[0].shape[1]
+        bias = None if attn.bias is None else _bias(attn, seq).double().detach()
+        yield {"site": f"blocks.{i}.attn.hook_z", "layer": i, "head": "all"} | known, parts, bias, _mask(attn, seq)
+
+
+def _steps(model, layers):
+    """A step by autograd, and steps one demonstration at a time, at the last position from which an answer is read."""
+    at = model.roles["readout"][-1]
+    for site, (q, k, v, z), bias, mask in layers:
         yield from _autograd(q, k, v, z, at, bias, mask, site)
         for control, values in (("", v), ("shuffled", v.roll(1, 1))):
-            who = site if control == "" else site | {"control": ", ".join(c for c in (known["control"], control) if c)}
+            who = site if control == "" else site | {"control": ", ".join(c for c in (site["control"], control) if c)}
             yield from _one_by_one(q, k, values, z[:, at], at, bias, mask, who)
         whole = dual.dual_step(q, k, v, bias, mask)
         whole = dual.DualPrediction(whole.initial[:, at], whole.step[:, at], whole.log_normaliser[:, at])
-        steps = max(len(_order(at, seq, mask)), 1)
+        steps = max(len(_order(at, q.shape[1], mask)), 1)
         yield from _remaining(dual.full_batch_steps(whole, 1 / steps, steps), z[:, at], "full batch", site)
 
 
@@ -242,16 +233,11 @@ def _autograd(q, k, v, z, at, bias, mask, site):
 
 
 # ---- random features -------------------------------------------------------------------------------------------------
-def _random_features(model, episodes, draws, known):
-    n = len(model.blocks)
-    (batch,) = record(model, [episodes], [f"blocks.{i}.attn.hook_{p}" for i in range(n) for p in PARTS])
+def _random_features(layers, draws):
     generator = torch.Generator().manual_seed(0)
-    for i, attn in enumerate(block.attn for block in model.blocks):
-        q, k, v, z = (batch.sites[f"blocks.{i}.attn.hook_{p}"][:ESTIMATED].double().transpose(1, 2) for p in PARTS)
-        seq = q.shape[2]
-        bias = None if attn.bias is None else attn.bias(None, seq).double().detach()
-        mask, square = _mask(attn, seq), rf.mean_square(q, k)
-        site = {"site": f"blocks.{i}.attn.hook_z", "layer": i, "head": "all"} | known
+    for site, parts, bias, mask in layers:
+        q, k, v, z = (part[:ESTIMATED].transpose(1, 2) for part in parts)
+        square = rf.mean_square(q, k)
         yield _row("kernel exponent", torch.full((1,), square), site, "all positions")
         kernel, _ = dual.shifted_kernel(q.transpose(1, 2), k.transpose(1, 2), bias, mask)
         truth = kernel / kernel.sum(-1, keepdim=True)

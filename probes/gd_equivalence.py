@@ -13,7 +13,7 @@ from compolens.configs import DoesNotApply, require
 from compolens.measures import agreement
 from compolens.models import ConstructedGradientDescent, LinearSelfAttention
 from compolens.references import REFERENCES, FrobeniusNewton, GradientDescent, GradientDescentPlusPlus, Newton, Ridge
-from compolens.references.regression import LinearLearner, RegressionLearner
+from compolens.references.regression import LinearLearner, RegressionLearner, all_answers, all_weights
 from compolens.tasks import LinearRegression, MixedInputs
 from compolens.zoo import TrainedModel
 
@@ -24,12 +24,13 @@ MODEL = "model"
 
 class Answers(NamedTuple):
     """Of one learner, in float64: answers at every asked input (batch, A, d_y); the derivative of the last one by its input,
-    (batch, d_x, d_y), None for learners that have no useful one; answers to further inputs (batch, T, d_y) after all
-    demonstrations, None where those were not asked for."""
+    (batch, d_x, d_y), None for learners that have no useful one; and, of the first `fits` episodes, answers to further inputs
+    (fits, T, d_y) after all demonstrations, with the weights (fits, d_x, d_y) that these imply."""
 
     answers: torch.Tensor
     slope: torch.Tensor | None
-    further: torch.Tensor | None
+    further: torch.Tensor
+    implied: torch.Tensor
 
 
 def probe(trained: TrainedModel, *, episodes: int = 2048, fits: int = 256, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -56,21 +57,20 @@ def probe(trained: TrainedModel, *, episodes: int = 2048, fits: int = 256, seed:
     rows, kept = [], []
     for split in ("test", "ood"):
         batches = list(draw(task, split, episodes, seed, trained.device))
-        answers = {name: _learner_answers(one, task, batches, fits) for name, one in learners.items()}
-        shuffled = {
-            name: _learner_answers(one, task, [_shuffle(task, b) for b in batches], fits) for name, one in learners.items()
-        }
-        own = {control: _model_answers(model, task, batches, fits) for control, model in models.items()}
-        rows += _losses(task, split, own, answers, batches)
+        x = torch.cat([_further(task, b) for b in batches])[:fits].double()
+        answers = _learner_answers(learners, task, batches, x)
+        shuffled = _learner_answers(learners, task, [task.with_answers_of_others(b) for b in batches], x)
+        own = {control: _model_answers(model, task, batches, x) for control, model in models.items()}
+        asked = ({who: one.answers for who, one in found.items()} for found in (own, answers))
+        rows += _losses(task, split, *asked, batches)
         for name in learners:
             for control, mine in own.items():
-                rows += _compare(task, split, control, MODEL, mine, name, answers[name], batches, fits)
-            rows += _compare(task, split, "shuffled", MODEL, own[""], name, shuffled[name], batches, fits)
+                rows += _compare(task, split, control, MODEL, mine, name, answers[name])
+            rows += _compare(task, split, "shuffled", MODEL, own[""], name, shuffled[name])
             for other in learners:
-                rows += _compare(task, split, "reference", name, answers[name], other, answers[other], batches, fits)
+                rows += _compare(task, split, "reference", name, answers[name], other, answers[other])
         for control, mine in own.items():
-            linear = agreement.linearity(_fit_inputs(task, batches, fits), mine.further)
-            rows.append(_row("R² of linearity", linear, split, control, MODEL))
+            rows.append(_row("R² of linearity", agreement.linearity(x, mine.further), split, control, MODEL))
         kept.append(_episodes(task, split, own[""], answers, batches))
     rows += _curves(task, models, learners, episodes, seed, trained.device)
     rows += _interpolated(trained, learners, episodes, seed)
@@ -89,66 +89,57 @@ def _candidates(task, n_layers):
 
 
 # ---- answers ---------------------------------------------------------------------------------------------------------
-def _further(task, x):
-    """Inputs (batch, T, d_x) beyond those of an episode, from the same law: those of the batch's other episodes."""
-    count = 4 * task.d_x
-    pool = x.flatten(0, 1)
-    pick = torch.randint(len(pool), (len(x), count), generator=torch.Generator().manual_seed(0)).to(x.device)
-    return pool[pick]
+def _further(task, batch):
+    """(batch, T, d_x): enough further inputs to tell the weights that answers to them imply."""
+    return task.further_inputs(batch, 4 * task.d_x)
 
 
-def _learner_answers(learner, task, batches, fits):
-    parts, left = [], fits
+def _learner_answers(learners, task, batches, x):
+    """name -> what a learner answers, also to the further inputs x of the first episodes. Linear ones share spectra."""
+    linear = {name: one for name, one in learners.items() if isinstance(one, LinearLearner)}
+    parts, left = {name: [] for name in learners}, len(x)
     for batch in batches:
-        x, y, asked, shown = task.prompts(batch)
-        answers, slope, further = learner.answers(x, y, asked, shown), None, None
-        if isinstance(learner, LinearLearner):
-            slope = learner.weights(x, y, [int(shown[-1])])[:, 0]
-        if left > 0:
-            extra = _further(task, asked)[:left]
-            further = learner.answers(x[:left], y[:left], extra, shown[-1].expand(extra.shape[1]))
-        parts.append(Answers(answers, slope, further))
-        left -= len(x)
-    return _joined(parts)
+        shown_x, shown_y, asked, shown = task.prompts(batch)
+        extra = _further(task, batch)[: max(left, 0)].double()
+        lengths, place = shown.unique(return_inverse=True)
+        for name, weights in zip(linear, all_weights(list(linear.values()), shown_x, shown_y, lengths.tolist()), strict=True):
+            answers = torch.einsum("bad,bade->bae", asked.double(), weights[:, place.to(weights.device)])
+            parts[name].append((answers, weights[:, -1], extra @ weights[: len(extra), -1]))
+        for name in learners.keys() - linear.keys():
+            some = shown_x[: len(extra)], shown_y[: len(extra)], extra, shown[-1].expand(extra.shape[1])
+            parts[name].append((learners[name].answers(shown_x, shown_y, asked, shown), None, learners[name].answers(*some)))
+        left -= len(asked)
+    return {name: _joined(found, x) for name, found in parts.items()}
 
 
-def _model_answers(model, task, batches, fits):
-    parts, left, at = [], fits, list(task.answers)
+def _model_answers(model, task, batches, x):
+    parts, left, at = [], len(x), list(task.answers)
     for batch in batches:
         tokens = batch.tokens.clone().requires_grad_()
         prediction = model(tokens)[:, at]
         grads = [torch.autograd.grad(prediction[:, -1, j].sum(), tokens, retain_graph=True)[0] for j in range(task.d_y)]
         slope = torch.stack([g[:, at[-1], : task.d_x] for g in grads], dim=-1).double()
-        further = _answer_further(model, task, batch, left) if left > 0 else None
-        parts.append(Answers(prediction.detach().double(), slope, further))
+        parts.append((prediction.detach().double(), slope, _answer_further(model, task, batch, max(left, 0))))
         left -= len(tokens)
-    return _joined(parts)
+    return _joined(parts, x)
 
 
 @torch.no_grad()
 def _answer_further(model, task, batch, n):
-    """The model's answers (n, T, d_y) to further inputs in place of the last query."""
-    last = task.answers[-1]
-    extra = _further(task, task.prompts(batch).asked)[:n]
-    tokens = batch.tokens[:n].repeat_interleave(extra.shape[1], dim=0)
-    tokens[:, last, : task.d_x] = extra.flatten(0, 1)
-    answers = torch.cat([model(part)[:, last] for part in tokens.split(16 * BATCH)])
-    return answers.unflatten(0, extra.shape[:2]).double()
+    """The model's answers (n, T, d_y) to further inputs in place of the last query, for the first n episodes."""
+    extra = _further(task, batch)
+    if n == 0:
+        return extra[:0, :, : task.d_y].double()
+    asked = task.asking(batch, extra).tokens[: n * extra.shape[1]]
+    answers = torch.cat([model(part)[:, task.answers[-1]] for part in asked.split(16 * BATCH)])
+    return answers.unflatten(0, (-1, extra.shape[1])).double()
 
 
-def _joined(parts):
-    columns = zip(*parts, strict=True)
-    return Answers(*(torch.cat([p for p in column if p is not None]) if column[0] is not None else None for column in columns))
-
-
-def _shuffle(task, batch):
-    """The same inputs with the demonstrations' answers of the next episode of the batch."""
-    tokens = batch.tokens.clone()
-    if task.dimensions["d_x"] is None:
-        tokens[:, 1::2] = tokens[:, 1::2].roll(1, 0)
-    else:
-        tokens[..., task.d_x :] = tokens[..., task.d_x :].roll(1, 0)
-    return batch._replace(tokens=tokens)
+def _joined(parts, x):
+    answers, slopes, further = zip(*parts, strict=True)
+    further = torch.cat(further)
+    slope = None if slopes[0] is None else torch.cat(slopes)
+    return Answers(torch.cat(answers), slope, further, agreement.implied_weights(x, further))
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
@@ -163,20 +154,14 @@ def _row(metric, values, split, control, learner, reference="none", curve="none"
     }  # fmt: skip
 
 
-def _compare(task, split, control, learner, mine, reference, other, batches, fits):
+def _compare(task, split, control, learner, mine, reference, other):
     f, g, known = mine.answers[:, -1], other.answers[:, -1], (split, control, learner, reference)
     yield _row("prediction distance", agreement.prediction_distance(f, g), *known)
     yield _row("SPD", agreement.squared_prediction_distance(f, g, task.d_x), *known)
     if mine.slope is not None and other.slope is not None:
         yield _row("sensitivity cosine", agreement.sensitivity_cosine(mine.slope, other.slope), *known)
         yield _row("sensitivity distance", agreement.sensitivity_distance(mine.slope, other.slope), *known)
-    x = _fit_inputs(task, batches, fits)
-    weights = [agreement.implied_weights(x, one.further) for one in (mine, other)]
-    yield _row("ILWD", agreement.implied_weight_distance(*weights), *known)
-
-
-def _fit_inputs(task, batches, fits):
-    return torch.cat([_further(task, task.prompts(b).asked) for b in batches])[:fits].double()
+    yield _row("ILWD", agreement.implied_weight_distance(mine.implied, other.implied), *known)
 
 
 def _losses(task, split, own, answers, batches, curve="none", scale=np.nan):
@@ -184,7 +169,7 @@ def _losses(task, split, own, answers, batches, curve="none", scale=np.nan):
     truth = torch.cat([b.targets[:, at] for b in batches]).double()
 
     def per_episode(found):
-        return task.loss_scale * (found.answers - truth).square().mean((1, 2))
+        return task.loss_scale * (found - truth).square().mean((1, 2))
 
     for control, mine in own.items():
         yield _row("loss", per_episode(mine), split, control, MODEL, curve=curve, scale=scale)
@@ -201,18 +186,24 @@ def _curves(task, models, learners, episodes, seed, device):
     for curve, scale, other in shown:
         batches = list(draw(other, "test", episodes, seed, device))
         own = {control: _forward(model, other, batches) for control, model in models.items()}
-        answers = {name: _forward_learner(one, other, batches) for name, one in learners.items()}
+        answers = _forward_learners(learners, other, batches)
         yield from _losses(other, "test", own, answers, batches, curve, scale)
 
 
 @torch.no_grad()
 def _forward(model, task, batches):
     at = list(task.answers)
-    return Answers(torch.cat([model(b.tokens)[:, at] for b in batches]).double(), None, None)
+    return torch.cat([model(b.tokens)[:, at] for b in batches]).double()
 
 
-def _forward_learner(learner, task, batches):
-    return Answers(torch.cat([learner.answers(*task.prompts(b)) for b in batches]), None, None)
+def _forward_learners(learners, task, batches):
+    """name -> answers; linear learners share spectra."""
+    linear = {name: one for name, one in learners.items() if isinstance(one, LinearLearner)}
+    shared = [all_answers(list(linear.values()), *task.prompts(b)) for b in batches]
+    found = {name: torch.cat(parts) for name, parts in zip(linear, zip(*shared, strict=True), strict=True)}
+    for name in learners.keys() - linear.keys():
+        found[name] = torch.cat([learners[name].answers(*task.prompts(b)) for b in batches])
+    return {name: found[name] for name in learners}
 
 
 def _interpolated(trained, learners, episodes, seed):
@@ -234,7 +225,7 @@ def _interpolated(trained, learners, episodes, seed):
             parameter.copy_((torch.eye(parameter.shape[1]) if value is None else value)[None])
     batches = list(draw(task, "test", episodes, seed, trained.device))
     truth = torch.cat([b.targets[:, -1] for b in batches]).double()
-    loss = task.loss_scale * (_forward(mixed, task, batches).answers[:, -1] - truth).square().mean(1)
+    loss = task.loss_scale * (_forward(mixed, task, batches)[:, -1] - truth).square().mean(1)
     yield _row("interpolated loss", loss, "test", "", MODEL, descent.name)
 
 

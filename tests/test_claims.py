@@ -1,46 +1,22 @@
 """The claims about attention's codes, ablations and scale, drawn from tables whose numbers are known."""
 
 import itertools
-import json
 
 import numpy as np
 import pandas as pd
 import pytest
+from handmade import analyze, marks, save, write
 
-from compolens import HypernetworkTransformer, Hyperteacher, Run, recipes, tables, verdict
-from compolens.configs import ConfigError, describe
+from compolens import HypernetworkTransformer, Hyperteacher, Run, tables, verdict
+from compolens.configs import ConfigError
 from compolens.figures import color_of
 from compolens.models import HYLA, DeepHYLA, HYLAWithoutRMSHead, LinearAttention, SoftmaxTransformer
-from compolens.places import built_in
 from compolens.tasks import FuzzyLogic, SRaven
 
 PAPER = {"n_layers": 2, "d_model": 128, "n_heads": 8}
 SMALL = {"n_layers": 2, "d_model": 16, "n_heads": 4}
 RAVEN = SRaven(n_features=2)
 RATIOS = "R², mean of ratios"
-
-
-def analyze(name, folders, **options):
-    return recipes.load_recipe("analyses", name)(list(folders), **options)
-
-
-def write(folder, run):
-    """A model's folder, with stand-ins for what no analysis reads."""
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps({"format": 1, "run": describe(run)}))
-    (folder / "scores.json").write_text(json.dumps({"score": run.task.score_name, "parameters": 1000}))
-    (folder / "weights.safetensors").write_bytes(b"weights")
-    return folder
-
-
-def save(folder, name, rows):
-    provenance = {
-        "weights": tables.file_digest(folder / "weights.safetensors"),
-        "recipe": tables.file_digest(built_in("probes")[name]),
-        "recipe_path": None,
-    }
-    common = {"lo": np.nan, "hi": np.nan, "n": 10, "site": "somewhere", "role": "answers", "step": 2}
-    tables.save(folder, name, pd.DataFrame([common | row for row in rows]), provenance)
 
 
 def scored(folder, run, values, references=None, metrics=("score",), split="ood"):
@@ -57,15 +33,6 @@ def scored(folder, run, values, references=None, metrics=("score",), split="ood"
                 rows.append(known | {"split": split, "composition": composition, "note": note, "step": step, "weight": 1.0})
     save(write(folder, run), "generalization", rows)
     return folder
-
-
-def marks(drawing, mark, **where):
-    """What the drawing's marks of a kind show."""
-    frame = drawing.frame().fillna({"label": ""})
-    frame = frame[frame["mark"] == mark]
-    for column, value in where.items():
-        frame = frame[frame[column] == value]
-    return frame
 
 
 def renders(drawing):

@@ -1,17 +1,17 @@
 """The probe of the dual model on models of known weights, and the two claims drawn from its tables."""
 
-import json
 import math
 from pathlib import Path
 
+import handmade
 import numpy as np
-import pandas as pd
 import pytest
 import torch
+from handmade import analyze
 
-from compolens import HypernetworkTransformer, Hyperteacher, Run, SoftmaxTransformer, recipes, tables
+from compolens import HypernetworkTransformer, Hyperteacher, Run, SoftmaxTransformer, recipes
 from compolens.activations import draw
-from compolens.configs import ConfigError, DoesNotApply, describe
+from compolens.configs import ConfigError, DoesNotApply
 from compolens.models import HYLA, HYLAWithSoftmax, LinearAttention, OutputTransfer
 from compolens.models.modified_attention import (
     AugmentedSelfAttention,
@@ -19,7 +19,6 @@ from compolens.models.modified_attention import (
     RegularizedSelfAttention,
 )
 from compolens.models.token_space import LinearSelfAttention, SoftmaxSelfAttention
-from compolens.places import built_in
 from compolens.tasks import LinearRegression, Relations
 from compolens.zoo import TrainedModel
 
@@ -262,23 +261,10 @@ def test_few_episodes_are_enough_and_none_are_not(known):
 
 
 # ---- the claims ------------------------------------------------------------------------------------------------------
-def analyze(name, folders, **options):
-    return recipes.load_recipe("analyses", name)(list(folders), **options)
-
-
 def write(folder, run, table):
-    """A model's folder with a table dual_model, and stand-ins for what no analysis reads."""
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps({"format": 1, "run": describe(run)}))
-    (folder / "scores.json").write_text(json.dumps({"score": run.task.score_name, "parameters": 1000}))
-    (folder / "weights.safetensors").write_bytes(b"weights")
-    provenance = {
-        "weights": tables.file_digest(folder / "weights.safetensors"),
-        "recipe": tables.file_digest(built_in("probes")["dual_model"]),
-        "recipe_path": None,
-    }
-    common = {"lo": np.nan, "hi": np.nan, "n": 10, "step": 2, "dual_step": -1, "kind": "none", "features": -1, "note": ""}
-    tables.save(folder, "dual_model", pd.DataFrame([common | row for row in table]), provenance)
+    """A model's folder with a table dual_model."""
+    common = {"dual_step": -1, "kind": "none", "features": -1, "note": ""}
+    handmade.save(handmade.write(folder, run), "dual_model", table, **common)
     return folder
 
 

@@ -153,6 +153,27 @@ def test_conventions_are_the_papers():
     assert LinearRegression.zhang(covariance=(1.0,) * 10).inputs == GaussianInputs((1.0,) * 10)
 
 
+@pytest.mark.parametrize("task", [LinearRegression(d_x=3, d_y=2, n_context=4, noise=0.3), LinearRegression.garg(3, 4, 0.3)])
+def test_other_questions_about_the_same_demonstrations_are_episodes_like_any(task):
+    episodes = draw(task, 5, "ood")
+    x = task.further_inputs(episodes, 6)
+    asked = task.asking(episodes, x)
+    assert len(asked.tokens) == 30 and torch.equal(task.prompts(asked).asked[:, -1], x.flatten(0, 1))
+    assert torch.equal(task.prompts(asked).x, task.prompts(episodes).x.repeat_interleave(6, dim=0))
+    rendered = task.render(asked.codes, asked.inputs)
+    torch.testing.assert_close(rendered.tokens, asked.tokens)
+    torch.testing.assert_close(rendered.targets, asked.targets)
+    assert torch.equal(rendered.composition, asked.composition)
+
+
+@pytest.mark.parametrize("task", [LinearRegression(d_x=3, n_context=4), LinearRegression.garg(3, 4)])
+def test_answers_of_others_are_those_of_the_next_episode(task):
+    episodes = draw(task, 5)
+    swapped, own = task.prompts(task.with_answers_of_others(episodes)), task.prompts(episodes)
+    assert torch.equal(swapped.y, own.y.roll(1, 0)) and torch.equal(swapped.x, own.x) and torch.equal(swapped.asked, own.asked)
+    assert not torch.equal(episodes.tokens, task.with_answers_of_others(episodes).tokens)
+
+
 # ---- what is refused -------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("settings", "message"),

@@ -1,14 +1,14 @@
 """The claims about learners of in-context regression, drawn from tables whose numbers are known."""
 
 import itertools
-import json
 
+import handmade
 import numpy as np
-import pandas as pd
 import pytest
+from handmade import analyze, marks, write
 
-from compolens import Run, recipes, tables
-from compolens.configs import ConfigError, describe
+from compolens import Run, recipes
+from compolens.configs import ConfigError
 from compolens.models import (
     AugmentedSelfAttention,
     ConstructedGradientDescent,
@@ -24,24 +24,8 @@ TASK = LinearRegression.von_oswald(d_x=2)
 CLAIMS = ("which_learner", "newton_or_gradient", "layers_are_gradient_steps", "weights_have_structure")
 
 
-def analyze(name, folders, **options):
-    return recipes.load_recipe("analyses", name)(list(folders), **options)
-
-
-def model(folder, run):
-    """A model's folder, with stand-ins for what no analysis reads."""
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps({"format": 1, "run": describe(run)}))
-    (folder / "scores.json").write_text(json.dumps({"score": "R²", "parameters": 10}))
-    (folder / "weights.safetensors").write_bytes(b"weights")
-    return folder
-
-
 def save(folder, name, rows):
-    digests = (tables.file_digest(folder / "weights.safetensors"), tables.file_digest(built_in("probes")[name]))
-    common = {"lo": np.nan, "hi": np.nan, "n": 10, "site": "output", "role": "answers", "step": 2, "split": "test", "note": ""}
-    provenance = {"weights": digests[0], "recipe": digests[1], "recipe_path": None}
-    tables.save(folder, name, pd.DataFrame([common | row for row in rows]), provenance)
+    handmade.save(folder, name, rows, site="output", split="test", note="")
 
 
 def agreeing(folder, own, shift=0.0):
@@ -117,24 +101,15 @@ def measured(tmp_path_factory):
     """Two seeds of two layers of linear attention, and a constructed model, all measured."""
     root, folders = tmp_path_factory.mktemp("regression"), []
     for seed in range(2):
-        folders.append(model(root / f"linear-{seed}", Run(LinearSelfAttention(n_layers=2), TASK, steps=2, init_seed=seed)))
+        folders.append(write(root / f"linear-{seed}", Run(LinearSelfAttention(n_layers=2), TASK, steps=2, init_seed=seed)))
         agreeing(folders[-1], OWN, shift=0.02 * seed)
         stepping(folders[-1], (2, 8), edge=2 if seed else None, shift=seed)
         structured(folders[-1], 2, 1)
-    folders.append(model(root / "built", Run(ConstructedGradientDescent(n_layers=2, eta=6.0), TASK, steps=0)))
+    folders.append(write(root / "built", Run(ConstructedGradientDescent(n_layers=2, eta=6.0), TASK, steps=0)))
     agreeing(folders[-1], OWN | {"GD, 2 steps": 0.99})
     stepping(folders[-1], (1, 4))
     structured(folders[-1], 2, 1)
     return folders
-
-
-def marks(drawing, mark, **where):
-    """What the drawing's marks of a kind show."""
-    frame = drawing.frame().fillna({"label": ""})
-    frame = frame[frame["mark"] == mark]
-    for column, value in where.items():
-        frame = frame[frame[column] == value]
-    return frame
 
 
 def panel(drawing, title):
@@ -144,7 +119,7 @@ def panel(drawing, title):
 
 @pytest.mark.parametrize("name", CLAIMS)
 def test_a_missing_table_names_the_command(tmp_path, name):
-    folder = model(tmp_path / "bare", Run(LinearSelfAttention(n_layers=2), TASK))
+    folder = write(tmp_path / "bare", Run(LinearSelfAttention(n_layers=2), TASK))
     needs = recipes.load_file(built_in("analyses")[name]).needs
     with pytest.raises(ConfigError, match=f"compolens probe {needs[0]} .*bare"):
         analyze(name, [folder])
@@ -196,7 +171,7 @@ def test_the_nearest_reference_stands_beside_what_it_has_with_its_own_nearest(me
 
 
 def test_a_model_below_the_floor_is_said_to_be(tmp_path):
-    folder = model(tmp_path / "far", Run(LinearSelfAttention(n_layers=2), TASK, steps=2))
+    folder = write(tmp_path / "far", Run(LinearSelfAttention(n_layers=2), TASK, steps=2))
     agreeing(folder, {name: 0.3 + 0.1 * (name == "GD, 1 step") for name in OWN})
     assert (
         "nearest to GD, 1 step of 6 references (0.4), no nearer than GD, 2 steps" in analyze("which_learner", [folder]).caption
@@ -217,7 +192,7 @@ def test_only_the_nearest_references_are_shown_if_asked(measured):
 
 def test_references_of_different_tasks_are_never_pooled(measured, tmp_path):
     other = LinearRegression.von_oswald(d_x=2, n_context=20)
-    folder = model(tmp_path / "long", Run(LinearSelfAttention(n_layers=2), other, steps=2))
+    folder = write(tmp_path / "long", Run(LinearSelfAttention(n_layers=2), other, steps=2))
     agreeing(folder, OWN, shift=-0.3)
     assert len(analyze("which_learner", [*measured, folder]).panels) == 6
 
@@ -252,7 +227,7 @@ def test_best_steps_are_means_over_seeds_with_intervals_and_marked_edges(measure
 def test_trends_are_named_only_where_there_are_layers_enough(measured, tmp_path):
     few = panel(analyze("newton_or_gradient", measured), "LinearSelfAttention: GD")
     assert few.x == "layer (too few for a trend; similarity 0.81 to 0.82)"
-    folder = model(tmp_path / "deep", Run(LinearSelfAttention(n_layers=4), TASK, steps=2))
+    folder = write(tmp_path / "deep", Run(LinearSelfAttention(n_layers=4), TASK, steps=2))
     stepping(folder, (1, 2, 4, 8), edge=4)
     deep = panel(analyze("newton_or_gradient", [folder]), "LinearSelfAttention: Newton")
     assert deep.x == "layer (linear R² 0.25, exponential R² 0.75, n = 3; similarity 0.81 to 0.84)"
@@ -286,8 +261,8 @@ def test_loss_curves_stand_beside_as_many_steps_as_there_are_layers(measured):
 
 # ---- weights ---------------------------------------------------------------------------------------------------------
 def test_matrices_are_those_of_the_first_seed_by_layer_and_head(tmp_path):
-    folder = model(tmp_path / "heads", Run(SoftmaxSelfAttention(n_layers=2, n_heads=2), TASK, steps=2))
-    other = model(tmp_path / "other", Run(SoftmaxSelfAttention(n_layers=2, n_heads=2), TASK, steps=2, init_seed=1))
+    folder = write(tmp_path / "heads", Run(SoftmaxSelfAttention(n_layers=2, n_heads=2), TASK, steps=2))
+    other = write(tmp_path / "other", Run(SoftmaxSelfAttention(n_layers=2, n_heads=2), TASK, steps=2, init_seed=1))
     structured(folder, 2, 2)
     structured(other, 2, 2, factor=10)
     drawing = analyze("weights_have_structure", [folder, other])
@@ -333,7 +308,7 @@ def test_a_layer_that_is_not_there_is_refused(measured):
 def scoring(root, name, architecture, scores):
     """A folder per seed, whose table says the score on test."""
     for seed, score in enumerate(scores):
-        folder = model(root / f"{name}-{seed}", Run(architecture, TASK, steps=2, init_seed=seed, data_seed=seed))
+        folder = write(root / f"{name}-{seed}", Run(architecture, TASK, steps=2, init_seed=seed, data_seed=seed))
         known = {"metric": "score", "reference": "model", "composition": "all", "weight": 1.0}
         rows = [known | {"control": control, "split": s, "value": v + (s == "ood")} for s in ("test", "ood")
                 for control, v in (("", score), ("untrained", 0.0))]  # fmt: skip

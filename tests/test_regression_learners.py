@@ -27,7 +27,7 @@ from compolens.references import (
     Ridge,
 )
 from compolens.references import regression as regression_module
-from compolens.references.gradient_descent import Trials, tune_rates
+from compolens.references.gradient_descent import Trials, tune_rates, tuning_questions
 from compolens.references.priors import GaussianMixture, gaussian_mixture_mean, pool_mean
 from compolens.references.regression import RegressionLearner, Spectrum, all_weights
 from compolens.tasks.regression_laws import GaussianPrior, MixturePrior, SparsePrior
@@ -248,7 +248,7 @@ def test_one_tuned_step_has_the_closed_form_risk(d=10, n=10, a=0.5):
     task = LinearRegression.von_oswald(d, n)
     tuned = GradientDescent().for_task(task)
     assert tuned.eta == pytest.approx(s / m2, rel=0.02) and s / m2 == pytest.approx(6.06, abs=0.005)
-    trials = Trials.of_task(task)
+    trials = Trials.of(*tuning_questions(task))
     ours = trials.loss(GradientDescent(1, s / m2).gains(trials.values, trials.shown)) / 2
     assert 0.5 * d * s * (1 - s**2 / m2) == pytest.approx(0.2062, abs=5e-5)
     assert float(ours) == pytest.approx(0.2062, abs=0.006)  # four standard errors

@@ -31,23 +31,18 @@ class Closest(NamedTuple):
     shuffled: float
 
 
-def _mean(frames: Sequence[pd.DataFrame], control: str, split: str) -> pd.Series:
-    """(learner, reference) -> sensitivity cosine, mean over models."""
-    rows = pd.concat(frames)
-    chosen = rows[(rows["metric"] == "sensitivity cosine") & (rows["control"] == control) & (rows["split"] == split)]
-    return chosen.groupby(["learner", "reference"])["value"].mean()
-
-
 def closest(folders: Sequence[Path], split: str = "test") -> Closest:
     """The reference whose derivative by the query has the largest mean cosine with the model's, over all seeds."""
-    frames = [tables.at_last_step(tables.read(folder, "gd_equivalence")) for folder in folders]
-    own, among = _mean(frames, "", split)["model"], _mean(frames, "reference", split)
+    rows = pd.concat([tables.at_last_step(tables.read(folder, "gd_equivalence")) for folder in folders])
+    rows = rows[(rows["metric"] == "sensitivity cosine") & (rows["split"] == split)]
+    mean = rows.groupby(["control", "learner", "reference"])["value"].mean()
+    own, among = mean["", "model"], mean["reference"]
     best = str(own.idxmax())
     neighbours = among[best].drop(best)
     same = neighbours[neighbours >= ALIKE]
     others = neighbours.drop(same.index)
     rival = str(others.idxmax())
-    controls = (float(_mean(frames, control, split)["model"][best]) for control in ("untrained", "shuffled"))
+    controls = (float(mean[control, "model", best]) for control in ("untrained", "shuffled"))
     return Closest((best, *map(str, same.index)), float(own[best]), rival, float(others.max()), *controls)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from compolens.configs import ConfigError, require
-from compolens.references.gradient_descent import TUNING_ANSWERS
+from compolens.references.gradient_descent import tuning_questions
 from compolens.references.regression import LinearLearner, checked
 from compolens.tasks.linear_regression import LinearRegression
 
@@ -51,9 +51,7 @@ def _from_zero(terms: Tensor) -> Tensor:
 @lru_cache(maxsize=64)
 def _tuned(task: LinearRegression) -> DebiasedGradientDescent:
     """The rate of least squared error: answers are linear in it."""
-    n = max(256, TUNING_ANSWERS // len(task.answers))
-    episodes = task.sample(n, "train", task.rng("reference", "train"))
-    answers = DebiasedGradientDescent(1.0).answers(*task.prompts(episodes))
-    targets = episodes.targets[:, list(task.answers)].double()
+    *prompts, targets = tuning_questions(task)
+    answers = DebiasedGradientDescent(1.0).answers(*prompts)
     eta = float((answers * targets).sum() / answers.square().sum().clamp(min=1e-300))
     return replace(DebiasedGradientDescent(), eta=float(f"{eta:.6g}"))

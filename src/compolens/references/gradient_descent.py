@@ -53,6 +53,14 @@ def plus_plus_gains(values: Tensor, shown: Tensor, steps: int, eta: float | Tens
     return gains
 
 
+def tuning_questions(task: LinearRegression) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """x, y, asked, shown as `RegressionLearner.answers` takes them, and the right answers (batch, A, d_y): training episodes
+    of a family, always the same ones."""
+    n = max(256, TUNING_ANSWERS // len(task.answers))
+    episodes = task.sample(n, "train", task.rng("reference", "train"))
+    return *task.prompts(episodes), episodes.targets[:, list(task.answers)]
+
+
 class Trials(NamedTuple):
     """Questions whose answers are known, in eigencoordinates: what a gain is worth can be told without any matrix.
 
@@ -78,13 +86,6 @@ class Trials(NamedTuple):
             parts = torch.nn.functional.pad(parts, (0, 0, 0, missing)).flatten(0, 1)
             pieces.append((values, parts, spectrum.shown.expand(len(values), 1), targets[:, at].double().flatten(0, 1)))
         return cls(*(torch.cat(piece) for piece in zip(*pieces, strict=True)))
-
-    @classmethod
-    def of_task(cls, task: LinearRegression) -> Trials:
-        """Training episodes of a family, always the same ones."""
-        n = max(256, TUNING_ANSWERS // len(task.answers))
-        episodes = task.sample(n, "train", task.rng("reference", "train"))
-        return cls.of(*task.prompts(episodes), episodes.targets[:, list(task.answers)])
 
     def loss(self, gains: Tensor) -> Tensor:
         """The mean squared error of gains (rows, d_x)."""
@@ -130,7 +131,7 @@ class _Tuned(SpectralLearner):
 
 @lru_cache(maxsize=64)
 def _tuned_for(learner: _Tuned, task: LinearRegression) -> SpectralLearner:
-    return learner.tuned(Trials.of_task(task))
+    return learner.tuned(Trials.of(*tuning_questions(task)))
 
 
 def _given(learner: object, name: str, value: float | None) -> float:

@@ -62,9 +62,7 @@ class LinearLearner(RegressionLearner):
         y (batch, N, d_y), for every n in `lengths`, from 0 to N."""
 
     def answers(self, x: Tensor, y: Tensor, asked: Tensor, shown: Tensor) -> Tensor:
-        lengths, place = shown.unique(return_inverse=True)
-        weights = self.weights(x, y, lengths.tolist())[:, place.to(x.device)]
-        return torch.einsum("bad,bade->bae", asked.double(), weights)
+        return all_answers([self], x, y, asked, shown)[0]
 
 
 class Spectrum(NamedTuple):
@@ -133,6 +131,14 @@ def all_weights(learners: Sequence[LinearLearner], x: Tensor, y: Tensor, lengths
         if filters:
             _filter(filters, x[part], y[part], lengths)
     return found
+
+
+def all_answers(learners: Sequence[LinearLearner], x: Tensor, y: Tensor, asked: Tensor, shown: Tensor) -> list[Tensor]:
+    """`answers` of every learner, (batch, A, d_y) each, from weights that share their spectrum."""
+    lengths, place = shown.unique(return_inverse=True)
+    at, asked = place.to(x.device), asked.double()
+    found = all_weights(learners, x, y, lengths.tolist())
+    return [torch.einsum("bad,bade->bae", asked, weights[:, at]) for weights in found]
 
 
 def _filter(filters: list[tuple[SpectralLearner, Tensor]], x: Tensor, y: Tensor, lengths: Sequence[int]) -> None:

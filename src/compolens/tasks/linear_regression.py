@@ -103,7 +103,7 @@ class LinearRegression(TaskFamily):
         for name in ("input_scale", "teacher_scale", "shifted_scale", "loss_scale"):
             require(getattr(self, name) > 0, f"LinearRegression: {name} must be positive, got {getattr(self, name)}")
         require(
-            not self._interleaved or self.n_queries == 1,
+            not self.interleaved or self.n_queries == 1,
             f"LinearRegression: interleaved tokens ask at every input; n_queries must be 1, got {self.n_queries}",
         )
         self.prior.mixture(self.d_x)  # a covariance or a centre that does not fit is an error here, not while drawing
@@ -133,12 +133,13 @@ class LinearRegression(TaskFamily):
 
     # ---- shape -------------------------------------------------------------------------------------------------------
     @property
-    def _interleaved(self) -> bool:
+    def interleaved(self) -> bool:
+        """Whether inputs and answers are tokens of their own, in turn, so that every input is asked for."""
         return isinstance(self.layout, InterleavedTokens)
 
     @property
     def d_in(self) -> int:
-        return max(self.d_x, self.d_y) if self._interleaved else self.d_x + self.d_y
+        return max(self.d_x, self.d_y) if self.interleaved else self.d_x + self.d_y
 
     @property
     def d_out(self) -> int:
@@ -146,15 +147,15 @@ class LinearRegression(TaskFamily):
 
     @property
     def seq(self) -> int:
-        return 2 * self.n_context + 1 if self._interleaved else self.n_context + self.n_queries
+        return 2 * self.n_context + 1 if self.interleaved else self.n_context + self.n_queries
 
     @property
     def answers(self) -> tuple[int, ...]:
-        return tuple(range(0, self.seq, 2)) if self._interleaved else tuple(range(self.n_context, self.seq))
+        return tuple(range(0, self.seq, 2)) if self.interleaved else tuple(range(self.n_context, self.seq))
 
     @property
     def mask(self) -> Tensor:
-        if self._interleaved:
+        if self.interleaved:
             return torch.ones(self.seq, self.seq, dtype=torch.bool).tril()
         mask = torch.eye(self.seq, dtype=torch.bool)
         mask[:, : self.n_context] = True
@@ -163,7 +164,7 @@ class LinearRegression(TaskFamily):
     @property
     def dimensions(self) -> dict[str, Any]:
         """Interleaved tokens are no (input, answer) pairs: what reads the context as a set of these does not apply."""
-        return super().dimensions | ({"d_x": None} if self._interleaved else {})
+        return super().dimensions | ({"d_x": None} if self.interleaved else {})
 
     # ---- compositions ------------------------------------------------------------------------------------------------
     @property
@@ -241,7 +242,7 @@ class LinearRegression(TaskFamily):
         weights = codes["weights"].view(-1, self.d_x, self.d_y)
         y = x @ weights + noise
         composition = codes["component"] + self._counts[0] * shifted[:, 0, 0].long()
-        tokens, targets = self._interleave(x, y) if self._interleaved else self._join(x, y)
+        tokens, targets = self._interleave(x, y) if self.interleaved else self._join(x, y)
         nuisances = {
             "code_norm": codes["weights"].norm(dim=1),
             "answer_scale": y[:, : self.n_context].square().mean((1, 2)).sqrt(),
@@ -260,18 +261,42 @@ class LinearRegression(TaskFamily):
         return tokens, y.repeat_interleave(2, dim=1)[:, :-1]
 
     def examples(self, episodes: Episodes) -> tuple[Tensor, Tensor] | None:
-        if self._interleaved:
+        if self.interleaved:
             return None  # every answer may use another number of pairs: see `prompts`
         return episodes.tokens[..., : self.d_x], episodes.tokens[:, : self.n_context, self.d_x :]
 
     def prompts(self, episodes: Episodes) -> Prompts:
         """The episodes as regression problems, read off the tokens."""
         tokens, n = episodes.tokens, self.n_context
-        if self._interleaved:
+        if self.interleaved:
             x = tokens[:, 0::2, : self.d_x]
             return Prompts(x[:, :n], tokens[:, 1::2, : self.d_y], x, torch.arange(n + 1))
         x, y = tokens[..., : self.d_x], tokens[:, :n, self.d_x :]
         return Prompts(x[:, :n], y, x[:, n:], torch.full((self.n_queries,), n))
+
+    def further_inputs(self, episodes: Episodes, count: int) -> Tensor:
+        """(batch, count, d_x): more inputs from the same law, those of the batch's episodes; always the same ones."""
+        pool = self.prompts(episodes).asked.flatten(0, 1)
+        rng = torch.Generator().manual_seed(0)
+        return pool[torch.randint(len(pool), (len(episodes.tokens), count), generator=rng).to(pool.device)]
+
+    def asking(self, episodes: Episodes, x: Tensor) -> Episodes:
+        """batch * T episodes with the same demonstrations, whose last question is each of x (batch, T, d_x), without noise."""
+        row = torch.arange(len(x), device=x.device).repeat_interleave(x.shape[1])
+        codes, nuisances = ({name: v[row] for name, v in part.items()} for part in (episodes.codes, episodes.nuisances))
+        tokens, targets, inputs = (part[row] for part in (episodes.tokens, episodes.targets, episodes.inputs))
+        asked, weights = x.flatten(0, 1), codes["weights"].view(-1, self.d_x, self.d_y)
+        tokens[:, self.answers[-1], : self.d_x] = asked
+        targets[:, self.answers[-1]] = (asked[:, None] @ weights)[:, 0]
+        inputs[:, -1, : self.d_x + self.d_y] = torch.nn.functional.pad(asked, (0, self.d_y))
+        return Episodes(tokens, targets, codes, episodes.composition[row], inputs, nuisances)
+
+    def with_answers_of_others(self, episodes: Episodes) -> Episodes:
+        """The same inputs, with the demonstrations' answers of the next episode of the batch: a control."""
+        tokens = episodes.tokens.clone()
+        answers = tokens[:, 1::2] if self.interleaved else tokens[..., self.d_x :]
+        answers.copy_(answers.roll(1, 0))
+        return episodes._replace(tokens=tokens)
 
     def mixture(self) -> tuple[Tensor, Tensor, Tensor]:
         """The prior of an output's weights, teacher scale included, as a mixture of Gaussians: log weights (m,), means

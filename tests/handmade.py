@@ -1,0 +1,43 @@
+"""Model folders and tables written by hand, and the analyses drawn from them: what the tests of claims share."""
+
+import json
+
+import numpy as np
+import pandas as pd
+
+from compolens import recipes, tables
+from compolens.configs import describe
+from compolens.places import built_in
+
+
+def write(folder, run):
+    """A model's folder, with stand-ins for what no analysis reads."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({"format": 1, "run": describe(run)}))
+    (folder / "scores.json").write_text(json.dumps({"score": run.task.score_name, "parameters": 1000}))
+    (folder / "weights.safetensors").write_bytes(b"weights")
+    return folder
+
+
+def save(folder, name, rows, **common):
+    """A fresh table; `common`: columns that every row has unless it says otherwise."""
+    provenance = {
+        "weights": tables.file_digest(folder / "weights.safetensors"),
+        "recipe": tables.file_digest(built_in("probes")[name]),
+        "recipe_path": None,
+    }
+    known = {"lo": np.nan, "hi": np.nan, "n": 10, "site": "somewhere", "role": "answers", "step": 2} | common
+    tables.save(folder, name, pd.DataFrame([known | row for row in rows]), provenance)
+
+
+def analyze(name, folders, **options):
+    return recipes.load_recipe("analyses", name)(list(folders), **options)
+
+
+def marks(drawing, mark, **where):
+    """What the drawing's marks of a kind show."""
+    frame = drawing.frame().fillna({"label": ""})
+    frame = frame[frame["mark"] == mark]
+    for column, value in where.items():
+        frame = frame[frame[column] == value]
+    return frame
