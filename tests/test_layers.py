@@ -15,7 +15,7 @@ PACKAGE = ROOT / "src" / "compolens"
 FOUNDATION = {"configs", "checkpoints", "places"}
 LIBRARY = FOUNDATION | {
     "hooks", "tables", "figures", "quoted", "resemblance", "verdict", "tasks", "models", "measures", "references",
-    "training", "accelerator", "activations", "adapters", "zoo", "jobs", "recipes", "report",
+    "training", "accelerator", "activations", "interchange", "oracles", "untrained", "diagnosis", "challenge", "adapters", "zoo", "jobs", "recipes", "report",
 }  # fmt: skip
 MAY_IMPORT = {
     # floor 0: third-party only, but for the two files that describe and store
@@ -26,7 +26,8 @@ MAY_IMPORT = {
     "figures": FOUNDATION,
     "quoted": set(),
     "resemblance": FOUNDATION | {"tables"},
-    "verdict": FOUNDATION | {"tables", "quoted", "resemblance"},
+    "verdict": FOUNDATION | {"tables", "quoted", "resemblance", "diagnosis"},
+    "diagnosis": FOUNDATION | {"tables"},
     "jobs": FOUNDATION,
     "accelerator": set(),
     "places": set(),
@@ -38,16 +39,20 @@ MAY_IMPORT = {
     "training": FOUNDATION | {"tasks", "models", "hooks", "accelerator"},
     "activations": FOUNDATION | {"tasks", "hooks"},
     "references": {"configs", "tasks"},
+    "interchange": FOUNDATION | {"tasks", "hooks", "measures", "activations", "training"},
+    "oracles": FOUNDATION | {"tasks", "hooks", "measures", "activations", "training"},
     "adapters": FOUNDATION | {"tasks", "models", "hooks", "activations", "training"},
     # floor 3
     "zoo": FOUNDATION | {"tasks", "models", "hooks", "training"},
+    "untrained": FOUNDATION | {"tasks", "models", "hooks", "measures", "activations", "training", "zoo"},
     # floor 4
+    "challenge": LIBRARY - {"challenge", "cli", "report"},
     "recipes": FOUNDATION | {"tables", "figures", "zoo"},
     "report": LIBRARY - {"report"},
     "cli": LIBRARY,
     # outside
     "probes": LIBRARY,
-    "analyses": {"configs", "figures", "tables", "verdict", "quoted", "resemblance"},
+    "analyses": {"configs", "figures", "tables", "verdict", "quoted", "resemblance", "diagnosis"},
 }
 """Room -> the rooms it may import (itself always). A room that is not listed here has no place in the house yet."""
 

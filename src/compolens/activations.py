@@ -91,6 +91,54 @@ def residual_sites(model: HookedModel) -> dict[int, str]:
     return {0: "blocks.0.hook_resid_pre", **{i + 1: f"blocks.{i}.hook_resid_post" for i in range(last)}}
 
 
+class Place(NamedTuple):
+    """Where something can be read, or put: a hook point at a token role.
+
+    layer: as in `residual_sites`; an explicit code, where the architecture has one, counts as one layer more."""
+
+    layer: int
+    site: str
+    role: str
+
+
+EVERYWHERE = "context+readout"
+"""The union of the two token roles that every model has."""
+
+
+def places(model: HookedModel) -> list[Place]:
+    """The residual stream at every layer, at every token role and at their union; then the explicit code, if there is one.
+
+    The last layer's context tokens are left out: nothing reads them any more."""
+    last, roles = model.cfg.n_layers, [*model.roles, EVERYWHERE]
+    found = [
+        Place(layer, site, role)
+        for layer, site in residual_sites(model).items()
+        for role in (roles if layer < last else ["readout"])
+    ]
+    return found + ([Place(last + 1, "hook_code", "all")] if "hook_code" in model.hook_dict else [])
+
+
+def positions(model: HookedModel, role: str) -> list[int] | slice:
+    """The positions of a token role in the model's own sequence; "all": every one; "context+readout": of both, ascending."""
+    if role == "all":
+        return slice(None)
+    for name in role.split("+"):
+        if name not in model.roles:
+            raise ConfigError(f"no token role {name!r}; {nearest(name, [*model.roles, 'all'])}")
+    length = getattr(model.cfg, "n_ctx", None)
+    found = {p % length if p < 0 and length else p for name in role.split("+") for p in model.roles[name]}
+    return sorted(found)
+
+
+def put(model: HookedModel, tokens: Tensor, place: Place, activation: Tensor) -> Tensor:
+    """The prediction (batch, seq, d_out) with the whole activation at a place's hook point replaced; gradients flow.
+
+    Blocks before a residual site are not computed."""
+    if place.site == "hook_code":
+        return model.run_with_hooks(tokens, fwd_hooks=[(place.site, lambda tensor, hook: activation)])
+    return model.resume(activation, place.layer, tokens)
+
+
 def export(model: HookedModel, batches: Iterable[Episodes], sites: Sequence[str], folder: str | Path, n: int) -> Path:
     """Write n episodes' activations to a folder: one memory-mapped .npy per site, beside codes, compositions and tokens."""
     folder = Path(folder)

@@ -47,6 +47,13 @@ class HookedModel(HookedRootModule):
         """The prediction, right at least where an answer is read; an architecture may skip the rest. For training."""
         return self(tokens)
 
+    def resume(self, resid: Tensor, layer: int, tokens: Tensor) -> Tensor:
+        """The prediction from the residual stream (batch, pos, d_model) that enters block `layer` (n_layers: that leaves the
+        last); tokens: the episode's own, for parts that read them beside the stream. Earlier hook points may not fire."""
+        after = layer == self.cfg.n_layers
+        site = f"blocks.{layer - 1}.hook_resid_post" if after else f"blocks.{layer}.hook_resid_pre"
+        return self.run_with_hooks(tokens, fwd_hooks=[(site, lambda tensor, hook: resid)])
+
     def draw_from(self, generator: torch.Generator | None) -> None:
         """Let everything random in training mode (dropout) draw from this generator; None: from torch's global one."""
         for module in self.modules():

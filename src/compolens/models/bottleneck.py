@@ -48,6 +48,10 @@ class CodeTransformer(Transformer):
         resid = self.run_blocks(self.hook_embed(torch.cat([embedded, summary], dim=1)), stop_at_layer)
         return resid if stop_at_layer is not None else self.hook_code(self.unembed(self.ln_final(resid))[:, -1:])
 
+    def resume(self, resid: Tensor, layer: int, tokens: Tensor) -> Tensor:
+        resid = self.run_blocks(resid, start_at_layer=layer)
+        return self.execute(self.hook_code(self.unembed(self.ln_final(resid))[:, -1:]), tokens)
+
     def execute(self, code: Tensor, tokens: Tensor) -> Tensor:
         """What the executor answers at every position under the code (batch, 1, d_code)."""
         return self.executor(code, tokens[..., : self.d_x])

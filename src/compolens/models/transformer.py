@@ -367,11 +367,14 @@ class Transformer(HookedModel):
         resid = self.blocks[-1](resid, slice(first, last))
         return nn.functional.pad(self.unembed(self.ln_final(resid)), (0, 0, first, seq - last))
 
-    def run_blocks(self, resid: Tensor, stop_at_layer: int | None = None) -> Tensor:
-        """The residual stream (batch, pos, d_model) after the blocks before `stop_at_layer`."""
-        for block in self.blocks[:stop_at_layer]:
+    def run_blocks(self, resid: Tensor, stop_at_layer: int | None = None, start_at_layer: int = 0) -> Tensor:
+        """The residual stream (batch, pos, d_model) after the blocks from `start_at_layer` up to, without, `stop_at_layer`."""
+        for block in self.blocks[start_at_layer:stop_at_layer]:
             resid = block(resid)
         return resid
+
+    def resume(self, resid: Tensor, layer: int, tokens: Tensor) -> Tensor:
+        return self.unembed(self.ln_final(self.run_blocks(resid, start_at_layer=layer)))
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         result = super()._apply(fn, recurse)  # every .to(), .cuda(), .double() passes here

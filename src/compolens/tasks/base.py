@@ -23,6 +23,13 @@ def stream(seed: int | str, purpose: str, step: int) -> int:
     return int.from_bytes(digest[:8], "little") >> 1
 
 
+def one_of(allowed: Tensor, rng: torch.Generator) -> Tensor:
+    """(batch, n) bool with one True a row, at random among those allowed (batch, n); a row without any stays without."""
+    luck = torch.rand(allowed.shape, generator=rng, device=rng.device).to(allowed.device)
+    first = torch.where(allowed, luck, -1.0).argmax(1, keepdim=True)
+    return torch.zeros_like(allowed).scatter(1, first, True) & allowed
+
+
 class Episodes(NamedTuple):
     """A batch of episodes: what a model sees, what it should answer, and the latent code that caused both.
 
@@ -155,6 +162,11 @@ class TaskFamily(ABC):
         shown; None for a family whose episodes are no such pairs."""
         return None
 
+    def context_asked(self, episodes: Episodes) -> tuple[Tensor, Tensor] | None:
+        """The context's own inputs asked as questions beside the whole context: tokens (batch, m, seq, d_in) of m sequences an
+        episode, and their targets (batch, m, seq, ...), known from the context alone; None where that cannot be asked."""
+        return None
+
     def candidates(self, episodes: Episodes, allowed: Sequence[int]) -> tuple[Tensor, Tensor] | None:
         """For families whose composition alone decides the answers: these (batch, len(allowed), seq, d_out) under each allowed
         composition, and its squared error (batch, len(allowed)) on the examples; None where there is more to be fitted."""
@@ -181,6 +193,22 @@ class TaskFamily(ABC):
     @abstractmethod
     def describe_split(self) -> dict[str, Any]:
         """What the training support covers and what it holds out; JSON-ready."""
+
+    # ---- factors -----------------------------------------------------------------------------------------------------
+    def factors(self, codes: dict[str, Tensor]) -> dict[str, Tensor]:
+        """name -> (batch, width) floats: the parts that compositions share, as features: a coefficient, or a one-hot value."""
+        raise DoesNotApply(f"{type(self).__name__} does not say which factors its codes are made of")
+
+    def exchange(
+        self, base: dict[str, Tensor], source: dict[str, Tensor], rng: torch.Generator
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Codes that differ from the base's in one part, taken from the source: what `swap_factor` calls the counterfactual.
+
+        Returns the codes and a mask (batch, factor) bool, in the order of `factors`: True where a factor has the source's
+        value (two factors where one of a set of parts makes room for another). A row without True: no exchange is possible
+        there that leads to a composition of the family other than the base's and the source's.
+        """
+        raise DoesNotApply(f"{type(self).__name__} does not say which factors its codes are made of, so none can be exchanged")
 
     # ---- loss and score ----------------------------------------------------------------------------------------------
     @abstractmethod

@@ -22,9 +22,10 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from compolens.configs import frozen, nearest, require, require_positive
-from compolens.tasks.base import Episodes, Readouts, TaskFamily
+from compolens.tasks.base import Episodes, Readouts, TaskFamily, one_of
 
 INPUTS = ("uniform", "fixed query", "fixed context")
 FIXED_SEED = 2406
@@ -241,6 +242,37 @@ class FuzzyLogic(TaskFamily):
 
     def examples(self, episodes: Episodes) -> tuple[Tensor, Tensor]:
         return episodes.tokens[..., :-1], episodes.tokens[:, :-1, -1:]
+
+    def context_asked(self, episodes: Episodes) -> tuple[Tensor, Tensor]:
+        """Every example's input, one sequence each."""
+        shown = self.length - 1
+        tokens = episodes.tokens[:, None].repeat(1, shown, 1, 1)
+        targets = episodes.targets[:, None].repeat(1, shown, 1, 1)
+        tokens[:, :, -1, :-1] = episodes.tokens[:, :-1, :-1]
+        targets[:, :, -1] = episodes.targets[:, :-1]
+        return tokens, targets
+
+    # ---- factors -----------------------------------------------------------------------------------------------------
+    def factors(self, codes: dict[str, Tensor]) -> dict[str, Tensor]:
+        """For every term, whether it is there."""
+        present = self._present(codes).float()
+        return {self._term_name(t): present[:, t : t + 1] for t in range(self.n_all)}
+
+    def _present(self, codes: dict[str, Tensor]) -> Tensor:
+        return one_hot(codes["terms"], self.n_all).any(1)
+
+    def exchange(
+        self, base: dict[str, Tensor], source: dict[str, Tensor], rng: torch.Generator
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """One term of the base makes room for one of the source's."""
+        ours, theirs = self._present(base), self._present(source)
+        taken, given = one_of(ours & ~theirs, rng), one_of(theirs & ~ours, rng)
+        possible = (ours & ~theirs).sum(1) > 1  # else the exchange leads to the source's own function
+        mask = (taken | given) & possible[:, None]
+        present = torch.where(mask, theirs, ours)
+        terms = present.nonzero()[:, 1].view(-1, self.n_terms)
+        known = (terms < self.n_known).all(1) | (terms >= self.n_known).all(1)
+        return {"terms": torch.where(known[:, None], terms, base["terms"])}, mask & known[:, None]
 
     def candidates(self, episodes: Episodes, allowed: Sequence[int]) -> tuple[Tensor, Tensor]:
         x, y = self.examples(episodes)

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from compolens.configs import ConfigError, frozen, nearest, require, require_positive
 from compolens.tasks import supports
-from compolens.tasks.base import Episodes, TaskFamily
+from compolens.tasks.base import Episodes, TaskFamily, one_of
 
 COEFFICIENTS = {
     "continuous": lambda u: 0.5 + 0.5 * u,
@@ -220,6 +220,38 @@ class _Teacher(TaskFamily):
 
     def examples(self, episodes: Episodes) -> tuple[Tensor, Tensor]:
         return episodes.tokens[..., : self.d_x], episodes.tokens[:, : self.n_context, self.d_x : -1]
+
+    def context_asked(self, episodes: Episodes) -> tuple[Tensor, Tensor]:
+        """The N context inputs, Q at a time; where Q does not divide N, the last sequence asks some of them once more."""
+        starts = [min(s, self.n_context - self.n_queries) for s in range(0, self.n_context, self.n_queries)]
+        return self._asked(episodes, starts) if starts[0] >= 0 else self._asked(episodes, [0])
+
+    def _asked(self, episodes: Episodes, starts: list[int]) -> tuple[Tensor, Tensor]:
+        shown = torch.arange(self.n_queries, device=episodes.tokens.device)
+        which = torch.stack([(s + shown) % self.n_context for s in starts])
+        tokens = episodes.tokens[:, None].repeat(1, len(starts), 1, 1)
+        targets = episodes.targets[:, None].repeat(1, len(starts), 1, 1)
+        tokens[:, :, self.n_context :, : self.d_x] = episodes.tokens[:, which, : self.d_x]
+        targets[:, :, self.n_context :] = episodes.targets[:, which]
+        return tokens, targets
+
+    # ---- factors -----------------------------------------------------------------------------------------------------
+    def factors(self, codes: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The coefficient of every module."""
+        return {f"module {m}": codes["modules"][:, m : m + 1] for m in range(self.n_modules)}
+
+    def exchange(
+        self, base: dict[str, Tensor], source: dict[str, Tensor], rng: torch.Generator
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """One active module of the base, if it has two or more, makes room for one of the source's, with its coefficient."""
+        ours, theirs = base["modules"] != 0, source["modules"] != 0
+        taken, given = one_of(ours & ~theirs, rng), one_of(theirs & ~ours, rng)
+        mask = taken | given
+        modules = torch.where(mask, source["modules"], base["modules"])
+        here, there = (self.composition_of(codes) for codes in (base, source))
+        found = self.composition_of({"modules": modules})
+        possible = taken.any(1) & given.any(1) & (found >= 0) & (found != here) & (found != there)
+        return {"modules": modules}, mask & possible[:, None]
 
     def composition_of(self, codes: dict[str, Tensor]) -> Tensor:
         """(batch,) index of each code's set of active modules; -1 for a set larger than K, or empty."""

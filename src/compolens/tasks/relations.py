@@ -23,10 +23,10 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import one_hot, pad
 
 from compolens.configs import ConfigError, frozen, require, require_positive
-from compolens.tasks.base import Episodes, Readouts, TaskFamily
+from compolens.tasks.base import Episodes, Readouts, TaskFamily, one_of
 
 Pair = tuple[int, int]
 
@@ -193,6 +193,21 @@ class _Relations(TaskFamily):
             "target_magnitude": last[:, 2].square().mean(1).sqrt(),
         }
         return Episodes(tokens, targets, dict(codes), left * self.n_right + right, inputs, nuisances)
+
+    def factors(self, codes: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The two operators, one-hot."""
+        sizes = {"left": self.n_left, "right": self.n_right}
+        return {side: one_hot(codes[side], n).float() for side, n in sizes.items()}
+
+    def exchange(
+        self, base: dict[str, Tensor], source: dict[str, Tensor], rng: torch.Generator
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """One of the two operators is the source's."""
+        ours, theirs = (torch.stack([codes["left"], codes["right"]], dim=1) for codes in (base, source))
+        possible = (ours != theirs).all(1, keepdim=True)  # else the exchange leads to the base's or the source's own pair
+        mask = one_of(possible.expand_as(ours), rng)
+        left, right = torch.where(mask, theirs, ours).T
+        return {"left": left, "right": right}, mask
 
     def revealed(self, episodes: Episodes) -> Tensor:
         width = self.panel[1]

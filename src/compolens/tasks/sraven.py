@@ -31,7 +31,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, embedding, one_hot, pad
 
 from compolens.configs import ConfigError, frozen, nearest, require, require_positive
-from compolens.tasks.base import Episodes, Readouts, TaskFamily
+from compolens.tasks.base import Episodes, Readouts, TaskFamily, one_of
 
 if TYPE_CHECKING:
     from compolens.tasks.sraven_posterior import Posterior
@@ -320,6 +320,24 @@ class SRaven(TaskFamily):
         codes = {"rules": rules, "permutations": orders, "response_rules": rules.gather(1, orders[:, 2])}
         nuisances = {"operand_magnitude": last_row[:, 0] + last_row[:, 1], "target_value": last_row[:, 2]}
         return Episodes(tokens, targets, codes, composition, inputs, nuisances)
+
+    # ---- factors -----------------------------------------------------------------------------------------------------
+    def factors(self, codes: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The rule at work in every answer, one-hot."""
+        rules = one_hot(codes["response_rules"], len(self.rules)).float()
+        return {f"rule of answer {j + 1}": rules[:, j] for j in range(self.n_features)}
+
+    def exchange(
+        self, base: dict[str, Tensor], source: dict[str, Tensor], rng: torch.Generator
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """One answer follows the rule that it follows in the source; shuffles stay the base's."""
+        ours, theirs = base["response_rules"], source["response_rules"]
+        mask = one_of(ours != theirs, rng)
+        response = torch.where(mask, theirs, ours)
+        rules = base["rules"].scatter(1, base["permutations"][:, 2], response)
+        other = (rules.sort(1).values != source["rules"].sort(1).values).any(1)
+        other &= (rules.sort(1).values != base["rules"].sort(1).values).any(1)
+        return base | {"rules": rules, "response_rules": response}, mask & other[:, None]
 
     def revealed(self, episodes: Episodes) -> Tensor:
         return embedding(episodes.targets, self._table("one-hot", episodes.targets.device, self._make_one_hot))
