@@ -15,7 +15,8 @@ PACKAGE = ROOT / "src" / "compolens"
 FOUNDATION = {"configs", "checkpoints", "places"}
 LIBRARY = FOUNDATION | {
     "hooks", "tables", "figures", "quoted", "resemblance", "verdict", "tasks", "models", "measures", "references",
-    "training", "accelerator", "activations", "interchange", "oracles", "untrained", "diagnosis", "challenge", "adapters", "zoo", "jobs", "recipes", "report",
+    "training", "accelerator", "activations", "interchange", "oracles", "untrained", "diagnosis", "challenge",
+    "adapters", "zoo", "jobs", "recipes", "report",
 }  # fmt: skip
 MAY_IMPORT = {
     # floor 0: third-party only, but for the two files that describe and store

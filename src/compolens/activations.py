@@ -134,6 +134,9 @@ def put(model: HookedModel, tokens: Tensor, place: Place, activation: Tensor) ->
     """The prediction (batch, seq, d_out) with the whole activation at a place's hook point replaced; gradients flow.
 
     Blocks before a residual site are not computed."""
+    execute = getattr(model, "execute", None) if place.site == "hook_code" else None
+    if execute is not None:
+        return execute(activation, tokens)
     if place.site == "hook_code":
         return model.run_with_hooks(tokens, fwd_hooks=[(place.site, lambda tensor, hook: activation)])
     return model.resume(activation, place.layer, tokens)

@@ -1,4 +1,4 @@
-"""The command line: train · probe · analyze · report · record · models. Finds recipes by path or name; imports none."""
+"""The command line: train · probe · analyze · explain · report · record · models. Finds recipes by path; imports none."""
 
 from __future__ import annotations
 
@@ -333,18 +333,25 @@ def _probe(options: argparse.Namespace) -> int:
     _need("probes", "probe", files, folders)
     _check_device(options.device)
     recipes.check_steps(options.steps)
-    models, work = _finished(tables.find(folders), folders), []
-    names = [folder.name for folder in models]
+    models = _finished(tables.find(folders), folders)
+    arguments = {file: _recipe_arguments("probes", file, options) for file in files}
+    return _conclude(jobs.run(_to_measure(models, arguments, options, options.steps), options.jobs))
+
+
+def _to_measure(models: list[Path], wanted: dict[Path, dict[str, Any]], options: argparse.Namespace, steps: str) -> list[Any]:
+    """A job per model and probe (file -> arguments) whose table is missing, stale, or was measured with other arguments."""
+    from compolens import jobs
+
+    names, work = [folder.name for folder in models], []
     for folder in models:
         label = folder.name if names.count(folder.name) == 1 else str(folder)
-        for file in files:
-            arguments = _recipe_arguments("probes", file, options)
-            if not options.again and _up_to_date(folder, file, arguments, options.steps):
+        for file, arguments in wanted.items():
+            if not options.again and _up_to_date(folder, file, arguments, steps):
                 print(f"{label} · {file.stem}: up to date", file=sys.stderr)
                 continue
-            job = (str(file), str(folder), arguments, options.steps, options.device, tuple(options.classes))
+            job = (str(file), str(folder), arguments, steps, options.device, tuple(options.classes))
             work.append(jobs.Job(f"{label} · {file.stem}", probe_one, job))
-    return _conclude(jobs.run(work, options.jobs))
+    return work
 
 
 def _up_to_date(folder: Path, file: Path, arguments: dict[str, Any], steps: str) -> bool:
@@ -413,6 +420,50 @@ def _report(options: argparse.Namespace) -> int:
     print("\n".join(lines))
     print(f"\nreport: {path}")
     return 0
+
+
+EXPLAINS = ("generalization", "inference_or_execution", "which_prior", "swap_code", "swap_factor", "latent_code", "erase_code")
+"""The probes that `explain` reads, in the order in which it measures what is missing."""
+
+
+def _make_explain(commands: Any) -> Parser:
+    parser = _command(
+        commands, "explain", _explain,
+        "say what is wrong with models, and where: measures what is missing, then the verdict and a page with the evidence",
+        "compolens explain runs/F-softmax-0 -o report.html",
+    )  # fmt: skip
+    parser.add_argument("folders", nargs="+", metavar="FOLDER", help="model folders, or folders of model folders")
+    parser.add_argument("-o", "--output", default="report.html", help="the page (default report.html)")
+    parser.add_argument("--again", action="store_true", help="measure even where an up-to-date table lies")
+    _common(parser, "jobs", "device", "with")
+    return parser
+
+
+def _explain(options: argparse.Namespace) -> int:
+    from compolens import jobs, recipes, report, tables
+
+    folders = [Path(f) for f in options.folders]
+    _check_device(options.device)
+    models = _finished(tables.find(folders), folders)
+    files = [recipes.locate("probes", name) for name in EXPLAINS]
+    work = _to_measure(models, {file: _defaults(file) for file in files}, options, "final")
+    outcome = jobs.run(work, options.jobs)
+    for name, reason in outcome.inapplicable.items():
+        print(f"{name}: does not apply: {reason}", file=sys.stderr)
+    if outcome.signum or outcome.failures:
+        return _conclude(outcome)
+    command = " ".join(["compolens", "explain", *options.folders, "-o", options.output])
+    path, lines = report.write(models, Path(options.output), _outside(options.classes), command)
+    print("\n".join(lines))
+    print(f"\nreport: {path}")
+    return 0
+
+
+def _defaults(file: Path) -> dict[str, Any]:
+    """What a probe is called with when no flag is given."""
+    from compolens import recipes
+
+    return {n: parameter.default for n, parameter in recipes.options(recipes.load_recipe("probes", file)).items()}
 
 
 def _make_record(commands: Any) -> Parser:
@@ -527,6 +578,7 @@ COMMANDS: dict[str, Callable[[Any], Parser]] = {
     "train": _make_train,
     "probe": _make_probe,
     "analyze": _make_analyze,
+    "explain": _make_explain,
     "report": _make_report,
     "record": _make_record,
     "models": _make_models,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from compolens import quoted, resemblance, tables
+from compolens import diagnosis, quoted, resemblance, tables
 from compolens.configs import ConfigError
 
 LEARNED = 0.9
@@ -169,7 +169,7 @@ def judge(group: Group) -> list[Clause]:
     if not _have(group, "generalization"):
         return []
     regression = tables.settings(group.folders[0])["task"] == "LinearRegression"
-    clauses = _regression(group) if regression else _generalization(group)
+    clauses = _diagnosed(group) + (_regression(group) if regression else _generalization(group))
     if _have(group, "latent_code"):
         clauses += _code(group)
     if _have(group, "attention_code"):
@@ -177,6 +177,29 @@ def judge(group: Group) -> list[Clause]:
     if _have(group, "gd_equivalence"):
         clauses += _learner(group)
     return clauses
+
+
+def _diagnosed(group: Group) -> list[Clause]:
+    """The label, the loss in parts, and what would change the label."""
+    found = diagnosis.diagnose(group.folders)
+    if found is None:
+        return []
+    table = "inference_or_execution"
+    rungs = {rung: {"metric": "score", "rung": rung, "split": "ood", "chosen": "1"} for rung in ("own answer", "best code")}
+    parts = [
+        Evidence(table, {"part": part, "split": split}, group.names, *found.parts[split][part])
+        for split in ("ood", "test")
+        for part in diagnosis.PARTS
+    ]
+    share = Evidence("generalization", {"metric": "score", "split": "ood", "composition": "all"}, group.names, *found.share)
+    meaning = diagnosis.LABELS[found.label]
+    told = "; ".join(found.reasons)
+    clauses = [Clause(f"diagnosis: {found.label} ({meaning}); {told}", (share, *parts))]
+    ood = ", ".join(f"{part} {found.parts['ood'][part]}" for part in diagnosis.PARTS)
+    text = f"of what it lacks on held-out compositions ({found.scores['ceiling'] - found.scores['ood']:.3f}): {ood}"
+    own = Evidence(table, rungs["own answer"], group.names, found.scores["ood"])
+    clauses.append(Clause(f"{text}; its code is read at {found.place}", (own, *parts[:4])))
+    return [*clauses, Clause(f"the label would change with {found.change}", ())]
 
 
 def _have(group: Group, table: str) -> bool:

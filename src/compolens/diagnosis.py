@@ -1,0 +1,282 @@
+"""What is wrong with a model: its loss on held-out compositions in parts, and a label, by rules with thresholds.
+
+The loss is split in units of the score, from the ladder of the table `inference_or_execution` (see `compolens.oracles`):
+
+    ceiling - score = use + inference + execution + unexplained
+
+use: what it would win if the code that a readout finds in it were put where it reads its code; inference: what the right code
+would win beyond that; execution: what no code wins; unexplained: what may be execution, but is no more than the interventions
+themselves cost on training compositions, where the model needs no help. Reads tables only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from compolens import tables
+
+LEARNED = 0.9
+"""Test score as a share of the ceiling from which training compositions count as learned: below it the model has not finished
+its training task, and its held-out score says little about composition."""
+MARGIN = 0.15
+"""*Compositional* is a claim of equivalence: (score - floor) / (ceiling - floor) on held-out compositions must be above
+1 - MARGIN with 97.5 % confidence. The floor is the best learner that recombines nothing."""
+FAILS = 0.05
+"""A model fails if its held-out score lies below its test score by at least this much (in score units); with less there is
+nothing to explain."""
+DOMINATES = 0.5
+"""A part is what is wrong if it explains at least this share of the score lost between training and held-out compositions."""
+NEAR = 0.1
+"""Answers whose squared distance to a learner's is below this share of the answers' variance are taken for that learner's."""
+PARTS = ("use", "inference", "execution", "unexplained")
+LABELS = {
+    "compositional": "answers held-out compositions as an ideal learner would, up to the margin",
+    "has not learned its training compositions": "there is no point in asking why it fails on others",
+    "fails to infer": "given the right code it answers; its own code of held-out compositions is not right",
+    "infers but does not use": "the right code can be read from it, and would help where it reads its code",
+    "cannot execute": "no code makes it answer held-out compositions",
+    "memorised": "answers held-out compositions as the nearest training composition would",
+    "generic regression": "answers like a learner that knows nothing of compositions",
+    "undecided": "the tables do not say",
+}
+DRAWS = 1000
+
+
+class Loss(NamedTuple):
+    """One part of a loss in score units, with its 95 % interval (two-level bootstrap over seeds and compositions)."""
+
+    value: float
+    lo: float
+    hi: float
+
+    def __str__(self) -> str:
+        spread = "" if np.isnan(self.lo) else f" [{self.lo:.3f}, {self.hi:.3f}]"
+        return f"{self.value:.3f}{spread}"
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """A label with its reasons. parts: split -> part -> loss; share: (score - floor) / (ceiling - floor) on held-out ones;
+    blamed: the part, "" if none; place: where the code is read; change: what would change the label."""
+
+    label: str
+    reasons: tuple[str, ...]
+    parts: dict[str, dict[str, Loss]]
+    scores: dict[str, float]
+    share: Loss
+    blamed: str
+    place: str
+    change: str
+
+
+class Rungs(NamedTuple):
+    """One model's ladder on one split: rung -> (score, weight) per composition, each (compositions,)."""
+
+    scores: dict[str, tuple[np.ndarray, np.ndarray]]
+
+    def pooled(self, rng: np.random.Generator | None = None) -> dict[str, float]:
+        """Every rung's score over all compositions, or over as many drawn with replacement: the same ones for every rung."""
+        n = len(self.scores["own answer"][0])
+        pick = np.arange(n) if rng is None else rng.integers(n, size=n)
+        found = {}
+        for rung, (score, weight) in self.scores.items():
+            chosen = pick if len(score) == n else (pick % len(score))
+            found[rung] = float((score[chosen] * weight[chosen]).sum() / weight[chosen].sum())
+        return found
+
+
+def rungs(folder: str | Path, split: str) -> Rungs:
+    """A model's own answer and its oracles at the chosen place, per composition."""
+    frame = tables.at_last_step(tables.read(folder, "inference_or_execution"))
+    own = frame[(frame["metric"] == "score") & (frame["split"] == split) & (frame["control"] == "") & (frame["chosen"] == 1)]
+    own = own[(own["composition"] != "all") & own["value"].notna()].sort_values("composition")
+    found = {str(rung): (g["value"].to_numpy(), g["weight"].to_numpy()) for rung, g in own.groupby("rung")}
+    return Rungs(found)
+
+
+def split_loss(top: float, score: dict[str, float], cost: float) -> dict[str, float]:
+    """The parts of top - own answer, from every rung's score; cost: what the interventions lose on training compositions."""
+    own = score["own answer"]
+    able = max(own, score["true code written"], score.get("best code", -np.inf))
+    informed = min(max(own, score["own code written"]), able)
+    beyond = max(top - able, 0.0)
+    unexplained = min(max(cost, 0.0), beyond)
+    return {
+        "use": informed - own,
+        "inference": able - informed,
+        "execution": beyond - unexplained,
+        "unexplained": unexplained,
+    }
+
+
+def losses(folders: Sequence[Path], top: float) -> dict[str, dict[str, Loss]]:
+    """split -> part -> loss: means over the models, with two-level intervals; "lost" holds ood minus test, part by part."""
+    seeds = [{split: rungs(folder, split) for split in ("test", "ood")} for folder in folders]
+    point = _parts(seeds, top, None)
+    rng = np.random.default_rng(0)
+    draws = [_parts([seeds[i] for i in rng.integers(len(seeds), size=len(seeds))], top, rng) for _ in range(DRAWS)]
+    found: dict[str, dict[str, Loss]] = {}
+    for split, parts in point.items():
+        found[split] = {}
+        for part, value in parts.items():
+            sampled = np.array([d[split][part] for d in draws])
+            found[split][part] = Loss(value, *(float(q) for q in np.quantile(sampled, [0.025, 0.975])))
+    return found
+
+
+def _parts(seeds: Sequence[dict[str, Rungs]], top: float, rng: np.random.Generator | None) -> dict[str, dict[str, float]]:
+    rows = []
+    for seed in seeds:
+        test, ood = seed["test"].pooled(rng), seed["ood"].pooled(rng)
+        cost = test["own answer"] - max(test["true code written"], test.get("best code", -np.inf))
+        parts = {"test": split_loss(top, test, cost), "ood": split_loss(top, ood, cost)}
+        parts["lost"] = {part: parts["ood"][part] - parts["test"][part] for part in PARTS}
+        rows.append(parts)
+    return {
+        split: {part: float(np.mean([row[split][part] for row in rows])) for part in PARTS}
+        for split in ("test", "ood", "lost")
+    }
+
+
+def _pooled(folder: Path, split: str, control: str) -> pd.DataFrame:
+    frame = tables.pooled(folder)
+    return frame[(frame["split"] == split) & (frame["control"] == control)]
+
+
+WEAK = ("in-context ridge", "best training composition")
+"""The references that recombine nothing: the best of them is the floor."""
+
+
+def frame_of_scores(folders: Sequence[Path]) -> dict[str, float]:
+    """test, ood, ceiling and floor: pooled scores, averaged over the models."""
+    rows = []
+    for folder in folders:
+        references = _pooled(folder, "ood", "reference")
+        marked = references[references["note"] == "ceiling"]["value"] if "note" in references else pd.Series(dtype=float)
+        weak = references[references["reference"].isin(WEAK)]["value"].dropna()
+        own = {split: float(_pooled(folder, split, "")["value"].iloc[0]) for split in ("test", "ood")}
+        ceiling = float(marked.iloc[0]) if len(marked) else 1.0
+        rows.append(own | {"ceiling": ceiling, "floor": max([0.0, *weak])})
+    return {k: float(np.mean([row[k] for row in rows])) for k in rows[0]}
+
+
+def share_of_what_can_be_had(folders: Sequence[Path], scores: dict[str, float]) -> Loss:
+    """(ood - floor) / (ceiling - floor) with its two-level interval."""
+    groups = []
+    for folder in folders:
+        frame = tables.at_last_step(tables.read(folder, "generalization"))
+        frame = frame[(frame["metric"] == "score") & (frame["split"] == "ood") & (frame["control"] == "")]
+        groups.append(frame[frame["composition"] != "all"][["composition", "value", "weight"]])
+    found = tables.two_level_interval(groups)
+    scale = max(scores["ceiling"] - scores["floor"], 1e-9)
+    return Loss(*((value - scores["floor"]) / scale for value in found))
+
+
+# ---- whose answers -----------------------------------------------------------------------------------------------------
+GENERIC = ("in-context ridge", "frozen features", "linearised net")
+"""The learners of `which_prior` that know nothing of compositions."""
+MEMORY = ("best training composition",)
+"""…and those that know the training compositions alone."""
+
+
+def distances(folders: Sequence[Path], split: str) -> dict[str, float]:
+    """reference -> distance of the models' answers to its own, the truth included, nearest first; means over the models."""
+    frames = [tables.at_last_step(tables.read(folder, "which_prior")) for folder in folders]
+    rows = pd.concat(f[(f["metric"] == "distance") & (f["split"] == split) & (f["control"] == "")] for f in frames)
+    rows = rows[(rows["composition"] == "all") & rows["value"].notna()]
+    means = rows.groupby("reference")["value"].mean().sort_values()
+    return {str(reference): float(value) for reference, value in means.items()}
+
+
+def _taken_for(folders: Sequence[Path], split: str, among: Sequence[str]) -> tuple[str, float] | None:
+    """(learner, distance) of those whose answers the models give, nearer than the truth; None if none is, or without table."""
+    if not _have(folders, "which_prior"):
+        return None
+    far = distances(folders, split)
+    nearest = min((r for r in among if r in far), key=lambda r: far[r], default=None)
+    if nearest is None or far[nearest] > NEAR or far[nearest] > far.get("truth", np.inf):
+        return None
+    return nearest, far[nearest]
+
+
+def _have(folders: Sequence[Path], table: str) -> bool:
+    return all(tables.path_of(folder, table).exists() for folder in folders)
+
+
+# ---- the label ---------------------------------------------------------------------------------------------------------
+NEEDS = ("generalization", "inference_or_execution")
+"""The tables without which there is no diagnosis; `which_prior` adds whose answers they are."""
+
+
+def diagnose(folders: Sequence[Path]) -> Diagnosis | None:
+    """The diagnosis of models that differ in seeds alone; None where a table is missing."""
+    if not all(_have(folders, table) for table in NEEDS):
+        return None
+    scores = frame_of_scores(folders)
+    share = share_of_what_can_be_had(folders, scores)
+    parts = losses(folders, scores["ceiling"])
+    label, reasons, blamed = _label(folders, scores, share, parts["lost"])
+    return Diagnosis(label, tuple(reasons), parts, scores, share, blamed, _place(folders[0]), _CHANGES[label])
+
+
+def _label(
+    folders: Sequence[Path], scores: dict[str, float], share: Loss, lost: dict[str, Loss]
+) -> tuple[str, list[str], str]:
+    """(label, reasons, blamed part): the first rule that holds."""
+    generic = [_taken_for(folders, split, GENERIC) for split in ("test", "ood")]
+    if all(generic):
+        name, far = generic[1]  # type: ignore[misc]
+        return (
+            "generic regression",
+            [f"its answers are those of {name} (distance {far:.3f}), on training compositions too"],
+            "",
+        )
+    top, gap = scores["ceiling"], scores["test"] - scores["ood"]
+    if scores["test"] / top < LEARNED:
+        reason = f"test score {scores['test']:.3f} is below {LEARNED} of the ceiling {top:.3f}"
+        return "has not learned its training compositions", [reason], ""
+    had = f"of what can be had above the floor {scores['floor']:.3f} it has {share} on held-out compositions"
+    if share.lo > 1 - MARGIN:
+        return "compositional", [f"{had}, above 1 - {MARGIN}"], ""
+    if gap < FAILS:
+        return "undecided", [f"{had}, but only {gap:.3f} less than on training compositions: nothing to explain"], ""
+    blamed = max(("use", "inference", "execution"), key=lambda part: lost[part].value)
+    found = lost[blamed]
+    told = ", ".join(f"{part} {lost[part]}" for part in PARTS)
+    reasons = [f"{gap:.3f} is lost from training to held-out compositions: {told}"]
+    if found.value < DOMINATES * gap or not found.lo > 0:
+        return "undecided", [*reasons, f"no part explains {DOMINATES:.0%} of it beyond chance"], ""
+    if blamed == "execution":
+        like = _taken_for(folders, "ood", MEMORY)
+        if like is not None:
+            return "memorised", [*reasons, f"its answers are those of the {like[0]} (distance {like[1]:.3f})"], blamed
+    return (
+        {"use": "infers but does not use", "inference": "fails to infer", "execution": "cannot execute"}[blamed],
+        reasons,
+        blamed,
+    )
+
+
+_CHANGES = {
+    "compositional": "a held-out score whose interval reaches below the margin",
+    "has not learned its training compositions": "longer or better training",
+    "fails to infer": "a code written at that place that does not help, or a placebo that helps as much (--confirm)",
+    "infers but does not use": "the decoded code written where it is read, and no better answers",
+    "cannot execute": "any code, found by a longer search or at another place, with which it answers",
+    "memorised": "answers nearer to the truth than to the nearest training composition's",
+    "generic regression": "answers further from that learner's than from the truth",
+    "undecided": "more seeds, more episodes, or a place where writing a code moves the answers",
+}
+
+
+def _place(folder: Path) -> str:
+    """Where the code is read, in words."""
+    frame = tables.at_last_step(tables.read(folder, "inference_or_execution"))
+    row = frame[(frame["rung"] == "own answer") & (frame["chosen"] == 1)].iloc[0]
+    return "the explicit code" if row["site"] == "hook_code" else f"layer {row['layer']:.0f}, {row['role']} tokens"

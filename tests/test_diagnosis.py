@@ -1,0 +1,132 @@
+"""The rules of the diagnosis: the parts of a loss add up, and tables whose truth is known get the label they deserve."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from handmade import save, write
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compolens import HypernetworkTransformer, Run, diagnosis, verdict
+
+COMPOSITIONS = ("0+3", "1+4", "2+5", "0+2", "1+3")
+SCORE = st.floats(-2, 1)
+
+
+@given(own=SCORE, written=SCORE, true=SCORE, best=SCORE, cost=st.floats(-1, 1))
+def test_parts_are_never_negative_and_add_up(own, written, true, best, cost):
+    rungs = {"own answer": own, "own code written": written, "true code written": true, "best code": best}
+    parts = diagnosis.split_loss(1.0, rungs, cost)
+    assert set(parts) == set(diagnosis.PARTS)
+    assert all(value >= -1e-12 for value in parts.values())
+    assert sum(parts.values()) == pytest.approx(1 - own)
+
+
+def make(
+    root, task, name="model", seed=0, *, test=0.99, ood, written=None, true=None, best=None, floor=0.4, prior=None, twin=0.0
+):
+    """A folder with a ladder and scores of our choice; rungs that are not given are the own answer's."""
+    folder = write(root / name, Run(HypernetworkTransformer(d_code=6), task, init_seed=seed))
+    rows = []
+    for split, value in (("test", test), ("ood", ood)):
+        who = (("", "model", value), ("reference", "in-context ridge", floor), ("reference", "true code", 1.0))
+        for control, reference, score in who:
+            for i, composition in enumerate(("all", *COMPOSITIONS)):
+                note = "ceiling" if reference == "true code" else ""
+                rows.append(
+                    {"metric": "score", "value": score + 0.004 * (i - 3) * (i > 0) * (control == ""), "split": split,
+                     "control": control, "reference": reference, "composition": composition, "weight": 1.0, "note": note}
+                )  # fmt: skip
+    save(folder, "generalization", rows)
+    ladder = {"own answer": (test, ood), "own code written": (test, written), "true code written": (test, true),
+              "best code": (test, best)}  # fmt: skip
+    rows = []
+    for rung, values in ladder.items():
+        for split, own, value in zip(("test", "ood"), (test, ood), values, strict=True):
+            score = own if value is None else value
+            for i, composition in enumerate(("all", *COMPOSITIONS)):
+                rows.append(
+                    {"metric": "score", "rung": rung, "value": score + 0.004 * (i - 3) * (i > 0), "split": split, "chosen": 1,
+                     "site": "hook_code", "layer": 3, "control": "", "composition": composition, "weight": 1.0}
+                )  # fmt: skip
+    rows.append(rows[0] | {"control": "untrained"})
+    save(folder, "inference_or_execution", rows)
+    if prior:
+        rows = [
+            {"metric": "distance", "value": value, "split": split, "reference": reference, "control": "", "composition": "all"}
+            for split, distances in prior.items()
+            for reference, value in distances.items()
+        ]
+        save(folder, "which_prior", [*rows, rows[0] | {"control": "untrained"}])
+    return folder
+
+
+CASES = {
+    "compositional": {"ood": 0.97},
+    "has not learned its training compositions": {"test": 0.7, "ood": 0.3, "true": 0.9},
+    "fails to infer": {"ood": 0.6, "written": 0.6, "true": 0.95, "best": 0.97},
+    "infers but does not use": {"ood": 0.6, "written": 0.93, "true": 0.95, "best": 0.97},
+    "cannot execute": {"ood": 0.6, "written": 0.6, "true": 0.62, "best": 0.65},
+    "memorised": {
+        "ood": 0.6, "true": 0.6,
+        "prior": {"ood": {"best training composition": 0.02, "truth": 0.4}, "test": {"truth": 0.01}},
+    },
+    "generic regression": {
+        "test": 0.7, "ood": 0.6,
+        "prior": {s: {"in-context ridge": 0.01, "truth": 0.35, "best training composition": 0.5} for s in ("test", "ood")},
+    },
+    "undecided": {"ood": 0.6, "written": 0.7, "true": 0.77, "best": 0.8},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("label", diagnosis.LABELS)
+def test_every_label_has_tables_that_deserve_it(label, tmp_path, tiny_task):
+    found = diagnosis.diagnose([make(tmp_path, tiny_task, **CASES[label])])
+    assert found.label == label
+    assert found.reasons
+    assert found.change
+
+
+def test_answers_nearer_to_the_truth_are_not_taken_for_a_rivals(tmp_path, tiny_task):
+    near = {"ood": {"best training composition": 0.05, "truth": 0.04}, "test": {"truth": 0.01}}
+    assert diagnosis.diagnose([make(tmp_path, tiny_task, ood=0.6, true=0.6, prior=near)]).label == "cannot execute"
+
+
+def test_what_writing_costs_on_training_compositions_is_not_execution(tmp_path, tiny_task):
+    """A place where the right code spoils answers that were right cannot show that a held-out composition is not executed."""
+    folder = make(tmp_path, tiny_task, ood=0.6, true=0.6, best=0.6)
+    table = folder / "tables" / "inference_or_execution.csv"
+    frame = pd.read_csv(table, keep_default_na=False)
+    spoiled = frame["rung"].isin(["true code written", "best code"]) & (frame["split"] == "test")
+    frame.loc[spoiled, "value"] = 0.55
+    frame.to_csv(table, index=False)
+    found = diagnosis.diagnose([folder])
+    assert found.label == "undecided"
+    assert found.parts["ood"]["unexplained"].value == pytest.approx(0.4, abs=0.01)
+    assert found.parts["ood"]["execution"].value == pytest.approx(0.0, abs=0.01)
+
+
+def test_parts_lie_in_their_intervals_which_shrink_with_seeds(tmp_path, tiny_task):
+    spread = (-0.06, -0.02, 0.0, 0.03, 0.05)
+    folders = [
+        make(tmp_path, tiny_task, f"seed-{i}", i, ood=0.6 + s, true=0.9 + s, best=0.9 + s) for i, s in enumerate(spread)
+    ]
+    few, many = (diagnosis.losses(some, 1.0)["ood"]["execution"] for some in (folders[::4], folders))
+    for found in (few, many):
+        assert found.lo <= found.value <= found.hi
+    assert many.hi - many.lo < few.hi - few.lo
+    assert many.value == pytest.approx(0.1, abs=1e-6)
+
+
+def test_without_the_ladder_there_is_no_diagnosis_and_the_verdict_stays(tmp_path, tiny_task):
+    folder = make(tmp_path, tiny_task, ood=0.6, true=0.95)
+    assert any("diagnosis: fails to infer" in c.text for c in verdict.sentences([folder])[0][1])
+    (folder / "tables" / "inference_or_execution.csv").unlink()
+    assert diagnosis.diagnose([folder]) is None
+    assert not any("diagnosis" in c.text for c in verdict.sentences([folder])[0][1])
+
+
+def test_every_number_of_a_clause_is_finite(tmp_path, tiny_task):
+    folder = make(tmp_path, tiny_task, ood=0.6, true=0.95)
+    for clause in verdict.sentences([folder])[0][1]:
+        assert all(np.isfinite(e.value) for e in clause.evidence)
