@@ -466,6 +466,37 @@ def _defaults(file: Path) -> dict[str, Any]:
     return {n: parameter.default for n, parameter in recipes.options(recipes.load_recipe("probes", file)).items()}
 
 
+def _make_challenge(commands: Any) -> Parser:
+    parser = _command(
+        commands, "challenge", _challenge, "measure a claim again under every defensible choice of how to measure it",
+        "compolens challenge runs/F-softmax-0 --claim latent_code --out figures",
+    )  # fmt: skip
+    parser.add_argument("folder", help="a model folder")
+    parser.add_argument("--claim", default="latent_code", help="which claim (default latent_code)")
+    parser.add_argument("--episodes", type=int, default=2048, metavar="N", help="per split (default 2048)")
+    parser.add_argument("--permutations", type=int, default=20, metavar="N", help="of the labels, for the null (default 20)")
+    parser.add_argument("--seed", type=int, default=0, help="which episodes (default 0)")
+    parser.add_argument("--out", default="figures", help="where the curve goes (default figures)")
+    _common(parser, "with")
+    return parser
+
+
+def _challenge(options: argparse.Namespace) -> int:
+    from compolens import challenge, figures, tables
+
+    folder = Path(options.folder)
+    arguments = {"episodes": options.episodes, "permutations": options.permutations, "seed": options.seed}
+    found = challenge.run(folder, options.claim, classes=_outside(options.classes), **arguments)
+    name = f"challenge-{options.claim}-{folder.name}"
+    sidecar = {"runs": [str(folder)], "arguments": arguments, "weights": tables.file_digest(folder / "weights.safetensors")}
+    sidecar |= {"command": f"compolens challenge {folder} --claim {options.claim}", "version": __version__}
+    paths = figures.save(found.drawing, Path(options.out), name, "page", sidecar)
+    table = Path(options.out) / f"{name}.specifications.csv"
+    found.table.to_csv(table, index=False, float_format="%.6g")
+    print(found.drawing.caption, *paths, table, sep="\n")
+    return 0
+
+
 def _make_record(commands: Any) -> Parser:
     parser = _command(
         commands, "record", _record, "export activations: one .npy per hook point beside codes, compositions and tokens",
@@ -579,6 +610,7 @@ COMMANDS: dict[str, Callable[[Any], Parser]] = {
     "probe": _make_probe,
     "analyze": _make_analyze,
     "explain": _make_explain,
+    "challenge": _make_challenge,
     "report": _make_report,
     "record": _make_record,
     "models": _make_models,

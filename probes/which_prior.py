@@ -1,0 +1,196 @@
+"""Whose answers are the held-out answers most like: those of a learner that recombines, or of one that does not?"""
+
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+
+from compolens.activations import draw
+from compolens.configs import DoesNotApply, require
+from compolens.references import AllCompositions, BayesMarginals, BayesPanel, InContextRidge, Reference, TrainingCompositions
+from compolens.tasks import Episodes, TaskFamily
+from compolens.training import summarise
+from compolens.untrained import FrozenReadout, Linearised
+from compolens.zoo import TrainedModel
+
+MODEL, TWIN, TRUTH = "model", "untrained twin", "truth"
+RECOMBINES = {
+    "best of all compositions": True, "Bayes, whole panel": True, "Bayes, each feature": True,
+    "best training composition": False, "in-context ridge": False, "frozen features": False, "linearised net": False,
+}  # fmt: skip
+"""Reference -> whether it answers with parts that it knows from other compositions."""
+MEASURES = ("feature accuracy", "pixel R²", "R²")
+"""The metric whose errors are the distances, where a family has one of them; else its score. Where a score only counts (whole
+panels, sharp images), nearly all answers would be equally far from one another."""
+DRAWS = 2000
+ROUNDING = 1e-6
+"""Distances that differ by less are equal: answers are float32."""
+FEWEST = 3
+"""Compositions below which nothing is decided."""
+
+
+class Split(NamedTuple):
+    """A split's episodes, answers by name and batch, and every episode's weight and composition."""
+
+    task: TaskFamily
+    name: str
+    batches: list[Episodes]
+    answers: dict[str, list[torch.Tensor]]
+    weight: np.ndarray
+    composition: np.ndarray
+
+
+def probe(
+    trained: TrainedModel, *, episodes: int = 512, tangent_episodes: int = 384, iterations: int = 20, seed: int = 0
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Distance of the model's answers to the truth, to those of learners that recombine ("best of all compositions": knows the
+    parts and allows the full product; Bayes posteriors) and of learners that do not ("best training composition": knows the
+    parts and allows training compositions only; in-context ridge; a linear readout of the untrained twin's features; the net
+    linearised at its start), and of these among themselves.
+
+    "distance": sum |p - q|² / sum weight over the answers, with the score's own weight: to the truth it is 1 - R²; for classes
+    the share of answers whose largest entries differ; 0 is equal. composition: "all", or one. "nearest": how much further away
+    the second nearest reference is, `reference` the nearest or "undecided"; "margin": distance to the nearest reference that
+    does not recombine minus that to the nearest one that does (positive: like a learner that recombines). lo and hi are 95 %
+    bootstrap intervals over compositions. Undecided: the interval of the gap reaches 0; or the two references are no further
+    apart than half its width; or a split has fewer than three compositions.
+
+    episodes: per split; tangent_episodes, iterations: what the linearised net is fitted on, and for how long at most.
+    control: "" the model; "untrained" its twin; "shuffled" the model beside the references' answers to other episodes;
+    "reference" one reference beside another.
+    """
+    task = trained.task
+    closed = [kind() for kind in (AllCompositions, TrainingCompositions, BayesPanel, BayesMarginals, InContextRidge)]
+    if all(_absent(r, task) for r in closed if RECOMBINES[r.name]):
+        raise DoesNotApply(
+            f"no learner is known that recombines the parts of {type(task).__name__}'s code, so there is nothing to compare; "
+            "for learners of linear regression: compolens probe gd_equivalence"
+        )
+    require(
+        episodes >= 8 and tangent_episodes >= 8, f"need episodes, tangent_episodes >= 8, got {episodes}, {tangent_episodes}"
+    )
+    fitted = {
+        "frozen features": FrozenReadout.fit(trained, episodes=4 * episodes, seed=seed),
+        "linearised net": Linearised.fit(trained, episodes=min(episodes, tangent_episodes), iterations=iterations, seed=seed),
+    }
+    rows, kept = [], []
+    for name in ("test", "ood"):
+        split = _answered(trained, name, closed, fitted, episodes, seed)
+        rows += [_row(split, "distance", MODEL, r.name, note=why, value=np.nan) for r in closed if (why := _absent(r, task))]
+        rows += _rows(split)
+        kept.append(_episodes(split))
+    return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
+
+
+# ---- answers ---------------------------------------------------------------------------------------------------------
+def _absent(reference: Reference, task: TaskFamily) -> str:
+    why = reference.why_not(task)
+    return f"not available: {why}" if why else ""
+
+
+@torch.no_grad()
+def _answered(trained, name, closed, fitted, episodes, seed) -> Split:
+    task, twin = trained.task, trained.untrained_twin()
+    batches = list(draw(task, name, episodes, seed, trained.device))
+    answers = {MODEL: [trained.model(b.tokens) for b in batches], TWIN: [twin(b.tokens) for b in batches]}
+    answers |= {r.name: [r.predict(task, b) for b in batches] for r in closed if not r.why_not(task)}
+    answers |= {who: [one.predict(b) for b in batches] for who, one in fitted.items()}
+    weight = torch.cat([_measured(task, p, b.targets)[1] for p, b in zip(answers[MODEL], batches, strict=True)])
+    composition = torch.cat([b.composition for b in batches])
+    return Split(task, name, batches, answers, weight.cpu().numpy(), composition.cpu().numpy())
+
+
+def _measured(task, prediction, targets):
+    """(error, weight) per episode in the metric that distances are taken in."""
+    metrics = task.metrics(prediction, targets)
+    return metrics[next((m for m in MEASURES if m in metrics), "score")]
+
+
+def _errors(split: Split, one: str, other: str, shuffled: bool = False) -> np.ndarray:
+    """(n,): squared distance of two learners' answers, episode by episode, in units of the weight."""
+    found = []
+    for i, batch in enumerate(split.batches):
+        p, targets = split.answers[one][i], batch.targets
+        if other != TRUTH:
+            q = split.answers[other][i]
+            targets = q.to(targets).reshape(targets.shape) if targets.is_floating_point() else q.argmax(-1).to(targets)
+        found.append(_measured(split.task, p, targets.roll(1, 0) if shuffled else targets)[0])
+    return torch.cat(found).cpu().numpy()
+
+
+# ---- rows ------------------------------------------------------------------------------------------------------------
+def _row(split, metric, learner, reference, value, lo=np.nan, hi=np.nan, control="", composition="all", n=0, note=""):
+    return {
+        "metric": metric, "value": value, "lo": lo, "hi": hi, "split": split.name, "site": "output", "role": "answers",
+        "control": "reference" if note.startswith("not available") else control, "learner": learner, "reference": reference,
+        "recombines": RECOMBINES.get(reference, ""), "composition": composition, "n": n, "note": note,
+    }  # fmt: skip
+
+
+def _rows(split: Split):
+    references = [who for who in split.answers if who not in (MODEL, TWIN)]
+    for control, learner in (("", MODEL), ("untrained", TWIN)):
+        found = {r: _errors(split, learner, r) for r in (TRUTH, *references)}
+        for reference, error in found.items():
+            yield from _distances(split, learner, reference, error, control, whole=control == "")
+        yield from _judged(split, learner, {r: found[r] for r in references}, control)
+    for reference in (TRUTH, *references):
+        yield from _distances(split, MODEL, reference, _errors(split, MODEL, reference, shuffled=True), "shuffled")
+    for i, one in enumerate(references):
+        for other in (TRUTH, *references[:i]):
+            yield from _distances(split, one, other, _errors(split, one, other), "reference")
+
+
+def _distances(split, learner, reference, error, control, whole=False):
+    pooled = summarise(error, split.weight, split.composition)
+    lo, hi = (1 - bound for bound in reversed(pooled.interval))
+    yield _row(split, "distance", learner, reference, 1 - pooled.score, lo, hi, control, n=len(error))
+    for index, (score, _, n) in pooled.per_composition.items() if whole else ():
+        name = split.task.composition_name(index)
+        yield _row(split, "distance", learner, reference, 1 - score, control=control, composition=name, n=n)
+
+
+def _judged(split: Split, learner: str, errors: dict[str, np.ndarray], control: str):
+    """The rows "nearest" and "margin"."""
+    names = list(errors)
+    draws, whole = _resampled(split, errors)
+    first, second = (names[i] for i in np.argsort(whole)[:2])
+    gap = draws[:, names.index(second)] - draws[:, names.index(first)]
+    lo, hi = np.quantile(gap, [0.025, 0.975])
+    apart = float(_errors(split, first, second).sum() / split.weight.sum())
+    few = len(np.unique(split.composition)) < FEWEST
+    decided = lo > ROUNDING and apart > (hi - lo) / 2 and not few
+    note = f"nearest: {first}; next: {second}, {apart:.3g} away from it" + ("; too few compositions" if few else "")
+    value, n = float(np.sort(whole)[1] - np.sort(whole)[0]), len(split.weight)
+    yield _row(split, "nearest", learner, first if decided else "undecided", value, lo, hi, control, n=n, note=note)
+    does, does_not = ([i for i, r in enumerate(names) if RECOMBINES[r] is kind] for kind in (True, False))
+    if does and does_not:
+        margin = draws[:, does_not].min(1) - draws[:, does].min(1)
+        value = float(whole[does_not].min() - whole[does].min())
+        bounds = np.quantile(margin, [0.025, 0.975])
+        sure = (bounds[0] > ROUNDING or bounds[1] < -ROUNDING) and not few
+        words = ("recombines" if value > 0 else "does not recombine") if sure else "undecided"
+        yield _row(split, "margin", learner, words, value, *bounds, control, n=n)
+
+
+def _resampled(split: Split, errors: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """(draw, reference) distances over compositions drawn again, the same ones for all; and (reference,) those of all."""
+    ids = np.unique(split.composition)
+    here = split.composition == ids[:, None]
+    sums, weights = here @ np.stack(list(errors.values()), axis=1), here @ split.weight
+    pick = np.random.default_rng(0).integers(len(ids), size=(DRAWS, len(ids)))
+    return sums[pick].sum(1) / weights[pick].sum(1)[:, None], sums.sum(0) / weights.sum()
+
+
+def _episodes(split: Split) -> pd.DataFrame:
+    """Per episode: score, and the distance to every reference over the mean weight."""
+    task, parts = split.task, []
+    for prediction, batch in zip(split.answers[MODEL], split.batches, strict=True):
+        error, weight = task.errors(prediction, batch.targets)
+        parts.append((1 - error / weight).cpu())
+    names = [task.composition_name(int(c)) for c in split.composition]
+    columns = {"split": split.name, "composition": names, "score": torch.cat(parts).numpy()}
+    references = [who for who in split.answers if who not in (MODEL, TWIN)]
+    far = {f"distance to {r}": _errors(split, MODEL, r) / split.weight.mean() for r in references}
+    return pd.DataFrame(columns | far)
