@@ -1,0 +1,208 @@
+"""Is the code made of parts that add up, and does every part lie in a direction of its own?"""
+
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+
+from compolens.activations import EVERYWHERE, draw, places, positions, record
+from compolens.configs import require
+from compolens.measures.erasure import Writer
+from compolens.measures.factorisation import (
+    AdditiveCode,
+    composition_means,
+    cross_factor_cosine,
+    linear_factorisation_r2,
+    r2,
+)
+from compolens.measures.readouts import Moments, leave_groups_out
+from compolens.measures.subspaces import column_space, overlap, random_overlaps
+from compolens.zoo import TrainedModel
+
+PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0, 1e3, 1e4)
+FOLDS = 6
+DRAWS = 200
+"""Resamples of compositions, and random subspaces, behind an interval."""
+
+
+class Where(NamedTuple):
+    """A place to read from; the raw input has layer -1 and no hook point."""
+
+    layer: float
+    site: str
+    role: str
+
+
+class Sample(NamedTuple):
+    """Codes of a split's episodes: where -> x (n, d), factor -> (n, width), composition (n,)."""
+
+    codes: dict[Where, np.ndarray]
+    factors: dict[str, np.ndarray]
+    composition: np.ndarray
+
+    def shuffled(self) -> "Sample":
+        """The same codes beside the factors, and the compositions, of other episodes."""
+        order = np.random.default_rng(0).permutation(len(self.composition))
+        return Sample(self.codes, {name: part[order] for name, part in self.factors.items()}, self.composition[order])
+
+
+RAW = Where(-1, "raw input", "context")
+
+
+def probe(trained: TrainedModel, *, episodes: int = 2048, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """How the task's factors (`TaskFamily.factors`) are laid out in an episode's code, at every residual layer and role.
+
+    A code is the mean of an activation over the role's positions. factorisation r2 (raw, whitened): share of the codes'
+    variance that a sum of one effect per factor explains, fitted on the very episodes of the split (2602.24264); inputs vary
+    within compositions, so its ceiling is below 1. additivity: R² of the mean codes of compositions, predicted from the
+    factors by effects fitted on training compositions alone; a control "other half" predicts them from other episodes of the
+    same compositions: what sampling allows. factor cosine: mean |cos| between effects of different factors; "random"
+    directions reach the control's value. overlap: mean cos² of the principal angles between what a ridge readout of the
+    factors reads and what the factors write (regression of codes on factors); control "random": Haar-random subspaces.
+
+    episodes: per split, and as many for fitting. Intervals are over compositions (those of random controls: 5 % and 95 %
+    quantiles). Controls besides: "shuffled codes" (the factors of other episodes), "untrained" (the twin), "raw input".
+    """
+    require(episodes >= 2, f"need at least two episodes, got {episodes}; type --episodes 2048")
+    rows: list[dict] = []
+    for control, model in (("", trained.model), ("untrained", trained.untrained_twin())):
+        wheres = [Where(*place) for place in places(model) if place.role != EVERYWHERE]
+        fit = _sample(trained, model, wheres, "train", episodes, f"{seed}/fit", raw=control == "")
+        scored = {s: _sample(trained, model, wheres, s, episodes, f"{seed}/score", raw=control == "") for s in ("test", "ood")}
+        for where in fit.codes:
+            name = "raw input" if where == RAW else control
+            rows += _rows(where, fit, scored, name)
+            if name == "":
+                rows += _rows(where, fit.shuffled(), {s: sample.shuffled() for s, sample in scored.items()}, "shuffled codes")
+        if control == "":
+            frame = _frame(trained, fit, scored)
+    return pd.DataFrame(rows), frame
+
+
+def _sample(trained, model, wheres, split, n, seed, raw) -> Sample:
+    """Mean codes of n episodes of a split at every place, and the raw statistic where asked for."""
+    task, sites = trained.task, list(dict.fromkeys(where.site for where in wheres))
+    codes: dict[Where, list] = {where: [] for where in [*wheres, *([RAW] if raw else [])]}
+    factors: dict[str, list] = {}
+    composition = []
+    for batch in record(model, draw(task, split, n, seed, trained.device), sites):
+        for where in wheres:
+            x = batch.sites[where.site][:, positions(model, where.role)].mean(1).flatten(1)
+            codes[where].append(x.double().cpu().numpy())
+        if raw:
+            codes[RAW].append(task.raw_statistic(batch.episodes).double().cpu().numpy())
+        for name, part in task.factors(batch.episodes.codes).items():
+            factors.setdefault(name, []).append(part.double().cpu().numpy())
+        composition.append(batch.episodes.composition.cpu().numpy())
+    return Sample(_joined(codes), _joined(factors), np.concatenate(composition))
+
+
+def _joined(parts: dict) -> dict:
+    return {name: np.concatenate(found) for name, found in parts.items()}
+
+
+# ---- numbers ---------------------------------------------------------------------------------------------------------
+def _rows(where, fit: Sample, scored: dict[str, Sample], control) -> list[dict]:
+    x = fit.codes[where]
+    additive = AdditiveCode.fit(x, fit.factors)
+    rows = []
+    for split, sample in scored.items():
+        here, n = sample.codes[where], len(sample.composition)
+        for metric, whiten in (("factorisation r2", False), ("whitened factorisation r2", True)):
+            value = linear_factorisation_r2(here, sample.factors, whiten)
+            rows.append(_row(metric, (value, np.nan, np.nan), split, where, control, n))
+        rows.append(_row("additivity", _additivity(additive, here, sample), split, where, control, n))
+        if control == "":
+            rows.append(_row("additivity", _other_half(here, sample), split, where, "other half", n))
+    return [row for row in rows + _geometry(where, fit, additive, control) if np.isfinite(row["value"])]
+
+
+def _row(metric, numbers, split, where: Where, control, n, **more) -> dict:
+    value, lo, hi = numbers
+    place = {"site": where.site, "role": where.role, "layer": where.layer}
+    return {"metric": metric, "value": value, "lo": lo, "hi": hi, "split": split, **place, "control": control, "n": n, **more}
+
+
+def _additivity(additive: AdditiveCode, x, sample: Sample) -> tuple[float, float, float]:
+    """R² of compositions' mean codes predicted by the additive code, and its interval over compositions."""
+    means, _ = composition_means(x, sample.composition)
+    return _bounded(means, composition_means(additive(sample.factors), sample.composition)[0])
+
+
+def _other_half(x, sample: Sample) -> tuple[float, float, float]:
+    """R² of compositions' mean codes predicted by those of other episodes of the same compositions."""
+    _, which, count = np.unique(sample.composition, return_inverse=True, return_counts=True)
+    order = np.argsort(which, kind="stable")
+    rank = np.empty(len(which), int)
+    rank[order] = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count)
+    usable = count[which] >= 2
+    halves = [composition_means(x[usable & (rank % 2 == half)], which[usable & (rank % 2 == half)])[0] for half in (0, 1)]
+    return _bounded(halves[1], halves[0])
+
+
+def _bounded(means, fitted) -> tuple[float, float, float]:
+    pick = np.random.default_rng(0).integers(len(means), size=(DRAWS, len(means)))
+    drawn = np.array([r2(means[p], fitted[p]) for p in pick])
+    drawn = drawn[np.isfinite(drawn)]
+    bounds = np.quantile(drawn, [0.025, 0.975]) if len(drawn) else (np.nan, np.nan)
+    return r2(means, fitted), *bounds
+
+
+def _geometry(where, fit: Sample, additive: AdditiveCode, control) -> list[dict]:
+    """How the factors' directions lie: fitted on training compositions, so a property of the split "train"."""
+    x, n = torch.from_numpy(fit.codes[where]), len(fit.composition)
+    z = torch.from_numpy(np.concatenate(list(fit.factors.values()), axis=1))
+    reads, writes = _readout_weight(x, z, fit.composition), Writer.fit(x, z).weight.T
+    ranks = [column_space(a).shape[1] for a in (reads, writes)]
+    cosine = (cross_factor_cosine(additive), np.nan, np.nan)
+    rows = [_row("factor cosine", cosine, "train", where, control, n)]
+    if min(ranks) and reads.any() and writes.any():
+        shared = (overlap(reads, writes), np.nan, np.nan)
+        rows.append(_row("overlap", shared, "train", where, control, n, rank_read=ranks[0], rank_written=ranks[1]))
+    if control == "":
+        rows += _by_chance(where, additive, x.shape[1], ranks, n)
+    return rows
+
+
+def _readout_weight(x, z, composition) -> torch.Tensor:
+    """(d, k) weights of the ridge readout whose penalty predicts left-out training compositions best."""
+    known = np.unique(composition)
+    groups = [torch.from_numpy(np.isin(composition, known[i::FOLDS])) for i in range(min(FOLDS, len(known)))]
+    folds = [Moments.of(x[group], z[group]) for group in groups]
+    best, _ = leave_groups_out(folds, PENALTIES)
+    return Moments.total(folds).fit([best])[0].weight
+
+
+def _by_chance(where, additive: AdditiveCode, d, ranks, n) -> list[dict]:
+    """The same with random directions and subspaces: mean, 5 % and 95 % quantile."""
+    rng, generator = np.random.default_rng(0), torch.Generator().manual_seed(0)
+    cosines = []
+    for _ in range(DRAWS):
+        weights = {name: rng.standard_normal((len(weight), d)) for name, weight in additive.weights.items()}
+        cosines.append(cross_factor_cosine(AdditiveCode(additive.mean, additive.centres, weights)))
+    found = {"factor cosine": np.array(cosines)}
+    if min(ranks):
+        found["overlap"] = random_overlaps(d, *ranks, generator, DRAWS).numpy()
+    numbers = {metric: (values.mean(), *np.quantile(values, [0.05, 0.95])) for metric, values in found.items()}
+    return [_row(metric, value, "train", where, "random", n) for metric, value in numbers.items()]
+
+
+def _frame(trained, fit: Sample, scored) -> pd.DataFrame:
+    """Per episode and place, how well the sum of the parts, fitted on training compositions, gives its code: 1 is perfectly,
+    0 as well as the split's mean code."""
+    frames = []
+    for where in (where for where in fit.codes if where != RAW):
+        additive = AdditiveCode.fit(fit.codes[where], fit.factors)
+        for split, sample in scored.items():
+            x = sample.codes[where]
+            spread = float(((x - x.mean(0)) ** 2).sum(1).mean())
+            if spread > 0:
+                names = [trained.task.composition_name(int(c)) for c in sample.composition]
+                score = 1 - ((x - additive(sample.factors)) ** 2).sum(1) / spread
+                frames.append(
+                    pd.DataFrame(
+                        {"split": split, "site": where.site, "role": where.role, "composition": names, "score": score}
+                    )
+                )
+    return pd.concat(frames, ignore_index=True)

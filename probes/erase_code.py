@@ -1,0 +1,322 @@
+"""Does the answer suffer when the code is erased, and does the code come back downstream?"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+
+from compolens.activations import BATCH, EVERYWHERE, Place, draw, intervene, places, positions, put
+from compolens.configs import require
+from compolens.measures.erasure import Eraser, orthogonal_erasers, variance_matched_erasers, whitened_erasers
+from compolens.measures.readouts import Moments, add_by_group, grouped_r2, leave_groups_out
+from compolens.training import summarise
+from compolens.zoo import TrainedModel
+
+PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0, 1e3, 1e4)
+FOLDS = 6
+"""Of training compositions, for choosing a penalty."""
+NOTHING, ONE, ON = "nothing", "one layer", "from here on"
+RANDOM = {"orthogonal": orthogonal_erasers, "whitened": whitened_erasers, "variance-matched": variance_matched_erasers}
+
+
+Key = tuple[Place | None, str]
+"""One run of the model: the first place where the code is erased (None: nowhere), and the scope."""
+
+
+class Result(NamedTuple):
+    """(3, n) error, weight and composition of every episode, and reader -> composition -> moments of (what it reads, z)."""
+
+    scores: np.ndarray
+    moments: dict[Place, dict[int, Moments]]
+
+
+def probe(
+    trained: TrainedModel, *, episodes: int = 256, seed: int = 0, draws: int = 20, all_sites: bool = False
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Least-squares erasure (LEACE, 2306.03819) of the episode's factors, at every place: at one layer, and "from here on".
+
+    Erasers are fitted on unedited single tokens of training episodes, pooled over the place's positions; none changes the
+    activations' mean. score: with the code erased; drop: what that costs (unedited minus erased). r2 here, r2 at the answer,
+    r2 best downstream: how well a readout fitted anew on the erased activations of training episodes (mean over positions)
+    gives the factors at the place itself (0 by construction), where the answer is read, and at the later place `read_at` where
+    left-out training compositions are read best. An erasure without effect says nothing about a code that came back.
+    unedited: the same number without erasure; rank: how many directions each eraser takes out.
+
+    episodes: per split. draws: random subspaces of each kind, of the same rank: "random orthogonal" (Haar), "random whitened"
+    (LEACE of an unrelated code) and "random variance-matched" (orthogonal, moving activations as far); value is their mean, lo
+    and hi their 5 % and 95 % quantiles. They are drawn at the two places where erasure at one layer costs training episodes
+    most, among those whose code is read at least half as well as the best place's (all_sites: everywhere). Control "shuffled
+    codes", at every place: erasers fitted to other episodes' codes. A drop that these reach too is not the code's: where no
+    code is, as in a query's own embedding, directions of noise are taken out instead. "untrained": everything in the twin.
+    """
+    require(draws >= 1, f"need at least one random subspace of each kind, got {draws}; type --draws 20")
+    rows: list[dict] = []
+    for control, model in (("", trained.model), ("untrained", trained.untrained_twin())):
+        spots = places(model)
+        fitted, shuffled = _moments(trained, model, spots, episodes, f"{seed}/fit")
+        plan = _plan(spots, {place: Eraser.from_moments(moments) for place, moments in fitted.items()})
+        seeds = {"train": f"{seed}/fit", "test": f"{seed}/score", "ood": f"{seed}/score"}
+        results = {split: _measure(trained, model, plan, spots, split, episodes, seeds[split]) for split in seeds}
+        rows += _rows(plan, results, spots, control)
+        if control == "":
+            ranked = _ranked(plan, results["train"])
+            unrelated = _plan(spots, {place: Eraser.from_moments(moments) for place, moments in shuffled.items()})
+            rows += _shuffled_rows(trained, unrelated, results, episodes, seed)
+            rows += _random_rows(trained, spots if all_sites else ranked[:2], fitted, results, (episodes, seed, draws))
+            frame = _frame(trained, (ranked[0], ONE), results)
+    return pd.DataFrame(rows), frame
+
+
+# ---- fitting ---------------------------------------------------------------------------------------------------------
+def _features(task, codes) -> torch.Tensor:
+    """(batch, k): the factors side by side."""
+    return torch.cat(list(task.factors(codes).values()), dim=1)
+
+
+def _part(model, activation, place: Place) -> torch.Tensor:
+    """(batch, positions, d): the activation at the place's positions."""
+    return activation[:, positions(model, place.role)].flatten(2)
+
+
+def _moments(trained, model, spots, n, seed) -> tuple[dict[Place, Moments], dict[Place, Moments]]:
+    """place -> moments of (token, factors of its episode), and of another episode, over unedited training episodes."""
+    totals: tuple[dict[Place, Moments], dict[Place, Moments]] = ({}, {})
+    for batch in draw(trained.task, "train", n, seed, trained.device):
+        z = _features(trained.task, batch.codes)
+        order = torch.randperm(len(z), generator=torch.Generator().manual_seed(len(z))).to(z.device)
+        _, seen = _run(model, batch, {}, spots, {})
+        for place in spots:
+            x = _part(model, seen[place.site], place)
+            for code, total in zip((z, z[order]), totals, strict=True):
+                new = Moments.of(x.flatten(0, 1), code.repeat_interleave(x.shape[1], dim=0))
+                total[place] = total[place] + new if place in total else new
+    return totals
+
+
+def _plan(spots, erasers) -> dict[Key, dict[Place, Eraser]]:
+    """Nothing; every place alone; every place with the later ones of its role (of the union's: the last layer's readout)."""
+    plan: dict[Key, dict[Place, Eraser]] = {(None, NOTHING): {}}
+    for place in spots:
+        plan[place, ONE] = {place: erasers[place]}
+        last = max(p.layer for p in spots if p.role == "readout")
+        later = [
+            p for p in spots if p.layer > place.layer
+            and (p.role == place.role or (place.role == EVERYWHERE and p.role == "readout" and p.layer == last))
+        ]  # fmt: skip
+        if later:
+            plan[place, ON] = {p: erasers[p] for p in (place, *later)}
+    return plan
+
+
+def _readers(spots, place: Place | None) -> list[Place]:
+    """Where the code is read: at the place itself and at every later place of a single role; for no place, everywhere."""
+    if place is None or not spots:
+        return spots
+    return [place, *(p for p in spots if p.layer > place.layer and p.role != EVERYWHERE)]
+
+
+# ---- erasing ---------------------------------------------------------------------------------------------------------
+@torch.no_grad()
+def _run(model, batch, erasers: dict[Place, Eraser], read, own) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """The prediction with the code erased, and what was seen from there on at the hook points to be read.
+
+    own: site -> the batch's unedited activation, so that blocks before the first erasure need not be computed again."""
+    seen: dict[str, torch.Tensor] = {}
+    steps: dict[str, list[Callable]] = {}
+    for place, eraser in erasers.items():
+        steps.setdefault(place.site, []).append(_erasing(model, place, eraser))
+    for site in dict.fromkeys(place.site for place in read):
+        steps.setdefault(site, []).append(_keeping(seen, site))
+    if not erasers:
+        return intervene(model, batch, {site: _chain(found) for site, found in steps.items()}), seen
+    first = min(erasers)
+    activation = _chain(steps.pop(first.site))(own[first.site])
+    hooks = [(site, _as_hook(_chain(found))) for site, found in steps.items()]
+    with model.hooks(fwd_hooks=hooks):
+        return put(model, batch.tokens, first, activation), seen
+
+
+def _chain(functions: list[Callable]) -> Callable:
+    def edit(activation):
+        for function in functions:
+            activation = function(activation)
+        return activation
+
+    return edit
+
+
+def _as_hook(edit: Callable) -> Callable:
+    return lambda tensor, hook: edit(tensor)
+
+
+def _erasing(model, place: Place, eraser: Eraser) -> Callable:
+    where = positions(model, place.role)
+
+    def erase(activation):
+        activation = activation.clone()
+        part = activation[:, where]
+        activation[:, where] = eraser(part.flatten(2)).view_as(part)
+        return activation
+
+    return erase
+
+
+def _keeping(seen: dict[str, torch.Tensor], site: str) -> Callable:
+    def keep(activation):
+        seen[site] = activation
+        return activation
+
+    return keep
+
+
+def _measure(trained, model, plan, spots, split, n, seed) -> dict[Key, Result]:
+    """Every erasure of the plan on n episodes of a split: what the model answers, and what readers among `spots` are given."""
+    scores: dict[Key, list] = {key: [] for key in plan}
+    moments: dict[Key, dict] = {key: {reader: {} for reader in _readers(spots, key[0])} for key in plan}
+    for batch in draw(trained.task, split, n, seed, trained.device):
+        z = _features(trained.task, batch.codes)
+        _, own = _run(model, batch, {}, places(model), {})
+        for key, erasers in plan.items():
+            prediction, seen = _run(model, batch, erasers, list(moments[key]), own)
+            scores[key].append(_errors(trained.task, prediction, batch))
+            for reader, totals in moments[key].items():
+                add_by_group(totals, _part(model, seen[reader.site], reader).mean(1), z, batch.composition)
+    return {key: Result(np.concatenate(parts, axis=1), moments[key]) for key, parts in scores.items()}
+
+
+def _errors(task, prediction, batch) -> np.ndarray:
+    error, weight = task.errors(prediction, batch.targets)
+    return torch.stack([error, weight, batch.composition.double()]).cpu().numpy()
+
+
+# ---- numbers ---------------------------------------------------------------------------------------------------------
+def _drop(results: dict[Key, Result], key: Key) -> tuple[float, float, float]:
+    """What the erasure costs of the score, pooled, with its interval over compositions: the same episodes twice."""
+    error, weight, composition = results[key].scores
+    cost = summarise(error - results[None, NOTHING].scores[0], weight, composition.astype(int))
+    lo, hi = cost.interval
+    return 1 - cost.score, 1 - hi, 1 - lo
+
+
+def _score(result: Result) -> tuple[float, float, float]:
+    error, weight, composition = result.scores
+    pooled = summarise(error, weight, composition.astype(int))
+    return pooled.score, *pooled.interval
+
+
+def _row(metric, numbers, split, key, control, n, **more) -> dict:
+    place, scope = key
+    where = {"site": place.site, "role": place.role, "layer": place.layer} if place else {"site": "all", "role": "all"}
+    value, lo, hi = numbers
+    return {
+        "metric": metric, "value": value, "lo": lo, "hi": hi, "split": split, **where, "scope": scope, "control": control,
+        "n": n, **more,
+    }  # fmt: skip
+
+
+def _readout(groups: dict[int, Moments]):
+    """(score on left-out training compositions, the readout fitted on all of them)."""
+    known = sorted(groups)
+    folds = [Moments.total(groups[c] for c in known[i::FOLDS]) for i in range(min(FOLDS, len(known)))]
+    best, scores = leave_groups_out(folds, PENALTIES)
+    return max(scores), Moments.total(folds).fit([best])[0]
+
+
+def _rows(plan, results, spots, control) -> list[dict]:
+    """Scores and readouts of every erasure, each beside the same number unedited."""
+    answer = max((p for p in spots if p.role == "readout"), key=lambda p: p.layer)
+    unedited: dict = {}
+    rows = []
+    for key, erasers in plan.items():
+        fitted = {reader: _readout(groups) for reader, groups in results["train"][key].moments.items()}
+        later = [p for p in fitted if key[0] is not None and p.layer > key[0].layer]
+        asked = [("r2 here", p) for p in (spots if key[0] is None else [key[0]])]
+        asked += [("r2 at the answer", answer)] if answer in later else []
+        asked += [("r2 best downstream", max(later, key=lambda p: fitted[p][0]))] if later else []
+        more = {"rank": erasers[key[0]].rank} if key[0] is not None else {}
+        for split in ("test", "ood"):
+            n = results[split][key].scores.shape[1]
+            plain = unedited.setdefault((split, "score"), _score(results[split][key])[0])
+            rows.append(_row("score", _score(results[split][key]), split, key, control, n, unedited=plain, **more))
+            if key[0] is not None:
+                rows.append(_row("drop", _drop(results[split], key), split, key, control, n, unedited=0.0, **more))
+            for metric, reader in asked:
+                r2 = grouped_r2(results[split][key].moments[reader], fitted[reader][1])
+                plain = unedited.setdefault((split, reader), r2.mean)
+                place = (reader, NOTHING) if key[0] is None else key
+                read = {"read_at": f"{reader.site} {reader.role}", "unedited": plain, **more}
+                rows.append(_row(metric, (r2.mean, r2.lo, r2.hi), split, place, control, n, **read))
+    return [row for row in rows if np.isfinite(row["value"])]
+
+
+def _ranked(plan, results) -> list[Place]:
+    """The places by what erasure at one layer costs training episodes, among those where the code can be read best.
+
+    Elsewhere the directions taken out are those of sampling noise: as many, and of whatever else is there."""
+    readable = {place: _readout(groups)[0] for place, groups in results[None, NOTHING].moments.items()}
+    best = max(readable.values())
+    known = [place for place, r2 in readable.items() if r2 >= min(best, best / 2)]
+    return sorted(known, key=lambda place: -_drop(results, (place, ONE))[0])
+
+
+def _shuffled_rows(trained, plan, results, n, seed) -> list[dict]:
+    """Score and drop where each eraser was fitted to codes of other episodes."""
+    rows = []
+    for split in ("test", "ood"):
+        found = _measure(trained, trained.model, plan, [], split, n, f"{seed}/score")
+        for key in [key for key in plan if key[0] is not None]:
+            plain = _score(results[split][None, NOTHING])[0]
+            rows.append(_row("score", _score(found[key]), split, key, "shuffled codes", n, unedited=plain))
+            rows.append(_row("drop", _drop(found, key), split, key, "shuffled codes", n, unedited=0.0))
+    return rows
+
+
+def _random_rows(trained, chosen, fitted, results, how) -> list[dict]:
+    """Score and drop with random subspaces erased at one layer, one row per kind: mean, 5 % and 95 % quantile over draws."""
+    episodes, seed, draws = how
+    rows, model = [], trained.model
+    batches = {s: list(draw(trained.task, s, episodes, f"{seed}/score", trained.device)) for s in ("test", "ood")}
+    for number, place in enumerate(chosen):
+        eraser = Eraser.from_moments(fitted[place])
+        for kind, (name, make) in enumerate(RANDOM.items()):
+            rng = torch.Generator().manual_seed(len(RANDOM) * number + kind)
+            projections = torch.stack([one.projection for one in make(fitted[place], eraser, rng, draws)])
+            for split, found in batches.items():
+                totals = sum(_with_each(trained.task, model, batch, place, eraser.mean, projections) for batch in found)
+                scores = 1 - totals[0] / totals[1]
+                plain = _score(results[split][None, NOTHING])[0]
+                more = {"rank": eraser.rank, "draws": draws}
+                for metric, values, own in (("score", scores, plain), ("drop", plain - scores, 0.0)):
+                    numbers = (values.mean(), *np.quantile(values, [0.05, 0.95]))
+                    rows.append(_row(metric, numbers, split, (place, ONE), f"random {name}", episodes, unedited=own, **more))
+    return rows
+
+
+@torch.no_grad()
+def _with_each(task, model, batch, place: Place, mean, projections) -> np.ndarray:
+    """(2, draws) summed error and weight of a batch under each projection (draws, d, d); several are answered at once."""
+    _, own = _run(model, batch, {}, [place], {})
+    activation, where, found = own[place.site], positions(model, place.role), []
+    part = activation[:, where]
+    for some in projections.split(max(1, BATCH // len(batch.tokens))):
+        edited = mean + torch.einsum("bpd,ned->nbpe", part.flatten(2).double() - mean, some)
+        many = activation.repeat(len(some), *[1] * (activation.ndim - 1))
+        many[:, where] = edited.to(many.dtype).reshape(len(many), *part.shape[1:])
+        tokens, targets = (value.repeat(len(some), *[1] * (value.ndim - 1)) for value in (batch.tokens, batch.targets))
+        error, weight = task.errors(put(model, tokens, place, many), targets)
+        found.append(torch.stack([error, weight]).view(2, len(some), -1).sum(2).cpu().numpy())
+    return np.concatenate(found, axis=1)
+
+
+def _frame(trained, key: Key, results) -> pd.DataFrame:
+    """Every episode's score with the code erased where that costs training episodes most, beside its unedited score."""
+    parts = []
+    for split in ("test", "ood"):
+        error, weight, composition = results[split][key].scores
+        plain = 1 - results[split][None, NOTHING].scores[0] / weight
+        names = [trained.task.composition_name(int(c)) for c in composition]
+        where = {"split": split, "composition": names, "site": key[0].site, "role": key[0].role}
+        parts.append(pd.DataFrame({**where, "score": 1 - error / weight, "unedited": plain}))
+    return pd.concat(parts, ignore_index=True)
