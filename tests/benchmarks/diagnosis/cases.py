@@ -1,0 +1,173 @@
+"""The cases of the diagnosis benchmark: models whose failure is known by construction, and trained ones where it is intended.
+
+Every expected label is fixed here, before any threshold is. A planted case fails only if its score on held-out compositions is
+at least .1 below its test score: strengths are chosen well to one side of that, and where too little is wrong to count, the
+expected label is "compositional". Thresholds may look at the cases on the teacher; those on fuzzy logic are for testing them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from planted import (
+    Planted,
+    PlantedCompositional,
+    PlantedEntangled,
+    PlantedLeftBehind,
+    PlantedLookup,
+    PlantedModel,
+    PlantedNearestSupport,
+    PlantedNeverRead,
+    PlantedRidgeFallback,
+    PlantedScrambled,
+    PlantedWrongPartner,
+)
+
+from compolens import checkpoints
+from compolens.configs import ConfigError, nearest
+from compolens.models.base import count_parameters
+from compolens.tasks import FuzzyLogic, Hyperteacher
+from compolens.training import Run, card, evaluate, train
+
+COMPOSITIONAL, NOT_LEARNED = "compositional", "has not learned its training compositions"
+FAILING: dict[type[Planted], str] = {
+    PlantedNearestSupport: "fails to infer",
+    PlantedWrongPartner: "fails to infer",
+    PlantedEntangled: "cannot execute",
+    PlantedNeverRead: "infers but does not use",
+    PlantedLeftBehind: "infers but does not use",
+    PlantedLookup: "memorised",
+    PlantedRidgeFallback: "generic regression",
+}
+WORKING: tuple[type[Planted], ...] = (PlantedCompositional, PlantedScrambled)
+CLASSES: tuple[type, ...] = (*WORKING, *FAILING)
+"""What `compolens.load(folder, classes=CLASSES)` needs to open a case."""
+STRENGTHS = {"teacher": (0.7, 0.85, 1.0), "logic": (0.5, 0.7, 1.0)}
+HARMLESS = {"teacher": 0.2, "logic": 0.15}
+NOISE = 0.005
+STAGES = 3
+
+
+@dataclass(frozen=True)
+class Case:
+    """kind: the architecture's name without "Planted", "Untrained" or "Shuffled"; family: "teacher" or "logic"; expected: the
+    label; run: what the folder describes; planted: whether the weights are set at all; noise: how rough they are then (see
+    `PlantedModel.roughen`); shuffled: the stage whose weights are permuted, if one is."""
+
+    kind: str
+    family: str
+    strength: float
+    seed: int
+    explicit: bool
+    expected: str
+    run: Run
+    planted: bool = True
+    noise: float = 0.0
+    shuffled: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Says everything that tells cases apart."""
+        form, texture = "code" if self.explicit else "stream", "rough" if self.noise else "exact"
+        stage = "" if self.shuffled is None else f"-stage{self.shuffled}"
+        return f"{self.family}-{self.kind}{stage}-{self.strength}-{form}-{texture}-{self.seed}"
+
+
+def task_of(family: str, seed: int) -> Hyperteacher | FuzzyLogic:
+    """The small task of a family: 24 training compositions and 10 held out, or 20 and 46."""
+    if family == "teacher":
+        return Hyperteacher(d_x=8, d_y=4, d_hidden=8, n_queries=4, teacher_seed=seed, split_seed=seed)
+    if family == "logic":
+        return FuzzyLogic(split_seed=seed)
+    raise ConfigError(f"no family {family!r}; {nearest(family, STRENGTHS)}")
+
+
+def case_of(
+    architecture: type[Planted], family: str, strength: float, seed: int, explicit: bool, expected: str, noise: float = 0.0
+) -> Case:
+    """One planted case."""
+    task = task_of(family, seed)
+    run = Run(architecture(task, strength, explicit), task, steps=0, init_seed=seed, data_seed=seed, evaluation_episodes=64)
+    return Case(architecture.__name__.removeprefix("Planted"), family, strength, seed, explicit, expected, run, noise=noise)
+
+
+def _working(family: str) -> list[Case]:
+    found = [
+        case_of(kind, family, strength, seed, explicit, COMPOSITIONAL, NOISE * (seed % 2))
+        for kind, strengths in ((PlantedCompositional, (1.0,)), (PlantedScrambled, (0.5, 1.0)))
+        for strength in strengths
+        for explicit in (False, True)
+        for seed in ((0, 1) if family == "teacher" else (int(explicit),))
+    ]
+    slightly = [k for k in FAILING if k not in (PlantedLeftBehind, PlantedNearestSupport)]
+    return found + [
+        case_of(kind, family, HARMLESS[family], i, i % 2 == 1, COMPOSITIONAL, NOISE * (i % 3 == 0))
+        for i, kind in enumerate(slightly)
+    ]
+
+
+def _failing(family: str) -> list[Case]:
+    """Every kind at every strength; on the teacher with and without an explicit code, on fuzzy logic in turn."""
+    found = []
+    for k, (kind, expected) in enumerate(FAILING.items()):
+        for i, strength in enumerate(STRENGTHS[family]):
+            forms = (False, True) if family == "teacher" else ((i + k) % 2 == 1,)
+            for explicit in forms:
+                noise = NOISE * ((i + k + explicit) % 2 if family == "teacher" else k % 2)
+                found.append(case_of(kind, family, strength, (i + 3 * explicit + k) % 6, explicit, expected, noise))
+    return found
+
+
+def _broken(family: str) -> list[Case]:
+    """Never planted; planted, then one stage shuffled."""
+    seeds = range(3 if family == "teacher" else 2)
+    base = [case_of(PlantedCompositional, family, 1.0, seed, seed == 1, NOT_LEARNED) for seed in seeds]
+    untrained = [Case("Untrained", family, 1.0, c.seed, c.explicit, NOT_LEARNED, c.run, planted=False) for c in base]
+    shuffled = []
+    for stage in range(STAGES):
+        for seed in (stage, stage + 3)[: 2 if family == "teacher" else 1]:
+            c = case_of(PlantedCompositional, family, 1.0, seed, stage < 2 and seed >= 3, NOT_LEARNED)
+            shuffled.append(Case("Shuffled", family, 1.0, seed, c.explicit, NOT_LEARNED, c.run, shuffled=stage))
+    return untrained + shuffled
+
+
+def cases() -> dict[str, Case]:
+    """name -> every constructed case, those on the teacher first."""
+    found = [c for family in STRENGTHS for part in (_working, _failing, _broken) for c in part(family)]
+    named = {case.name: case for case in found}
+    assert len(named) == len(found), "two cases of one name"
+    return named
+
+
+def model_of(case: Case) -> PlantedModel:
+    """The case's model, in evaluation mode."""
+    model = case.run.build()
+    assert isinstance(model, PlantedModel)
+    generator = torch.Generator().manual_seed(case.seed)
+    if case.planted:
+        model.plant()
+    if case.noise:
+        model.roughen(case.noise, generator)
+    if case.shuffled is not None:
+        model.shuffle(case.shuffled, generator)
+    return model.eval()
+
+
+def build(case: Case, folder: str | Path) -> Path:
+    """Write an ordinary model folder: a run of 0 steps as it would be trained, then the case's weights, with their scores.
+
+    `compolens.load(folder, classes=CLASSES)` opens it; its untrained twin is the model before anything was planted.
+    """
+    folder = Path(folder)
+    scores = train(case.run, folder)
+    model = model_of(case)
+    for split in ("train", "test", "ood"):
+        result = evaluate(model, case.run.task, split, scores[split]["episodes"], f"final/{case.run.data_seed}", batch=256)
+        scores[split] |= {"score": result.score, "se": result.se}
+    assert scores["parameters"] == count_parameters(model)
+    checkpoints.write_tensors(folder / "weights.safetensors", model.state_dict(), {"step": 0})
+    checkpoints.write_atomically(folder / "README.md", card(case.run, folder.name, scores).encode())
+    checkpoints.write_json(folder / "scores.json", scores)
+    return folder

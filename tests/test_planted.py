@@ -1,0 +1,275 @@
+"""Models whose failure is known by construction: each does what its name says, and through the residual stream alone."""
+
+import importlib
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+import compolens
+from compolens.activations import Place, draw, intervene, places, put, record
+from compolens.configs import ConfigError, DoesNotApply
+from compolens.measures.readouts import RidgeReadout
+from compolens.references import InContextRidge, TrainingCompositions
+from compolens.tasks import FuzzyLogic
+
+HERE = Path(__file__).parent / "benchmarks" / "diagnosis"
+
+
+def neighbour(name):
+    """A module of the benchmark, found as a script beside it would find it."""
+    if str(HERE) not in sys.path:
+        sys.path.append(str(HERE))
+    return importlib.import_module(name)
+
+
+cases, trained_cases = neighbour("cases"), neighbour("trained")
+FAMILIES = tuple(cases.STRENGTHS)
+EVERY_KIND = [(family, kind) for family in FAMILIES for kind in (*cases.WORKING, *cases.FAILING)]
+kinds = pytest.mark.parametrize(("family", "kind"), EVERY_KIND, ids=lambda value: getattr(value, "__name__", value))
+families = pytest.mark.parametrize("family", FAMILIES)
+forms = pytest.mark.parametrize("explicit", [False, True], ids=["stream", "code"])
+AT_CONTEXT = Place(1, "blocks.0.hook_resid_post", "context")
+
+
+def model(kind, family, strength=1.0, explicit=False, seed=0):
+    return cases.model_of(cases.case_of(kind, family, strength, seed, explicit, ""))
+
+
+def episodes(family, split, n=64, seed=0):
+    (found,) = draw(cases.task_of(family, seed), split, n, 1)
+    return found
+
+
+@torch.no_grad()
+def score(model, family, split, n=64):
+    shown = episodes(family, split, n)
+    return cases.task_of(family, 0).score(model(shown.tokens), shown.targets)
+
+
+def true_code(family, shown):
+    return torch.cat(list(cases.task_of(family, 0).factors(shown.codes).values()), dim=1)
+
+
+@torch.no_grad()
+def with_message(model, shown, message, first=0):
+    """The answers when these coordinates of the message (batch, k) stand at every context token, from `first` on."""
+    move, width = model.blocks[1], message.shape[1]
+    (seen,) = record(model, [shown], [AT_CONTEXT.site])
+    resid = seen.sites[AT_CONTEXT.site].clone()
+    own = resid[:, : model.n_context] @ move.W_read[:, first : first + width]
+    resid[:, : model.n_context] += (message[:, None] - own) @ model.blocks[0].W_write[first : first + width]
+    return put(model, shown.tokens, AT_CONTEXT, resid)
+
+
+def rendered(family, codes, shown):
+    """The task's answers under other episodes' codes at the same inputs."""
+    return cases.task_of(family, 0).render(codes, shown.inputs)
+
+
+# ---- what each kind does ---------------------------------------------------------------------------------------------
+@kinds
+def test_training_compositions_are_answered_and_held_out_ones_as_the_kind_says(family, kind):
+    weak, full = (model(kind, family, strength) for strength in (cases.STRENGTHS[family][0], 1.0))
+    assert score(full, family, "test") > 0.999 and score(weak, family, "test") > 0.999
+    if kind in cases.WORKING:
+        assert score(full, family, "ood") > 0.999
+    else:
+        slight = model(kind, family, cases.HARMLESS[family])
+        assert 0.9 < score(slight, family, "ood") < 0.99
+        assert score(full, family, "ood") < score(weak, family, "ood") - 0.05 < score(slight, family, "ood") - 0.1
+
+
+@kinds
+def test_an_explicit_code_changes_where_the_message_stands_not_what_is_answered(family, kind):
+    stream, code = (model(kind, family, explicit=explicit) for explicit in (False, True))
+    code.mechanism.load_state_dict(stream.mechanism.state_dict())
+    shown, answers = episodes(family, "ood"), list(cases.task_of(family, 0).answers)
+    torch.testing.assert_close(code(shown.tokens)[:, answers], stream(shown.tokens)[:, answers], atol=2e-3, rtol=0)
+    assert "hook_code" in code.hook_dict and "hook_code" not in stream.hook_dict
+
+
+@families
+def test_the_ridge_fallback_answers_held_out_compositions_as_ridge_does_and_writes_its_weights(family):
+    task, shown, broken = cases.task_of(family, 0), episodes(family, "ood"), model(cases.PlantedRidgeFallback, family)
+    answers = list(task.answers)
+    ridge = InContextRidge(l2=1.0).predict(task, shown)[:, answers]
+    torch.testing.assert_close(broken(shown.tokens)[:, answers], ridge, atol=1e-3, rtol=1e-3)
+    (seen,) = record(broken, [shown], [AT_CONTEXT.site])
+    code = (seen.sites[AT_CONTEXT.site][:, 0] @ broken.blocks[1].W_read)[:, : broken.mechanism.knowledge.n_parts]
+    assert code.abs().max() < 1e-3
+
+
+@families
+def test_the_lookup_answers_held_out_compositions_as_the_best_training_composition_does(family):
+    task, shown, broken = cases.task_of(family, 0), episodes(family, "ood"), model(cases.PlantedLookup, family)
+    best = TrainingCompositions().predict(task, shown)
+    to_best, to_truth = task.score(broken(shown.tokens), best), score(broken, family, "ood")
+    assert to_best > (0.99 if family == "logic" else 0.85) > to_truth + 0.2  # the teacher's reference bounds coefficients
+
+
+@families
+@pytest.mark.parametrize("kind", [cases.PlantedNearestSupport, cases.PlantedWrongPartner], ids=lambda kind: kind.__name__)
+def test_where_inference_fails_the_right_code_in_the_stream_is_executed(family, kind):
+    shown, broken = episodes(family, "ood"), model(kind, family)
+    repaired = with_message(broken, shown, true_code(family, shown))
+    assert cases.task_of(family, 0).score(repaired, shown.targets) > 0.999
+
+
+@families
+def test_where_execution_fails_the_code_in_the_stream_is_right(family):
+    shown, broken = episodes(family, "ood"), model(cases.PlantedEntangled, family)
+    (seen,) = record(broken, [shown], [AT_CONTEXT.site])
+    code = seen.sites[AT_CONTEXT.site][:, 0] @ broken.blocks[1].W_read
+    torch.testing.assert_close(code, true_code(family, shown), atol=2e-3, rtol=0)
+    torch.testing.assert_close(
+        with_message(broken, shown, true_code(family, shown)), broken(shown.tokens).detach(), atol=2e-3, rtol=0
+    )
+
+
+@families
+@pytest.mark.parametrize("kind", [cases.PlantedNeverRead, cases.PlantedLeftBehind], ids=lambda kind: kind.__name__)
+def test_what_is_never_read_can_be_decoded_and_changed_without_effect(family, kind):
+    shown, unused = episodes(family, "ood"), model(kind, family)
+    parts = unused.mechanism.knowledge.n_parts
+    other = rendered(family, {name: code.roll(1, 0) for name, code in shown.codes.items()}, shown)
+    ignored = with_message(unused, shown, true_code(family, other))
+    torch.testing.assert_close(ignored, unused(shown.tokens).detach(), atol=2e-3, rtol=0)
+    obeyed = with_message(unused, shown, true_code(family, other), first=parts)
+    assert cases.task_of(family, 0).score(obeyed, other.targets) > 0.999
+
+    fit = episodes(family, "test", 256)
+    streams = [next(record(unused, [e], [AT_CONTEXT.site])).sites[AT_CONTEXT.site][:, :30].mean(1) for e in (fit, shown)]
+    readout = RidgeReadout.fit(streams[0], true_code(family, fit), 1e-3)
+    truth = true_code(family, shown).double()
+    wrong = (readout(streams[1].double()) - truth).square().sum() / (truth - truth.mean(0)).square().sum()
+    assert wrong < 0.1
+    (moved,) = record(unused, [shown], ["blocks.1.hook_resid_post"])
+    at_query = (moved.sites["blocks.1.hook_resid_post"][:, -1] @ unused.blocks[1].W_read)[:, :parts]
+    assert (at_query.abs().max() < 1e-3) == (kind is cases.PlantedLeftBehind)
+
+
+@families
+def test_a_scrambled_code_is_not_linear_and_survives(family):
+    fit, shown = episodes(family, "test", 256), episodes(family, "ood")
+    wrong = {}
+    for kind in cases.WORKING:
+        site = "blocks.0.hook_resid_post"
+        streams = [next(record(model(kind, family), [e], [site])).sites[site][:, :30].mean(1) for e in (fit, shown)]
+        truth = true_code(family, shown).double()
+        readout = RidgeReadout.fit(streams[0], true_code(family, fit), 1e-3)
+        wrong[kind] = float((readout(streams[1].double()) - truth).square().sum() / truth.square().sum())
+    assert wrong[cases.PlantedCompositional] < 0.01 < 0.2 < wrong[cases.PlantedScrambled]
+
+
+# ---- interventions are causal ----------------------------------------------------------------------------------------
+@forms
+@kinds
+def test_the_answer_follows_another_episodes_stream_at_every_stage(family, kind, explicit):
+    """Sources are training compositions, on which every kind is right; inputs are the base's own."""
+    works, base, source = model(kind, family, explicit=explicit), episodes(family, "ood"), episodes(family, "test")
+    wanted = rendered(family, source.codes, base)
+    sites = {"blocks.0.hook_resid_post": works.roles["context"], "blocks.1.hook_resid_post": works.roles["readout"]}
+    (seen,) = record(works, [source], list(sites))
+    for site, where in sites.items():
+
+        def swap(resid, donor=seen.sites[site], site=site, where=where):
+            if site == "blocks.0.hook_resid_post" or explicit:
+                resid[:, where] = donor[:, where]
+                return resid
+            read, write = works.blocks[1].W_read, works.blocks[1].W_write  # a query's x stays its own
+            resid[:, where] += (donor[:, where] - resid[:, where]) @ read @ write
+            return resid
+
+        answer = intervene(works, base, {site: swap})
+        assert cases.task_of(family, 0).score(answer, wanted.targets) > 0.999
+
+
+@forms
+@kinds
+def test_resuming_equals_the_whole_pass_and_gradients_flow_from_every_place(family, kind, explicit):
+    works, shown = model(kind, family, 0.7, explicit), episodes(family, "ood", 8)
+    whole, cache = works.run_with_cache(shown.tokens)
+    for place in {place.site: place for place in places(works)}.values():
+        activation = cache[place.site].detach().clone().requires_grad_()
+        answer = put(works, shown.tokens, place, activation)
+        torch.testing.assert_close(answer, whole)
+        answered = answer[:, list(cases.task_of(family, 0).answers)]
+        (slope,) = torch.autograd.grad(answered.square().sum(), activation)
+        assert torch.isfinite(slope).all() and slope.abs().max() > 0
+        context = works.roles["context"]
+        if place.layer == 1:
+            assert slope[:, context].abs().max() > 0
+        if place.layer == 0 and family == "teacher":  # through inference: nothing else reads the examples' tokens
+            assert (slope[:, context] @ works.W_E.T).abs().max() > 1e-2
+
+
+# ---- what is not planted ---------------------------------------------------------------------------------------------
+@families
+def test_untrained_and_shuffled_models_answer_nothing(family):
+    broken = [c for c in cases.cases().values() if c.expected == cases.NOT_LEARNED and c.family == family]
+    assert {c.kind for c in broken} == {"Untrained", "Shuffled"} and {c.shuffled for c in broken} == {None, 0, 1, 2}
+    for case in broken:
+        shown = episodes(family, "test", seed=case.seed)
+        prediction = cases.model_of(case)(shown.tokens)
+        assert torch.isfinite(prediction).all() and case.run.task.score(prediction, shown.targets) < 0.3
+
+
+# ---- folders and lists -----------------------------------------------------------------------------------------------
+@forms
+@families
+def test_a_case_is_an_ordinary_folder(family, explicit, tmp_path):
+    case = cases.case_of(cases.PlantedEntangled, family, 1.0, 1, explicit, "cannot execute", cases.NOISE)
+    folder = cases.build(case, tmp_path / case.name)
+    with pytest.raises(ConfigError, match="PlantedEntangled"):
+        compolens.load(folder)
+    loaded = compolens.load(folder, classes=cases.CLASSES)
+    shown = episodes(family, "test", seed=1)
+    torch.testing.assert_close(loaded.model(shown.tokens), cases.model_of(case)(shown.tokens), atol=0, rtol=0)
+    assert case.run.task.score(loaded.untrained_twin()(shown.tokens), shown.targets) < 0.3
+    row = compolens.zoo.overview(folder, cases.CLASSES)
+    assert row["test"] > 0.9 > row["ood"] + 0.3 and "note" not in row
+
+
+def test_a_model_is_built_for_its_own_task_alone():
+    with pytest.raises(DoesNotApply, match="planted for another task"):
+        cases.PlantedCompositional(cases.task_of("teacher", 0)).build(**FuzzyLogic().dimensions)
+    with pytest.raises(ConfigError, match="strength must lie in"):
+        cases.PlantedEntangled(cases.task_of("teacher", 0), 0.0)
+    with pytest.raises(ConfigError, match="no family 'teachr'; did you mean 'teacher'"):
+        cases.task_of("teachr", 0)
+
+
+def test_there_are_enough_cases_of_every_label_on_both_families():
+    found = cases.cases()
+    counted = Counter((case.family, case.expected) for case in found.values())
+    labels = {cases.COMPOSITIONAL, cases.NOT_LEARNED, *cases.FAILING.values()}
+    assert len(found) >= 90 and set(counted) == {(family, label) for family in FAMILIES for label in labels}
+    assert min(counted.values()) >= 3
+    assert len({(case.run, case.planted, case.noise, case.shuffled) for case in found.values()}) == len(found)
+
+
+@pytest.mark.parametrize("name", list(cases.cases())[3::12])
+def test_a_case_fails_where_its_label_says_so_and_nowhere_else(name):
+    case = cases.cases()[name]
+    task, works, scores = case.run.task, cases.model_of(case), {}
+    for split in ("test", "ood"):
+        shown = episodes(case.family, split, 128, case.seed)
+        scores[split] = task.score(works(shown.tokens).detach(), shown.targets)
+    if case.expected == cases.NOT_LEARNED:
+        assert scores["test"] < 0.3
+    else:
+        assert scores["test"] > 0.9
+        assert (scores["test"] - scores["ood"] > 0.1) == (case.expected != cases.COMPOSITIONAL)
+
+
+def test_trained_cases_are_described_with_a_reason_each():
+    assert len(trained_cases.runs) >= 20 and set(trained_cases.runs) == set(trained_cases.expected)
+    labels = {cases.COMPOSITIONAL, cases.NOT_LEARNED, *cases.FAILING.values()} - {"infers but does not use"}
+    assert {label for label, _ in trained_cases.expected.values()} == labels
+    assert all(len(why) > 20 for _, why in trained_cases.expected.values())
+    for run in trained_cases.runs.values():
+        shown = run.task.sample(4, "ood", run.task.rng(0, "ood"))
+        assert run.build()(shown.tokens).shape == shown.targets.shape and run.steps <= 2000
