@@ -32,7 +32,8 @@ REGRESSION = ("descent", "plain", "regularized")
 ALL = (*MODELS, *CATEGORICAL, *REGRESSION)
 NOT_FOR = {
     "latent_code": CATEGORICAL, "attention_code": (*MODELS, *REGRESSION), "latent_geometry": (*MODELS, *REGRESSION),
-    "inference_or_execution": REGRESSION, "which_prior": REGRESSION, "erase_code": REGRESSION, "code_structure": REGRESSION,
+    "inference_or_execution": REGRESSION, "which_prior": REGRESSION, "erase_code": REGRESSION, "swap_factor": REGRESSION,
+    "code_structure": REGRESSION,
     "transfer": tuple(name for name in ALL if name != "sparse"),
     "dual_model": tuple(name for name in ALL if name not in (*MODELS, "raven-softmax", "plain")),
     **dict.fromkeys(("gd_equivalence", "algorithm_steps", "weight_structure"), (*MODELS, *CATEGORICAL)),

@@ -1,0 +1,260 @@
+"""Is one factor of the code re-used: swapped alone, does the answer become that of the recombined task?"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from compolens.activations import Place, draw, places
+from compolens.configs import DoesNotApply, require
+from compolens.interchange import (
+    Held,
+    Pairs,
+    Search,
+    Subspace,
+    answers_after,
+    check_renders,
+    exchanged_factors,
+    held,
+    learn,
+    remaining,
+)
+from compolens.tasks.base import stream
+from compolens.training import summarise
+from compolens.zoo import TrainedModel
+
+SOURCES = 8
+MOST_COORDINATES = 8
+PAIRS_PER_COORDINATE = 2
+RANDOM_PAIRS = 64
+
+
+class Fresh(NamedTuple):
+    """Pairs of one split in one model; answers to the bases and to the counterfactual episodes themselves; the true answers
+    under the source's whole code."""
+
+    pairs: Pairs
+    held: dict[str, Held]
+    own: Tensor
+    wanted: Tensor
+    whole: Tensor
+
+
+class Coordinates(NamedTuple):
+    """A subspace with `rank` coordinates for each factor in `factors`, in this order."""
+
+    subspace: Subspace
+    rank: int
+    factors: Tensor
+
+
+def probe(
+    trained: TrainedModel,
+    *,
+    episodes: int = 512,
+    seed: int = 0,
+    search_steps: int = 80,
+    rank: int | None = None,
+    draws: int = 20,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Every factor gets coordinates of its own in a learned subspace; those of one factor (or two, where a part makes room for
+    another) are taken from another episode, and the answer is compared with that of the recombined task.
+
+    Base and source always come from training compositions. test: so does the recombined composition; ood: it is held out. The
+    coordinates are learned where it is one of training, and scored on fresh episodes.
+
+    score: of the edited answers, against the true answers of the recombined task, as the family scores (1 is perfect).
+    recovered: share of the way from the base's answer to the one that the model gives when shown the recombined episode. lo,
+    hi: 95 % intervals over recombined compositions. factor: which one was swapped, or all pairs. chosen: the place with the
+    best score on further training compositions. "recombined in neither": the share of possible exchanges that lead to a
+    composition in neither split; these are dropped.
+
+    episodes: bases, and at most as many pairs per split; search_steps: of 64 pairs, per place; rank: coordinates per factor
+    (default: 8, or as many as fill half the width); draws: random coordinates.
+    Controls: "copied" (against the source's own answers), "base" (against the base's), "whole source" (against the answers
+    under the source's whole code), "not swapped" (unedited answers), "shown" (answers to the recombined episodes themselves),
+    "untrained" (the same search in the twin), "random coordinates" (mean, 5 and 95 % quantiles), "shuffled masks" (the learned
+    coordinates, but those of the next factor).
+    """
+    require(
+        draws >= 2 and search_steps >= 1, f"needs 2 draws and 1 step at least, got draws={draws}, search_steps={search_steps}"
+    )
+    task, model, twin = trained.task, trained.model, trained.untrained_twin()
+    check_renders(task)
+    points = [place for place in places(model) if place.layer > 0]
+    (fit, _), (choose, _), (pairs, neither) = (
+        _pairs(trained, episodes, f"{seed}/{use}") for use in ("fit", "choose", "score")
+    )
+    names = list(task.factors(fit["test"].base.codes))
+    search = Search(steps=search_steps)
+    learned = _learn_all(task, model, fit["test"], points, search, rank, episodes, seed)
+    in_twin = _learn_all(task, twin, fit["test"], points, search, rank, episodes, seed)
+    kept_back = _fresh(task, model, choose["test"], list(learned))
+    chosen = max(learned, key=lambda place: _value(task, model, kept_back, place, learned[place]))
+    rows, kept = [_neither(neither) | {"n": episodes}], []
+    for split in ("test", "ood"):
+        fresh, untrained = (_fresh(task, network, pairs[split], list(learned)) for network in (model, twin))
+        rows += _references(task, fresh, split)
+        for place, coordinates in learned.items():
+            rows += _own(task, model, fresh, split, place, coordinates, names)
+            rows += _controls(task, model, fresh, split, place, coordinates, draws, seed)
+            edited = _edited(twin, untrained, place, in_twin[place])
+            rows += _row("score", task.errors(edited, fresh.pairs.wanted.targets), fresh, split, place, "all", "untrained")
+        kept.append(_episodes(task, model, fresh, split, chosen, learned[chosen]))
+    table = pd.DataFrame(rows)
+    table["chosen"] = (table["site"] == chosen.site) & (table["role"] == chosen.role)
+    return table, pd.concat(kept, ignore_index=True)
+
+
+# ---- pairs -----------------------------------------------------------------------------------------------------------
+def _pairs(trained, n, seed) -> tuple[dict[str, Pairs], float]:
+    """split of the recombined composition -> at most n pairs of training episodes; and the share that leads to neither."""
+    task = trained.task
+    (episodes,) = draw(task, "train", n, seed, trained.device, batch=n)
+    rng = torch.Generator(device=trained.device).manual_seed(stream(seed, "exchange", 0))
+    found = exchanged_factors(task, episodes, SOURCES, rng)
+    order = torch.randperm(len(found.mask), generator=torch.Generator().manual_seed(stream(seed, "order", 0)))
+    parts = {}
+    for split in ("test", "ood"):
+        there = torch.isin(found.wanted.composition, torch.tensor(task.compositions(split), device=trained.device))
+        if not bool(there.any()):
+            raise DoesNotApply(
+                f"none of {len(there)} exchanges of one factor of the code between training episodes of {type(task).__name__} "
+                f"leads to {'a held-out' if split == 'ood' else 'another training'} composition; draw more episodes, or use a "
+                "split that shares factors"
+            )
+        mine = order.to(trained.device)
+        parts[split] = found.take(mine[there[mine]][:n])
+    both = torch.tensor(task.compositions("train") + task.compositions("ood"), device=trained.device)
+    return parts, float((~torch.isin(found.wanted.composition, both)).double().mean())
+
+
+@torch.no_grad()
+def _fresh(task, model, pairs: Pairs, points) -> Fresh:
+    own, wanted = (model(episodes.tokens) for episodes in (pairs.base, pairs.wanted))
+    whole = task.render(pairs.source.codes, pairs.base.inputs).targets
+    return Fresh(pairs, held(model, pairs, points), own, wanted, whole)
+
+
+# ---- the search ------------------------------------------------------------------------------------------------------
+def _learn_all(task, model, pairs, points, search, rank, episodes, seed) -> dict:
+    """place -> coordinates, wherever there is room for one for every factor that is ever exchanged."""
+    factors = pairs.mask.any(0).nonzero()[:, 0]
+    there, found = held(model, pairs, points), {}
+    for place in points:
+        width = there[place.site].base.shape[-1]
+        size = max(1, min(MOST_COORDINATES, width // (2 * len(factors)))) if rank is None else rank
+        if size * len(factors) > width:
+            continue
+        _check_enough(len(pairs.mask), size * len(factors), size, episodes)
+        mask = pairs.mask[:, factors].repeat_interleave(size, dim=1)
+        seeds = f"{seed}/{place.site}/{place.role}"
+        basis = learn(model, task, pairs, place, there[place.site], mask, search, seeds)
+        found[place] = Coordinates(basis, size, factors)
+    if not found:
+        widths = max(side.base.shape[-1] for side in there.values())
+        raise DoesNotApply(
+            f"the code has {len(factors)} factors that are exchanged, with {rank or 1} coordinates each, but no place is "
+            f"wider than {widths}; ask for a lower rank"
+        )
+    return found
+
+
+def _check_enough(pairs: int, coordinates: int, rank: int, episodes: int) -> None:
+    """Each coordinate has to be swapped in some pairs, or the search fits what it happens to see."""
+    needed = PAIRS_PER_COORDINATE * coordinates
+    require(
+        pairs >= needed,
+        f"rank={rank} asks for {coordinates} coordinates and so for at least {needed} pairs, but {episodes} episodes give "
+        f"{pairs}; type --episodes {math.ceil(episodes * needed / pairs * 1.2)}, or a lower --rank",
+    )
+
+
+def _edited(model, fresh, place, coordinates, shift: int = 0) -> Tensor:
+    """The answers with the factors' coordinates swapped; shift: those of the factor that many further on."""
+    swapped = fresh.pairs.mask[:, coordinates.factors].roll(shift, 1)
+    mask = swapped.repeat_interleave(coordinates.rank, dim=1)
+    return answers_after(model, fresh.pairs, place, fresh.held[place.site], coordinates.subspace.basis, mask)
+
+
+def _value(task, model, fresh, place, coordinates) -> float:
+    return task.score(_edited(model, fresh, place, coordinates), fresh.pairs.wanted.targets)
+
+
+# ---- rows ------------------------------------------------------------------------------------------------------------
+def _row(metric, result, fresh, split, place, factor, control, which=None):
+    """A pooled score with its interval over recombined compositions; no row where there is nothing to score."""
+    chosen = slice(None) if which is None else which
+    composition, error, weight = (part[chosen].cpu().numpy() for part in (fresh.pairs.wanted.composition, *result))
+    known = np.isin(composition, np.unique(composition[weight > 0]))  # elsewhere there is nothing to score
+    if not known.any():
+        return []
+    pooled = summarise(error[known], weight[known], composition[known])
+    lo, hi = pooled.interval
+    where = {"split": split, "site": place.site, "role": place.role, "layer": place.layer, "factor": factor}
+    return [{"metric": metric, "value": pooled.score, "lo": lo, "hi": hi, **where, "control": control, "n": int(known.sum())}]
+
+
+def _neither(share):
+    where = {"split": "train", "site": "tokens", "role": "all", "layer": 0, "factor": "all", "control": ""}
+    return {"metric": "recombined in neither", "value": share, "lo": np.nan, "hi": np.nan, **where}
+
+
+def _references(task, fresh, split):
+    """What the unedited answers, and those to the recombined episodes themselves, score."""
+    tokens, wanted = Place(0, "tokens", "all"), fresh.pairs.wanted.targets
+    rows = _row("score", task.errors(fresh.own, wanted), fresh, split, tokens, "all", "not swapped")
+    return rows + _row("score", task.errors(fresh.wanted, wanted), fresh, split, tokens, "all", "shown")
+
+
+def _own(task, model, fresh, split, place, coordinates, names):
+    """The measurement itself, for all pairs and factor by factor, and its rivals."""
+    edited = _edited(model, fresh, place, coordinates)
+    results = {
+        "score": task.errors(edited, fresh.pairs.wanted.targets),
+        "recovered": remaining(edited, fresh.own, fresh.wanted, task.answers),
+    }
+    rows = []
+    for metric, result in results.items():
+        rows += _row(metric, result, fresh, split, place, "all", "")
+        for number in coordinates.factors.tolist():
+            swapped = fresh.pairs.mask[:, number]
+            if bool(swapped.any()):
+                rows += _row(metric, result, fresh, split, place, names[number], "", swapped)
+    rivals = {"copied": fresh.pairs.source.targets, "base": fresh.pairs.base.targets, "whole source": fresh.whole}
+    for control, targets in rivals.items():
+        rows += _row("score", task.errors(edited, targets), fresh, split, place, "all", control)
+    return [row | {"rank": coordinates.rank} for row in rows]
+
+
+def _controls(task, model, fresh, split, place, coordinates, draws, seed):
+    """The next factor's coordinates instead; then random ones, on the first pairs."""
+    wanted, rows = fresh.pairs.wanted.targets, []
+    if len(coordinates.factors) > 1:
+        edited = _edited(model, fresh, place, coordinates, shift=1)
+        rows += _row("score", task.errors(edited, wanted), fresh, split, place, "all", "shuffled masks")
+    some = torch.arange(min(RANDOM_PAIRS, len(wanted)), device=wanted.device)
+    there = Held(*(side[some] for side in fresh.held[place.site]))
+    few = fresh._replace(pairs=fresh.pairs.take(some), held={place.site: there})
+    rng = torch.Generator().manual_seed(stream(f"{seed}/{place.site}/{place.role}", "random", 0))
+    d, k = coordinates.subspace.basis.shape
+    values = []
+    for _ in range(draws):
+        basis = Subspace(Subspace.random(d, k, rng).basis.to(wanted.device))
+        values.append(_value(task, model, few, place, coordinates._replace(subspace=basis)))
+    lo, hi = np.quantile(values, [0.05, 0.95])
+    where = {"split": split, "site": place.site, "role": place.role, "layer": place.layer, "factor": "all"}
+    found = {"value": float(np.mean(values)), "lo": lo, "hi": hi, "control": "random coordinates", "n": len(some)}
+    return [row | {"rank": coordinates.rank} for row in [*rows, {"metric": "score", **found, **where}]]
+
+
+def _episodes(task, model, fresh, split, place, coordinates):
+    """Every pair's score at the chosen place."""
+    error, weight = task.errors(_edited(model, fresh, place, coordinates), fresh.pairs.wanted.targets)
+    known = weight > 0
+    names = [task.composition_name(int(c)) for c in fresh.pairs.wanted.composition[known].tolist()]
+    where = {"split": split, "site": place.site, "role": place.role, "layer": place.layer}
+    return pd.DataFrame({**where, "composition": names, "score": (1 - error[known] / weight[known]).cpu().numpy()})
