@@ -23,7 +23,7 @@ def test_parts_are_never_negative_and_add_up(own, written, true, best, cost):
 
 
 def make(
-    root, task, name="model", seed=0, *, test=0.99, ood, written=None, true=None, best=None, floor=0.4, prior=None, twin=0.0
+    root, task, name="model", seed=0, *, test=0.99, ood, written=None, true=None, best=None, floor=0.4, prior=None, moves=0.9
 ):
     """A folder with a ladder and scores of our choice; rungs that are not given are the own answer's."""
     folder = write(root / name, Run(HypernetworkTransformer(d_code=6), task, init_seed=seed))
@@ -46,10 +46,12 @@ def make(
             score = own if value is None else value
             for i, composition in enumerate(("all", *COMPOSITIONS)):
                 rows.append(
-                    {"metric": "score", "rung": rung, "value": score + 0.004 * (i - 3) * (i > 0), "split": split, "chosen": 1,
-                     "site": "hook_code", "layer": 3, "control": "", "composition": composition, "weight": 1.0}
+                    {"metric": "score", "rung": rung, "value": score + 0.004 * (i - 3) * (i > 0), "split": split,
+                     "chosen": 1, "effective": 1, "site": "hook_code", "layer": 3, "control": "",
+                     "composition": composition, "weight": 1.0}
                 )  # fmt: skip
     rows.append(rows[0] | {"control": "untrained"})
+    rows.append(rows[0] | {"metric": "recovered", "rung": "another code written", "value": moves, "split": "train"})
     save(folder, "inference_or_execution", rows)
     if prior:
         rows = [
@@ -75,7 +77,7 @@ CASES = {
         "test": 0.7, "ood": 0.6,
         "prior": {s: {"in-context ridge": 0.01, "truth": 0.35, "best training composition": 0.5} for s in ("test", "ood")},
     },
-    "undecided": {"ood": 0.6, "written": 0.7, "true": 0.77, "best": 0.8},
+    "undecided": {"ood": 0.6, "written": 0.73, "true": 0.86, "best": 0.86},
 }  # fmt: skip
 
 
@@ -87,6 +89,43 @@ def test_every_label_has_tables_that_deserve_it(label, tmp_path, tiny_task):
     assert found.change
 
 
+def test_what_only_another_code_than_the_right_one_wins_is_execution_unless_writing_is_unfaithful(tmp_path, tiny_task):
+    case = {"ood": 0.5, "written": 0.5, "true": 0.55, "best": 0.98}
+    folder = make(tmp_path, tiny_task, **case)
+    found = diagnosis.diagnose([folder])
+    assert found.label == "cannot execute"
+    assert found.parts["ood"]["form"].value == pytest.approx(0.43, abs=0.01)
+    edit(folder, lambda f: (f["rung"] == "true code written") & (f["split"] == "test"), 0.8)
+    assert diagnosis.diagnose([folder]).label == "fails to infer"
+
+
+def test_nothing_is_blamed_where_no_place_is_known(tmp_path, tiny_task):
+    found = diagnosis.diagnose([make(tmp_path, tiny_task, ood=0.6, true=0.95, moves=0.3)])
+    assert found.label == "undecided"
+    assert "no place is known where it reads its code" in found.reasons[1]
+
+
+def test_of_the_places_where_a_code_is_read_the_best_counts(tmp_path, tiny_task):
+    """The right code is lost on its way: put at the second place, it helps; at the first, it does not."""
+    folder = make(tmp_path, tiny_task, ood=0.6, true=0.6)
+    table = folder / "tables" / "inference_or_execution.csv"
+    frame = pd.read_csv(table, keep_default_na=False)
+    later = frame[frame["rung"].str.endswith("code written")].assign(site="later", chosen=0)
+    later.loc[later["split"] == "ood", "value"] += 0.35
+    pd.concat([frame, later]).to_csv(table, index=False)
+    assert diagnosis.diagnose([folder]).label == "infers but does not use"
+    pd.concat([frame, later.assign(effective=0)]).to_csv(table, index=False)
+    assert diagnosis.diagnose([folder]).label == "cannot execute"
+
+
+def edit(folder, which, value):
+    """Set the values of some rows of the ladder."""
+    table = folder / "tables" / "inference_or_execution.csv"
+    frame = pd.read_csv(table, keep_default_na=False)
+    frame.loc[which(frame), "value"] = value
+    frame.to_csv(table, index=False)
+
+
 def test_answers_nearer_to_the_truth_are_not_taken_for_a_rivals(tmp_path, tiny_task):
     near = {"ood": {"best training composition": 0.05, "truth": 0.04}, "test": {"truth": 0.01}}
     assert diagnosis.diagnose([make(tmp_path, tiny_task, ood=0.6, true=0.6, prior=near)]).label == "cannot execute"
@@ -95,11 +134,7 @@ def test_answers_nearer_to_the_truth_are_not_taken_for_a_rivals(tmp_path, tiny_t
 def test_what_writing_costs_on_training_compositions_is_not_execution(tmp_path, tiny_task):
     """A place where the right code spoils answers that were right cannot show that a held-out composition is not executed."""
     folder = make(tmp_path, tiny_task, ood=0.6, true=0.6, best=0.6)
-    table = folder / "tables" / "inference_or_execution.csv"
-    frame = pd.read_csv(table, keep_default_na=False)
-    spoiled = frame["rung"].isin(["true code written", "best code"]) & (frame["split"] == "test")
-    frame.loc[spoiled, "value"] = 0.55
-    frame.to_csv(table, index=False)
+    edit(folder, lambda f: f["rung"].isin(["true code written", "best code"]) & (f["split"] == "test"), 0.55)
     found = diagnosis.diagnose([folder])
     assert found.label == "undecided"
     assert found.parts["ood"]["unexplained"].value == pytest.approx(0.4, abs=0.01)

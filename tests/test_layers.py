@@ -15,7 +15,7 @@ PACKAGE = ROOT / "src" / "compolens"
 FOUNDATION = {"configs", "checkpoints", "places"}
 LIBRARY = FOUNDATION | {
     "hooks", "tables", "figures", "quoted", "resemblance", "verdict", "tasks", "models", "measures", "references",
-    "training", "accelerator", "activations", "interchange", "oracles", "untrained", "diagnosis", "challenge",
+    "training", "accelerator", "activations", "interchange", "oracles", "untrained", "repairs", "diagnosis", "challenge",
     "adapters", "zoo", "jobs", "recipes", "report",
 }  # fmt: skip
 MAY_IMPORT = {
@@ -46,6 +46,7 @@ MAY_IMPORT = {
     # floor 3
     "zoo": FOUNDATION | {"tasks", "models", "hooks", "training"},
     "untrained": FOUNDATION | {"tasks", "models", "hooks", "measures", "activations", "training", "zoo"},
+    "repairs": FOUNDATION | {"tasks", "hooks", "measures", "activations", "training", "oracles", "zoo"},
     # floor 4
     "challenge": LIBRARY - {"challenge", "cli", "report"},
     "recipes": FOUNDATION | {"tables", "figures", "zoo"},

@@ -32,12 +32,17 @@ REGRESSION = ("descent", "plain", "regularized")
 ALL = (*MODELS, *CATEGORICAL, *REGRESSION)
 NOT_FOR = {
     "latent_code": CATEGORICAL, "attention_code": (*MODELS, *REGRESSION), "latent_geometry": (*MODELS, *REGRESSION),
-    "inference_or_execution": REGRESSION, "which_prior": REGRESSION, "erase_code": REGRESSION, "swap_factor": REGRESSION,
+    **dict.fromkeys(("inference_or_execution", "which_prior", "erase_code", "repair", "swap_factor"), REGRESSION),
     "code_structure": REGRESSION,
     "transfer": tuple(name for name in ALL if name != "sparse"),
     "dual_model": tuple(name for name in ALL if name not in (*MODELS, "raven-softmax", "plain")),
     **dict.fromkeys(("gd_equivalence", "algorithm_steps", "weight_structure"), (*MODELS, *CATEGORICAL)),
 }  # fmt: skip
+FEW = [
+    "--search-steps", 3, "--tuning-steps", 2, "--draws", 2, "--fitted", 128, "--searched", 8,
+    "--tangent-episodes", 32, "--iterations", 2,
+]  # fmt: skip
+"""Searches and trainings inside probes are short here."""
 CASES = [(name, model) for name in PROBES for model in ALL if model not in NOT_FOR.get(name, ())]
 OTHERS = [(name, model) for name, others in NOT_FOR.items() for model in others]
 
@@ -58,7 +63,7 @@ def models(tiny, tmp_path_factory):
     root = tmp_path_factory.mktemp("measured")
     for name in ALL:
         shutil.copytree(tiny[name], root / name)
-    command("probe", *PROBES, root, "--episodes", EPISODES, "--seed", 5)
+    command("probe", *PROBES, root, "--episodes", EPISODES, "--seed", 5, *FEW)
     return root
 
 
@@ -72,7 +77,7 @@ def again(tiny, tmp_path_factory):
     for names, seed in ((SAME_SEED, 5), (OTHER_SEED, 6)):
         for name in names:
             shutil.copytree(tiny[name], root / name)
-        command("probe", *PROBES, *(root / name for name in names), "--episodes", EPISODES, "--seed", seed)
+        command("probe", *PROBES, *(root / name for name in names), "--episodes", EPISODES, "--seed", seed, *FEW)
     return root
 
 

@@ -2,11 +2,12 @@
 
 The loss is split in units of the score, from the ladder of the table `inference_or_execution` (see `compolens.oracles`):
 
-    ceiling - score = use + inference + execution + unexplained
+    ceiling - score = use + inference + form + execution + unexplained
 
 use: what it would win if the code that a readout finds in it were put where it reads its code; inference: what the right code
-would win beyond that; execution: what no code wins; unexplained: what may be execution, but is no more than the interventions
-themselves cost on training compositions, where the model needs no help. Reads tables only.
+would win beyond that; form: what some other code than the right one would; execution: what no code wins; unexplained: what may
+be execution, but is no more than the interventions themselves cost on training compositions, where the model needs no help.
+Reads tables only.
 """
 
 from __future__ import annotations
@@ -34,13 +35,20 @@ DOMINATES = 0.5
 """A part is what is wrong if it explains at least this share of the score lost between training and held-out compositions."""
 NEAR = 0.1
 """Answers whose squared distance to a learner's is below this share of the answers' variance are taken for that learner's."""
-PARTS = ("use", "inference", "execution", "unexplained")
+MOVES = 0.5
+"""Writing another code must move the answers of training compositions at least this share of the way to that code's; else no
+place is known where the model reads its code, and nothing is blamed."""
+FAITHFUL = 0.05
+"""Writing the right code may cost this much on training compositions. Within it, a held-out composition that only another code
+than the right one answers is not executed as the others are: form counts as execution. Beyond it, what is written is not what
+the model writes itself, and form counts as inference."""
+PARTS = ("use", "inference", "form", "execution", "unexplained")
 LABELS = {
     "compositional": "answers held-out compositions as an ideal learner would, up to the margin",
     "has not learned its training compositions": "there is no point in asking why it fails on others",
     "fails to infer": "given the right code it answers; its own code of held-out compositions is not right",
     "infers but does not use": "the right code can be read from it, and would help where it reads its code",
-    "cannot execute": "no code makes it answer held-out compositions",
+    "cannot execute": "given the right code, it does not answer held-out compositions",
     "memorised": "answers held-out compositions as the nearest training composition would",
     "generic regression": "answers like a learner that knows nothing of compositions",
     "undecided": "the tables do not say",
@@ -91,25 +99,36 @@ class Rungs(NamedTuple):
         return found
 
 
+def ladder(folder: str | Path) -> pd.DataFrame:
+    """A model's table of rungs, at its last step."""
+    return tables.at_last_step(tables.read(folder, "inference_or_execution"))
+
+
 def rungs(folder: str | Path, split: str) -> Rungs:
-    """A model's own answer and its oracles at the chosen place, per composition."""
-    frame = tables.at_last_step(tables.read(folder, "inference_or_execution"))
-    own = frame[(frame["metric"] == "score") & (frame["split"] == split) & (frame["control"] == "") & (frame["chosen"] == 1)]
-    own = own[(own["composition"] != "all") & own["value"].notna()].sort_values("composition")
-    found = {str(rung): (g["value"].to_numpy(), g["weight"].to_numpy()) for rung, g in own.groupby("rung")}
+    """A model's own answer and its oracles, per composition; of the places where its code is read, the best for each rung."""
+    frame = ladder(folder)
+    frame = frame[(frame["metric"] == "score") & (frame["split"] == split) & (frame["control"] == "") & frame["value"].notna()]
+    frame = frame[(frame["chosen"] == 1) | (frame["effective"] == 1)]
+    found = {}
+    for rung, rows in frame.groupby("rung"):
+        whole = rows[rows["composition"] == "all"].sort_values("value").iloc[-1]
+        here = rows[(rows["site"] == whole["site"]) & (rows["role"] == whole["role"]) & (rows["composition"] != "all")]
+        here = here.sort_values("composition")
+        found[str(rung)] = (here["value"].to_numpy(), here["weight"].to_numpy())
     return Rungs(found)
 
 
 def split_loss(top: float, score: dict[str, float], cost: float) -> dict[str, float]:
     """The parts of top - own answer, from every rung's score; cost: what the interventions lose on training compositions."""
-    own = score["own answer"]
-    able = max(own, score["true code written"], score.get("best code", -np.inf))
-    informed = min(max(own, score["own code written"]), able)
+    informed = max(score["own answer"], score["own code written"])
+    right = max(informed, score["true code written"])
+    able = max(right, score.get("best code", -np.inf))
     beyond = max(top - able, 0.0)
     unexplained = min(max(cost, 0.0), beyond)
     return {
-        "use": informed - own,
-        "inference": able - informed,
+        "use": informed - score["own answer"],
+        "inference": right - informed,
+        "form": able - right,
         "execution": beyond - unexplained,
         "unexplained": unexplained,
     }
@@ -142,6 +161,21 @@ def _parts(seeds: Sequence[dict[str, Rungs]], top: float, rng: np.random.Generat
         split: {part: float(np.mean([row[split][part] for row in rows])) for part in PARTS}
         for split in ("test", "ood", "lost")
     }
+
+
+def faithful(folders: Sequence[Path]) -> bool:
+    """Whether the right code, written, costs next to nothing on training compositions."""
+    test = [rungs(folder, "test").pooled() for folder in folders]
+    return float(np.mean([t["own answer"] - t["true code written"] for t in test])) <= FAITHFUL
+
+
+def moved(folders: Sequence[Path]) -> float:
+    """How far writing another code moves the answers, where it moves them most; the least of the models."""
+    found = []
+    for folder in folders:
+        frame = ladder(folder)
+        found.append(float(frame[(frame["metric"] == "recovered") & (frame["control"] == "")]["value"].max()))
+    return min(found)
 
 
 def _pooled(folder: Path, split: str, control: str) -> pd.DataFrame:
@@ -246,16 +280,23 @@ def _label(
         return "compositional", [f"{had}, above 1 - {MARGIN}"], ""
     if gap < FAILS:
         return "undecided", [f"{had}, but only {gap:.3f} less than on training compositions: nothing to explain"], ""
-    blamed = max(("use", "inference", "execution"), key=lambda part: lost[part].value)
-    found = lost[blamed]
     told = ", ".join(f"{part} {lost[part]}" for part in PARTS)
     reasons = [f"{gap:.3f} is lost from training to held-out compositions: {told}"]
-    if found.value < DOMINATES * gap or not found.lo > 0:
-        return "undecided", [*reasons, f"no part explains {DOMINATES:.0%} of it beyond chance"], ""
-    if blamed == "execution":
-        like = _taken_for(folders, "ood", MEMORY)
+    if moved(folders) < MOVES:
+        return (
+            "undecided",
+            [*reasons, f"no place is known where it reads its code (writing moves answers {moved(folders):.2f})"],
+            "",
+        )
+    shares = {part: lost[part].value for part in ("use", "inference", "execution")}
+    shares["execution" if faithful(folders) else "inference"] += lost["form"].value
+    blamed = max(shares, key=lambda part: shares[part])
+    if shares[blamed] < DOMINATES * gap:
+        return "undecided", [*reasons, f"no part explains {DOMINATES:.0%} of it"], ""
+    for label, among in (("memorised", MEMORY), ("generic regression", GENERIC)):
+        like = _taken_for(folders, "ood", among) if blamed == "execution" else None
         if like is not None:
-            return "memorised", [*reasons, f"its answers are those of the {like[0]} (distance {like[1]:.3f})"], blamed
+            return label, [*reasons, f"its answers are those of the {like[0]} (distance {like[1]:.3f})"], blamed
     return (
         {"use": "infers but does not use", "inference": "fails to infer", "execution": "cannot execute"}[blamed],
         reasons,
@@ -268,7 +309,7 @@ _CHANGES = {
     "has not learned its training compositions": "longer or better training",
     "fails to infer": "a code written at that place that does not help, or a placebo that helps as much (--confirm)",
     "infers but does not use": "the decoded code written where it is read, and no better answers",
-    "cannot execute": "any code, found by a longer search or at another place, with which it answers",
+    "cannot execute": "the right code, written at another place, with which it answers",
     "memorised": "answers nearer to the truth than to the nearest training composition's",
     "generic regression": "answers further from that learner's than from the truth",
     "undecided": "more seeds, more episodes, or a place where writing a code moves the answers",

@@ -14,9 +14,10 @@ goes with another code is added (`measures.erasure.Writer`), both fitted on trai
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,6 +27,7 @@ from compolens.hooks import HookedModel
 from compolens.measures.erasure import Writer
 from compolens.measures.readouts import Moments, RidgeReadout, add_by_group, leave_groups_out
 from compolens.tasks.base import Episodes, TaskFamily
+from compolens.training import Evaluation, summarise
 
 PENALTIES = tuple(10.0**k for k in range(-3, 5))
 
@@ -90,6 +92,23 @@ def written(model: HookedModel, episodes: Episodes, at: CodeAt, code: Tensor, ac
         (seen,) = record(model, [episodes], [at.place.site])
         activation = seen.sites[at.place.site]
     return put(model, episodes.tokens, at.place, at.write(model, activation, code))
+
+
+@torch.no_grad()
+def recovered(model: HookedModel, task: TaskFamily, at: CodeAt, batches: Iterable[Episodes]) -> Evaluation:
+    """How far the answers move to those of another episode's code when that code is written at a place.
+
+    1: all the way; 0: not at all; may be negative. Episodes are paired within a batch. The family must be able to `render`.
+    """
+    parts = []
+    for batch in batches:
+        codes = {name: code.roll(1, 0) for name, code in batch.codes.items()}
+        wanted = task.render(codes, batch.inputs).targets
+        moved = written(model, batch, at, code_features(task, codes))
+        error, before = (task.errors(answer, wanted)[0] for answer in (moved, model(batch.tokens)))
+        parts.append(torch.stack([error, before, batch.composition.double()]).cpu().numpy())
+    error, before, composition = np.concatenate(parts, axis=1)
+    return summarise(error, before, composition)
 
 
 @dataclass(frozen=True)

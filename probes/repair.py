@@ -1,0 +1,227 @@
+"""Is what is blamed what has to be mended: does a repair there beat the same repair elsewhere?"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+
+from compolens.activations import Place, draw, places, positions
+from compolens.configs import DoesNotApply, require
+from compolens.oracles import CodeAt, code_features, fit_codes, recovered, written
+from compolens.repairs import (
+    Budget,
+    fine_tune,
+    folds,
+    parameters_downstream,
+    parameters_upstream,
+    random_masks,
+    size,
+    whole,
+)
+from compolens.tasks.base import Episodes
+from compolens.training import summarise
+from compolens.zoo import TrainedModel
+
+
+def probe(
+    trained: TrainedModel,
+    *,
+    episodes: int = 512,
+    fitted: int = 1024,
+    tuning_steps: int = 60,
+    batch: int = 64,
+    lr: float = 1e-3,
+    draws: int = 3,
+    seed: int = 0,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Two kinds of repair (column `repair`) at the place where the code is read, each beside placebos (column `where`):
+
+    "code written", a repair of inference: the episode's own code, as factor means of training compositions, is written there.
+    Placebos: the same at every other place ("elsewhere"); another episode's code ("another code"); shuffled codes in the fit
+    of the means ("shuffled fit"). "overlapping" places share hook point and positions with the blamed one: no placebos.
+    "fine-tuned", a repair of execution: the parameters downstream of that place are trained on one half of the held-out
+    compositions, mixed with as many episodes of training compositions, and scored on the other half (two folds; their mean on
+    test). Placebos: the parameters upstream; random sets of as many scalars ("random 0", …).
+
+    episodes: scored per split; fitted: training episodes for the means, half as many to choose the place, as in
+    `inference_or_execution`; tuning_steps, batch, lr: Adam's budget, equal for all; draws: random sets.
+    metric "gain": score minus that of the model as it is ("none"), on the same episodes; "beats placebos": gain minus that of
+    the split's best placebo (column `placebo`), which is then held fixed. lo, hi: 95 % over compositions. free: how many
+    scalars were trained.
+    Control "untrained": both repairs of the twin, at the same place.
+    """
+    task = trained.task
+    if "render" in task.missing:
+        raise DoesNotApply(f"no answers are known under other codes; {type(task).__name__}: {task.missing['render']}")
+    code_features(task, next(draw(task, "train", 1, seed)).codes)
+    budget = Budget(tuning_steps, batch, lr)
+    require(draws >= 0, f"draws counts random sets of scalars, so it must be 0 or more, got {draws}")
+    own = _Repairs(trained, trained.model, "", episodes, seed)
+    read = own.write(fitted)
+    own.train(read.place, budget, draws)
+    twin = _Repairs(trained, trained.untrained_twin(), "untrained", episodes, seed)
+    twin.write(fitted, read.place)
+    twin.train(read.place, budget, draws)
+    return pd.DataFrame(own.rows() + twin.rows()), own.frame()
+
+
+class _Trial(NamedTuple):
+    """One repair: what and where; control as in the table; how many scalars were trained; split -> error per episode."""
+
+    repair: str
+    where: str
+    control: str
+    place: Place
+    free: int
+    errors: dict[str, np.ndarray]
+
+    @property
+    def name(self) -> str:
+        return f"{self.where}: {self.place.site}, {self.place.role}" if self.where == "elsewhere" else self.where
+
+
+class _Repairs:
+    """One model's repairs, all on the same episodes."""
+
+    def __init__(self, trained: TrainedModel, model, control: str, n: int, seed: int):
+        self.task, self.model, self.control, self.seed, self.device = trained.task, model, control, seed, trained.device
+        self.shown = {s: list(draw(self.task, s, n, f"{seed}/score", self.device)) for s in ("test", "ood")}
+        self.composition = {s: torch.cat([b.composition for b in shown]).cpu().numpy() for s, shown in self.shown.items()}
+        found = self._scored(lambda batch: model(batch.tokens))
+        self.own, self.weight = ({split: both[i] for split, both in found.items()} for i in (0, 1))
+        self.trials: list[_Trial] = []
+        self.why_not = ""
+
+    @torch.no_grad()
+    def _scored(self, answer: Callable[[Episodes], torch.Tensor]) -> dict[str, np.ndarray]:
+        """split -> (error, weight) per episode (2, n) of what `answer` makes of the episodes."""
+        found = {
+            split: [torch.stack(self.task.errors(answer(batch), batch.targets)) for batch in shown]
+            for split, shown in self.shown.items()
+        }
+        return {split: torch.cat(parts, dim=1).cpu().numpy() for split, parts in found.items()}
+
+    def _errors(self, answer: Callable[[Episodes], torch.Tensor]) -> dict[str, np.ndarray]:
+        return {split: both[0] for split, both in self._scored(answer).items()}
+
+    def _add(self, repair, where, place, errors, free=0):
+        control = self.control or {"blamed": "", "nowhere": "", "overlapping": "overlapping"}.get(where, "placebo")
+        self.trials.append(_Trial(repair, where, control, place, free, errors))
+
+    # ---- inference -------------------------------------------------------------------------------------------------------
+    def write(self, n: int, place: Place | None = None) -> CodeAt:
+        """The true code written at every place, or at the given one alone; returns how the code stands where it is read."""
+        batches = list(draw(self.task, "train", n, f"{self.seed}/fit", self.device))
+        codes = fit_codes(self.model, self.task, batches, places(self.model) if place is None else [place])
+        read = codes[0] if place is not None else self._most_recovered(codes, n // 2)
+        self._add("none", "nowhere", read.place, self.own)
+        for at in codes:
+            where = "blamed" if at is read else "overlapping" if self._overlap(at.place, read.place) else "elsewhere"
+            self._add("code written", where, at.place, self._errors(lambda b, at=at: self._written(b, at)))
+        if place is None:
+            self._add("code written", "another code", read.place, self._errors(lambda b: self._written(b, read, 1)))
+            (noise,) = fit_codes(self.model, self.task, self._shuffled(batches), [read.place])
+            self._add("code written", "shuffled fit", read.place, self._errors(lambda b: self._written(b, noise)))
+        return read
+
+    def _most_recovered(self, codes: list[CodeAt], n: int) -> CodeAt:
+        batches = list(draw(self.task, "train", n, f"{self.seed}/choose", self.device))
+        return max(codes, key=lambda at: recovered(self.model, self.task, at, batches).score)
+
+    def _overlap(self, one: Place, other: Place) -> bool:
+        if one.site != other.site or "all" in (one.role, other.role):
+            return one.site == other.site
+        return bool({*positions(self.model, one.role)} & {*positions(self.model, other.role)})
+
+    def _written(self, batch: Episodes, at: CodeAt, by: int = 0) -> torch.Tensor:
+        return written(self.model, batch, at, code_features(self.task, batch.codes).roll(by, 0))
+
+    def _shuffled(self, batches: list[Episodes]) -> list[Episodes]:
+        """The same episodes, each with the code of a random one of its batch."""
+        found = []
+        for step, batch in enumerate(batches):
+            order = torch.randperm(len(batch.tokens), generator=self.task.rng(f"shuffle/{self.seed}", "train", step))
+            found.append(batch._replace(codes={name: code[order] for name, code in batch.codes.items()}))
+        return found
+
+    # ---- execution -------------------------------------------------------------------------------------------------------
+    def train(self, place: Place, budget: Budget, draws: int) -> None:
+        """The parameters downstream of the place fine-tuned; unless this is the twin, those upstream and random ones too."""
+        try:
+            parts = folds(self.task, self.seed)
+        except DoesNotApply as error:
+            self.why_not = str(error)
+            return
+        after = parameters_downstream(self.model, self.shown["test"][0], place)
+        before = parameters_upstream(self.model, self.shown["test"][0], place)
+        sets = {"blamed": whole(self.model, after)}
+        if before and not self.control:
+            sets["upstream"] = whole(self.model, before)
+        for k in range(0 if self.control else draws):
+            rng = self.task.rng(f"masks/{self.seed}", "train", k)
+            sets[f"random {k}"] = random_masks(self.model, before | after, size(sets["blamed"]), rng)
+        for where, masks in sets.items():
+            self._add("fine-tuned", where, place, self._cross_fitted(masks, parts, budget), size(masks))
+
+    def _cross_fitted(self, masks, parts, budget) -> dict[str, np.ndarray]:
+        """Errors on each half of the held-out compositions by the model trained on the other; on test the mean of both."""
+        errors = []
+        for part in parts:
+            repaired = fine_tune(self.model, self.task, masks, part, budget, self.seed)
+            errors.append(self._errors(lambda b, repaired=repaired: repaired(b.tokens)))
+        unseen = np.where(np.isin(self.composition["ood"], parts[0]), errors[1]["ood"], errors[0]["ood"])
+        return {"test": (errors[0]["test"] + errors[1]["test"]) / 2, "ood": unseen}
+
+    # ---- the table -------------------------------------------------------------------------------------------------------
+    def rows(self) -> list[dict]:
+        """Scores, gains and what is gained beyond the best placebo, all pooled and resampled as a score is."""
+        rows, none = [], self.trials[0]
+        for split, weight in self.weight.items():
+            for trial in self.trials:
+                rows += self._rows("score", split, trial, trial.errors[split])
+                if trial is not none:
+                    rows += self._rows("gain", split, trial, weight - (none.errors[split] - trial.errors[split]))
+            for best, blamed in self._best(split):
+                lost = weight - (best.errors[split] - blamed.errors[split])
+                rows += self._rows("beats placebos", split, blamed, lost, placebo=best.name)
+            if self.why_not:
+                missing = {"metric": "gain", "repair": "fine-tuned", "split": split, "control": "placebo", "where": "upstream"}
+                at = {"site": none.place.site, "role": none.place.role, "layer": none.place.layer, "composition": "all"}
+                rows.append(missing | at | {"n": 0, "note": f"not available: {self.why_not}"})
+        return rows
+
+    def _best(self, split: str):
+        """(best placebo, blamed) of every kind of repair that has both."""
+        for repair in ("code written", "fine-tuned"):
+            own = [t for t in self.trials if t.repair == repair and t.control == ""]
+            placebos = [t for t in self.trials if t.repair == repair and t.control == "placebo"]
+            if own and placebos:
+                yield min(placebos, key=lambda t: t.errors[split].sum()), own[0]
+
+    def _rows(self, metric, split, trial, lost, placebo=""):
+        """The pooled row of 1 - lost / weight; one per composition too for the model as it is, and for what is blamed."""
+        pooled, weight = summarise(lost, self.weight[split], self.composition[split]), self.weight[split].sum()
+        first = {"metric": metric, "repair": trial.repair, "where": trial.where, "split": split, "control": trial.control}
+        first |= {"site": trial.place.site, "role": trial.place.role, "layer": trial.place.layer, "free": trial.free}
+        first |= {"placebo": placebo}
+        (lo, hi), n = pooled.interval, len(lost)
+        made = [first | {"value": pooled.score, "lo": lo, "hi": hi, "composition": "all", "weight": weight, "n": n}]
+        if trial.control == "":
+            for c, (value, share, count) in pooled.per_composition.items():
+                name = self.task.composition_name(c)
+                made.append(first | {"value": value, "composition": name, "weight": share, "n": count})
+        return made
+
+    def frame(self) -> pd.DataFrame:
+        """Per episode: the score of the model as it is, and after each of the blamed repairs."""
+        parts = []
+        for split, weight in self.weight.items():
+            names = [self.task.composition_name(int(c)) for c in self.composition[split]]
+            columns = {t.repair: 1 - t.errors[split] / weight for t in self.trials if t.control == ""}
+            named = {
+                "score" if repair == "none" else repair.replace(" ", "_").replace("-", "_"): v for repair, v in columns.items()
+            }
+            parts.append(pd.DataFrame({"split": split, "composition": names} | named))
+        return pd.concat(parts, ignore_index=True)
