@@ -38,11 +38,11 @@ NOT_FOR = {
     "dual_model": tuple(name for name in ALL if name not in (*MODELS, "raven-softmax", "plain")),
     **dict.fromkeys(("gd_equivalence", "algorithm_steps", "weight_structure"), (*MODELS, *CATEGORICAL)),
 }  # fmt: skip
-FEW = [
-    "--search-steps", 3, "--tuning-steps", 2, "--draws", 2, "--fitted", 128, "--searched", 8,
-    "--tangent-episodes", 32, "--iterations", 2,
-]  # fmt: skip
-"""Searches and trainings inside probes are short here."""
+SHORT = {
+    "search_steps": 3, "tuning_steps": 2, "draws": 2, "fitted": 128, "searched": 8, "tangent_episodes": 32, "iterations": 2,
+}  # fmt: skip
+"""How long the searches and trainings inside probes are here."""
+FEW = [word for name, value in SHORT.items() for word in (f"--{name.replace('_', '-')}", value)]
 CASES = [(name, model) for name in PROBES for model in ALL if model not in NOT_FOR.get(name, ())]
 OTHERS = [(name, model) for name, others in NOT_FOR.items() for model in others]
 
@@ -85,9 +85,13 @@ DRAWN = (*MODELS, "hyla", "sparse", *REGRESSION)
 """Enough for every analysis; each panel more takes its time."""
 
 
+ALONG = ("scaling", "when_codes_appear")
+"""Analyses that need more than trained weights."""
+
+
 def drawn_from(root, models, name):
-    """The models that an analysis of everything measured uses: only `scaling` needs more than trained weights."""
-    if name == "scaling":
+    """The models that an analysis of everything measured uses."""
+    if name in ALONG:
         return [root / "along" / model for model in MODELS]
     needs = recipes.load_file(CLAIMS[name]).needs
     return [models / model for model in DRAWN if all((probe, model) in CASES for probe in needs)]
@@ -101,9 +105,11 @@ def figures(models, tiny, tmp_path_factory):
     for name in MODELS:
         shutil.copytree(tiny[name], root / "along" / name)
     command("probe", "generalization", root / "along", "--episodes", 32, "--steps", "all")
+    short = ("--fitted", 32, "--searched", 8, "--search-steps", 3)
+    command("probe", "inference_or_execution", root / "along", "--episodes", 32, *short, "--steps", "all")
     measured = [models / name for name in DRAWN]
-    command("analyze", *sorted(set(CLAIMS) - {"scaling"}), *measured, root / "models", "--out", root / "drawn")
-    command("analyze", "scaling", root / "along", root / "models", "--out", root / "drawn")
+    command("analyze", *sorted(set(CLAIMS) - set(ALONG)), *measured, root / "models", "--out", root / "drawn")
+    command("analyze", *ALONG, root / "along", root / "models", "--out", root / "drawn")
     return root
 
 
@@ -170,7 +176,8 @@ def test_a_table_tells_what_it_was_made_from(models, name, model):
     assert provenance["recipe"] == digest(PROBES[name])
     assert provenance["recipe_path"] is None and provenance["steps"] == [2]
     defaults = {k: p.default for k, p in recipes.options(recipes.load_recipe("probes", name)).items() if p.default is not None}
-    assert provenance["arguments"] == defaults | {"episodes": EPISODES, "seed": 5}
+    given = {"episodes": EPISODES, "seed": 5} | {k: v for k, v in SHORT.items() if k in defaults}
+    assert provenance["arguments"] == defaults | given
     assert provenance["command"] == f"compolens probe {name} {model}"
 
 
@@ -223,7 +230,7 @@ def test_an_analysis_writes_figure_numbers_and_what_was_used(models, figures, na
     assert len(numbers) and numbers[["y", "value"]].notna().any(axis=None)
     sidecar = json.loads((drawn / f"{name}.json").read_text())
     used, bare = set(map(str, drawn_from(figures, models, name))), str(figures / "models" / "bare")
-    offered = {str(models / m) for m in DRAWN} if name != "scaling" else used
+    offered = {str(models / m) for m in DRAWN} if name not in ALONG else used
     assert set(sidecar["runs"]) == used and len(sidecar["runs"]) == len(used) > 0
     assert set(sidecar["dropped"]) == {bare} | (offered - used)
     assert all(reason.startswith("has no table ") for reason in sidecar["dropped"].values())

@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 
 from compolens import tables
+from compolens.configs import ConfigError
 
 LEARNED = 0.9
 """Test score as a share of the ceiling from which training compositions count as learned: below it the model has not finished
@@ -84,19 +85,25 @@ class Diagnosis:
 
 
 class Rungs(NamedTuple):
-    """One model's ladder on one split: rung -> (score, weight) per composition, each (compositions,)."""
+    """One model's ladder on one split: rung -> (score, weight) per composition, (compositions,) each, in one order for all; a
+    composition that a rung was not measured on has weight 0."""
 
     scores: dict[str, tuple[np.ndarray, np.ndarray]]
 
     def pooled(self, rng: np.random.Generator | None = None) -> dict[str, float]:
-        """Every rung's score over all compositions, or over as many drawn with replacement: the same ones for every rung."""
+        """Every rung's score over all compositions, or over as many drawn with replacement: the same ones for every rung.
+
+        "best code", searched for on fewer episodes, is what it gains over the own answer to the same ones."""
         n = len(self.scores["own answer"][0])
         pick = np.arange(n) if rng is None else rng.integers(n, size=n)
         found = {}
         for rung, (score, weight) in self.scores.items():
-            chosen = pick if len(score) == n else (pick % len(score))
-            found[rung] = float((score[chosen] * weight[chosen]).sum() / weight[chosen].sum())
-        return found
+            total = weight[pick].sum()
+            found[rung] = float((score[pick] * weight[pick]).sum() / total) if total else np.nan
+        searched = found.pop("own answer, searched", np.nan)
+        if not np.isnan(searched):
+            found["best code"] += found["own answer"] - searched
+        return {rung: value for rung, value in found.items() if not np.isnan(value)}
 
 
 def ladder(folder: str | Path) -> pd.DataFrame:
@@ -107,13 +114,18 @@ def ladder(folder: str | Path) -> pd.DataFrame:
 def rungs(folder: str | Path, split: str) -> Rungs:
     """A model's own answer and its oracles, per composition; of the places where its code is read, the best for each rung."""
     frame = ladder(folder)
+    if "effective" not in frame:
+        raise ConfigError(
+            f"{folder}: its table is of an earlier version; type: compolens probe inference_or_execution {folder} --again"
+        )
     frame = frame[(frame["metric"] == "score") & (frame["split"] == split) & (frame["control"] == "") & frame["value"].notna()]
     frame = frame[(frame["chosen"] == 1) | (frame["effective"] == 1)]
+    names = sorted(set(frame["composition"]) - {"all"})
     found = {}
     for rung, rows in frame.groupby("rung"):
         whole = rows[rows["composition"] == "all"].sort_values("value").iloc[-1]
         here = rows[(rows["site"] == whole["site"]) & (rows["role"] == whole["role"]) & (rows["composition"] != "all")]
-        here = here.sort_values("composition")
+        here = here.set_index("composition")[["value", "weight"]].reindex(names).fillna(0.0)
         found[str(rung)] = (here["value"].to_numpy(), here["weight"].to_numpy())
     return Rungs(found)
 

@@ -1,0 +1,88 @@
+"""That the code can be decoded somewhere does not say that it is used there: writing another code may move no answer."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from compolens import tables
+from compolens.figures import Drawing, Mark, Panel, Points, color_of
+from compolens.verdict import SEEDS, Group, group, name_among, telling, title
+
+needs = ("inference_or_execution",)
+SHORT = {"context+readout": "both", "all": "code"}
+"""Token roles, where an axis has little room."""
+READ, WRITTEN = "left-out R²", "recovered"
+
+
+def analyze(models: list[Path]) -> Drawing:
+    """First panel: every layer and token role a point, means over seeds; how well the code is decoded there (R² on training
+    compositions left out) against how far the answers follow another code that is written there (1: all the way). Then the
+    same two numbers place by place, a panel per architecture and setting, with the effects of writing in the untrained twin.
+    """
+    groups = group(models)
+    frames = [_places(g) for g in groups]
+    marks: list[Mark] = []
+    for g, frame in zip(groups, frames, strict=True):
+        mean = frame.groupby("place", as_index=False, sort=False)[["read", "written", "twin"]].mean()
+        marks.append(Points(mean, "read", "written", label=name_among(g, groups), color=_color(g, groups), hover="place"))
+        marks.append(Points(mean, "read", "twin", label="untrained twin", color="#888888", hover="place", open=True))
+    panels = [Panel("All layers and tokens", "R² of the decoded code", "share of the answer that follows", marks)]
+    for g, frame in zip(groups, frames, strict=True):
+        panels.append(
+            Panel(
+                title(g, groups),
+                "layer, tokens",
+                "open: decoded R², filled: share",
+                (
+                    Points(frame, "place", "read", label="decoded code", color="#000000", hover="model", open=True),
+                    Points(frame, "place", "written", label=name_among(g, groups), color=_color(g, groups), hover="model"),
+                    Points(frame, "place", "twin", label="untrained twin", color="#888888", hover="model", open=True),
+                ),
+            )
+        )
+    told = [f"{name_among(g, groups)} {_words(frame)}" for g, frame in zip(groups, frames, strict=True)]
+    caption = (
+        "Filled: share of the way that answers to training compositions move to another code's answers when that code is "
+        "written at a place by a linear map. R²: ridge readout of the code there, scored on training compositions left out. "
+        "Open grey: the same writing in the untrained twin, beside the trained model's R². Both: context and readout tokens "
+        "at once; code: the explicit code. Rank correlation of the two over places (means over seeds): "
+        f"{'; '.join(told)}. With fewer than {SEEDS} seeds nothing is claimed."
+    )
+    return Drawing("Is the code used where it can be decoded?", tuple(panels), caption, columns=min(2, len(panels)))
+
+
+def _color(g: Group, groups: list[Group]) -> str:
+    return color_of(telling(g, groups))
+
+
+def _places(g: Group) -> pd.DataFrame:
+    """A row per seed and place, early layers first: place (in words), read, written and twin; twin is NaN without a twin."""
+    parts = [_of(tables.with_twins(folder, "inference_or_execution")) for folder in g.folders]
+    rows = pd.concat(parts, ignore_index=True).sort_values("layer", kind="stable")
+    words = [SHORT.get(role, role) for role in rows["role"]]
+    code = rows["site"] == "hook_code"
+    layers = rows["layer"].astype(int).astype(str)
+    return rows.assign(place=np.where(code, "code", layers + " " + pd.Series(words, index=rows.index)))
+
+
+def _of(rows: pd.DataFrame) -> pd.DataFrame:
+    """One model's places that have both numbers."""
+    at = ["site", "role", "layer", "model"]
+    own = rows["control"] == ""
+    found = rows[own & (rows["metric"] == READ)][[*at, "value"]].rename(columns={"value": "read"})
+    for name, kept in (("written", own), ("twin", rows["control"] == "untrained")):
+        effect = rows[kept & (rows["metric"] == WRITTEN)][[*at, "value"]].rename(columns={"value": name})
+        found = found.merge(effect, on=at, how="inner" if name == "written" else "left")
+    return found
+
+
+def _words(frame: pd.DataFrame) -> str:
+    """The rank correlation over places (Spearman: Pearson's of ranks), where there are three places or more."""
+    mean = frame.groupby("place")[["read", "written"]].mean()
+    seeds = frame["model"].nunique()
+    told = f"{len(mean)} places, {seeds} seed{'s' * (seeds > 1)}"
+    ranks = mean.rank()
+    if len(mean) < 3 or (ranks.nunique() < 2).any():
+        return f"not defined ({told})"
+    return f"{np.corrcoef(ranks['read'], ranks['written'])[0, 1]:.2f} ({told})"

@@ -1,0 +1,85 @@
+"""Each architecture's verdict in a row: its label, what it has of what can be had, and the parts of what it lacks."""
+
+import textwrap
+from pathlib import Path
+
+import pandas as pd
+
+from compolens import diagnosis
+from compolens.configs import ConfigError
+from compolens.diagnosis import MARGIN, PARTS, Diagnosis
+from compolens.figures import Bars, Drawing, HeatMap, Mark, Panel, Points, Rule, color_of
+from compolens.verdict import SEEDS, Group, group, telling
+
+needs = ("generalization", "inference_or_execution")
+LOWEST = -0.5
+"""Axes of shares end here."""
+WIDE = 22
+"""Letters on a line of a row's name."""
+
+
+def analyze(models: list[Path]) -> Drawing:
+    """Two panels per setting. A row per architecture with its label: the parts of its loss on held-out compositions (ceiling -
+    score), means over seeds. A bar per architecture: the share that it has of what can be had on them, from the best learner
+    that recombines nothing (0) to the ceiling (1); points are seeds, dashed the level that counts as compositional.
+    """
+    groups, panels, told = group(models), [], []
+    several = len({g.setting for g in groups}) > 1
+    for setting in dict.fromkeys(g.setting for g in groups):
+        here = [g for g in groups if g.setting == setting]
+        found = [_diagnosis(g) for g in here]
+        rows = [
+            {"who": _name(g, d), "part": part, "loss": d.parts["ood"][part].value}
+            for g, d in zip(here, found, strict=True)
+            for part in PARTS
+        ]
+        heat = HeatMap(pd.DataFrame(rows), "part", "who", "loss", label="loss")
+        where = f"{setting}: " if several else ""
+        panels += [Panel(f"{where}loss on held-out compositions", "", "", (heat,)), _shares(where, here, found)]
+        told += [f"{g.label} on {setting}: {d.label} ({'; '.join(d.reasons)})" for g, d in zip(here, found, strict=True)]
+    caption = (
+        "Use: won back by the model's own code, written where it is read; inference: won beyond that by the right code; "
+        "form: by another code than the right one; execution: won by no code; unexplained: no more than what writing costs on "
+        "training compositions. Shares: 0 is the best learner that recombines nothing, 1 the ceiling; bars are means over "
+        f"seeds with 95 % intervals over seeds and compositions; the axis ends at {LOWEST:g}. Compositional: the whole "
+        f"interval above {1 - MARGIN:g}. {'. '.join(told)}. With fewer than {SEEDS} seeds no difference between "
+        "models is claimed."
+    )
+    return Drawing("What is wrong with which model?", tuple(panels), caption, columns=2)
+
+
+def _diagnosis(g: Group) -> Diagnosis:
+    found = diagnosis.diagnose(g.folders)
+    if found is None:
+        raise ConfigError(f"{g.folders[0]} lacks a table; type: compolens probe {' '.join(needs)} {g.folders[0]}")
+    return found
+
+
+def _name(g: Group, d: Diagnosis) -> str:
+    """The row's name: who, with how many seeds; the label."""
+    seeds = f"{len(g.folders)} seed{'s' * (len(g.folders) > 1)}"
+    lines = textwrap.wrap(f"{_short(g)}, {seeds}:", WIDE)
+    return "\n".join([*lines, *textwrap.wrap(d.label, WIDE)])
+
+
+def _short(g: Group) -> str:
+    return g.label.replace("Transformer", "")
+
+
+def _shares(where: str, here: list[Group], found: list[Diagnosis]) -> Panel:
+    """Bars of shares with their intervals; points are seeds."""
+    marks: list[Mark] = []
+    values = []
+    for g, d in zip(here, found, strict=True):
+        color, who = color_of(telling(g, here)), _short(g)
+        bar = pd.DataFrame([{"who": who, **d.share._asdict()}])
+        marks.append(Bars(bar, "who", "value", color=color, lo="lo", hi="hi"))
+        values += [d.share.lo, d.share.hi]
+        if len(g.folders) > 1:
+            seeds = [diagnosis.share_of_what_can_be_had([folder], d.scores).value for folder in g.folders]
+            points = pd.DataFrame({"who": who, "value": seeds, "model": g.names})
+            marks.append(Points(points, "who", "value", color=color, hover="model"))
+            values += seeds
+    marks += [Rule(1.0, label="ceiling"), Rule(1 - MARGIN, label="compositional, if the interval is above")]
+    lo, hi = max(min(0.0, *values), LOWEST), max(1.0, *values)
+    return Panel(f"{where}share of what can be had", "", "share", tuple(marks), y_range=(lo - 0.03, hi + 0.05))

@@ -1,0 +1,104 @@
+"""Along training, when the code can be decoded, when it is used, and when held-out compositions are answered with it."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from compolens import tables
+from compolens.configs import ConfigError
+from compolens.figures import Drawing, Line, Mark, Panel, Points
+from compolens.verdict import SEEDS, Group, group, title
+
+needs = ("generalization", "inference_or_execution")
+SCORES = {
+    "own answer, training": "#888888", "own answer, held-out": "#882255", "true code, held-out": "#44AA99",
+    "best code, held-out": "#332288",
+}  # fmt: skip
+CODES = {"decoded code": "#000000", "answers follow a code": "#CC6677"}
+TWIN = "the same in the untrained twin"
+DASHED = (TWIN, "best code, held-out")
+LOWEST = -1.0
+"""Axes end here: how much worse an R² gets than that says nothing."""
+
+
+def analyze(models: list[Path]) -> Drawing:
+    """Two panels per architecture and setting, against training steps; lines are means over seeds, points seeds. Scores: the
+    model's own on training and on held-out compositions, and on held-out ones with the true code and with the best code
+    written where the model reads its code. The code: how well it is decoded, and how far the answers follow another one that
+    is written, each at its best place. For models whose tables were measured with --steps all.
+    """
+    frames = {folder: _along(folder) for folder in models}
+    known = [folder for folder, frame in frames.items() if len(frame["step"].unique()) > 1]
+    if not known:
+        raise ConfigError(
+            f"none of these {len(models)} models was measured at several steps of its training; type: "
+            f"compolens probe generalization inference_or_execution {models[0]} --steps all"
+        )
+    groups, panels = group(known), []
+    for g in groups:
+        rows = pd.concat([frames[folder] for folder in g.folders], ignore_index=True)
+        name = title(g, groups)
+        panels.append(_panel(f"{name}: scores", tables.settings(g.folders[0])["score_name"], rows, SCORES, g))
+        panels.append(_panel(f"{name}: the code", "R², or share that follows", rows, CODES | {TWIN: "#888888"}, g))
+    most = max(int(frames[folder]["places"].max()) for folder in known)
+    caption = (
+        "Left: pooled scores on fresh episodes of training compositions and on held-out ones; codes are written at the place "
+        "that is chosen anew at every step, on training compositions. The best code is searched for on fewer episodes. Right: "
+        "R² of the code on training compositions left out, and the share of the way that answers move to another code's when "
+        f"that code is written, each at the place where it is largest (of {most}); dashed: the untrained twin at that place. "
+        f"Lines are means over seeds, at steps that all of them have. Axes end at {LOWEST:g}. With fewer than {SEEDS} seeds "
+        "nothing is claimed."
+    )
+    left = [folder.name for folder in models if folder not in known]
+    caption += f" Measured at one step alone, and left out: {', '.join(left)}." if left else ""
+    return Drawing("When do codes appear?", tuple(panels), caption, columns=2)
+
+
+def _along(folder: Path) -> pd.DataFrame:
+    """line, step, value, model and how many places there are, at the steps that both tables have."""
+    own, ladder = (tables.read(folder, table) for table in needs)
+    own = own[(own["metric"] == "score") & (own["composition"] == "all") & (own["control"] == "")]
+    written = ladder[(ladder["metric"] == "score") & (ladder["split"] == "ood") & (ladder["control"] == "")]
+    written = written[(written["chosen"] == 1) & (written["composition"] == "all")]
+    parts = [
+        own[own["split"] == "test"],
+        own[own["split"] == "ood"],
+        written[written["rung"] == "true code written"],
+        written[written["rung"] == "best code"],
+        _best(ladder, "left-out R²"),
+        followed := _best(ladder, "recovered"),
+        _twin(ladder, followed),
+    ]
+    lines = [*SCORES, *CODES, TWIN]
+    rows = pd.concat([part[["step", "value"]].assign(line=line) for line, part in zip(lines, parts, strict=True)])
+    places = len(ladder[ladder["metric"] == "recovered"][["site", "role"]].drop_duplicates())
+    both = set(own["step"]) & set(ladder["step"])
+    return rows[rows["step"].isin(both) & rows["value"].notna()].assign(model=folder.name, places=places)
+
+
+def _best(ladder: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """At every step, the row of the place with the largest value."""
+    rows = ladder[(ladder["metric"] == metric) & (ladder["control"] == "") & ladder["value"].notna()]
+    return rows.loc[rows.groupby("step")["value"].idxmax()]
+
+
+def _twin(ladder: pd.DataFrame, followed: pd.DataFrame) -> pd.DataFrame:
+    """The untrained twin's rows at the same steps and places."""
+    at = ["step", "site", "role"]
+    rows = ladder[(ladder["metric"] == "recovered") & (ladder["control"] == "untrained")]
+    return followed[at].merge(rows, on=at)
+
+
+def _panel(name: str, y: str, rows: pd.DataFrame, lines: dict[str, str], g: Group) -> Panel:
+    marks: list[Mark] = []
+    for line, color in lines.items():
+        here = rows[rows["line"] == line]
+        shared = here.groupby("step", as_index=False).agg(value=("value", "mean"), seeds=("model", "nunique"))
+        shared = shared[shared["seeds"] == len(g.folders)]
+        if len(shared):
+            marks.append(Line(shared, "step", "value", label=line, color=color, dash=line in DASHED))
+        if len(here) and len(g.folders) > 1 and line != TWIN:
+            marks.append(Points(here, "step", "value", color=color, hover="model"))
+    drawn = pd.concat([mark.rows()["y"] for mark in marks])
+    lo, hi = max(min(0.0, float(drawn.min())), LOWEST), max(1.0, float(drawn.max()))
+    return Panel(name, "training step", y, tuple(marks), y_range=(lo - 0.04 * (hi - lo), hi + 0.04 * (hi - lo)))
