@@ -13,9 +13,10 @@ RELATIONS := $(ZOO)/relations
 REGRESSION := $(ZOO)/regression
 LEARNERS := $(REGRESSION)/linear-* $(REGRESSION)/softmax-4heads-?
 DUAL := $(ZOO)/F-softmax-[012] $(ZOO)/fuzzy-softmax-?
+WHY := $(ZOO)/F-softmax-? $(ZOO)/F-hypernetwork-?
 SPARSE := $(RELATIONS)/2L-*-relative-? $(RELATIONS)/images-*-relative-?
 
-.PHONY: setup demo test lint bench figures zoo notebooks clean
+.PHONY: setup demo test lint bench bench-diagnosis figures zoo notebooks clean
 
 setup: .venv/.installed
 
@@ -42,9 +43,14 @@ lint: setup
 bench: setup  ## speed and memory, as ratios measured in one run
 	$(BIN)/python tests/benchmarks/bench.py
 
+bench-diagnosis: setup  ## how often the diagnosis is right about models whose failure is known
+	$(BIN)/python tests/benchmarks/diagnosis/bench.py --jobs $(JOBS)
+
 figures: setup  ## redraw every figure of the README from the shipped tables
 	$(BIN)/compolens analyze $(CLAIMS) $(ZOO)/F-softmax-? $(ZOO)/F-hypernetwork-? --out $(ZOO)/figures/F
 	$(BIN)/compolens analyze who_generalizes $(ZOO)/F-* $(ZOO)/R-* $(ZOO)/unstructured-* --out $(ZOO)/figures/all
+	$(BIN)/compolens analyze failure_has_a_place decodable_is_not_used $(WHY) --out $(ZOO)/figures/why
+	$(BIN)/compolens analyze verdicts $(WHY) $(ZOO)/R-* $(ZOO)/F-bottleneck-wide-? --out $(ZOO)/figures/why
 	$(BIN)/compolens analyze ablations scaling codes_decode_rules $(ZOO)/fuzzy-* --out $(ZOO)/figures/fuzzy
 	$(BIN)/compolens analyze codes_decode_rules $(ZOO)/sraven3-* --out $(ZOO)/figures/sraven3
 	$(BIN)/compolens analyze latent_maps rule_similarity $(ZOO)/sraven3-* --capture 'row mates' --out $(ZOO)/figures/sraven3
@@ -62,6 +68,7 @@ zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept
 	$(BIN)/compolens train trained_models/runs.py --out trained_models --jobs $(JOBS)
 	$(BIN)/compolens probe $(MEASURES) $(CODES) $(MODELS) --jobs $(JOBS)
 	$(BIN)/compolens probe generalization latent_code $(ZOO)/F-softmax-0 $(ZOO)/F-hypernetwork-0 --steps all --jobs $(JOBS)
+	$(BIN)/compolens probe inference_or_execution $(WHY) $(ZOO)/R-* $(ZOO)/F-bottleneck-wide-? --jobs $(JOBS)
 	$(BIN)/compolens probe generalization $(ZOO)/fuzzy-*-0 $(ZOO)/sraven3-*-0 --steps all --jobs $(JOBS)
 	$(BIN)/compolens train trained_models/relations.py --out $(RELATIONS) --jobs $(JOBS)
 	$(BIN)/compolens probe generalization transfer $(RELATIONS) --episodes 512 --jobs $(JOBS)

@@ -152,9 +152,31 @@ def test_help_and_lists_do_not_load_torch(arguments):
 def test_help_shows_every_command_with_an_example(run):
     text = run("--help").out
     for name in cli.COMMANDS:
-        assert f"\n    {name} " in text
+        assert f"\n    {name}" in text
         assert f"\n  compolens {name} " in run(name, "--help").out
     assert run().out == text and run().status == 0
+
+
+def test_explain_measures_what_is_missing_and_says_what_is_wrong(run, tiny_models, tmp_path, monkeypatch):
+    import shutil
+
+    monkeypatch.setattr(cli, "EXPLAINS", ("generalization", "inference_or_execution", "attention_code"))
+    shutil.copytree(tiny_models["softmax"], tmp_path / "softmax")
+    first = run("explain", tmp_path / "softmax", "-o", tmp_path / "page.html", "--episodes", 48)
+    assert first.status == 0
+    assert "diagnosis: has not learned its training compositions" in first.out
+    assert "the label would change with longer or better training" in first.out
+    assert "attention_code: does not apply" in first.err
+    assert (tmp_path / "page.html").stat().st_size > 1_000_000
+    again = run("explain", tmp_path / "softmax", "-o", tmp_path / "page.html", "--episodes", 48)
+    assert again.err.count("up to date") == 2 and again.out == first.out
+    table = run("models", tmp_path / "softmax", "--diagnosis").out
+    assert "| has not learned its training compositions |" in table and table.count("\n") == 3
+
+
+def test_a_claim_that_nobody_makes_is_an_error(run, tiny_models):
+    done = run("challenge", tiny_models["softmax"], "--claim", "latent_cod")
+    assert done.status == 2 and "no claim 'latent_cod'" in done.err and "latent_code" in done.err
 
 
 def test_help_of_a_recipe_shows_its_docstring_and_its_flags(run, probe_file):

@@ -20,7 +20,8 @@ from compolens.configs import ConfigError, nearest
 
 DESCRIPTION = """Why does compositional generalization succeed or fail?
 
-train writes a folder per run, probe adds tables to it, analyze and report draw from the tables.
+train writes a folder per run, probe adds tables to it, analyze and report draw from the tables. explain does all but the
+first, and says what is wrong.
 """
 
 
@@ -435,6 +436,8 @@ def _make_explain(commands: Any) -> Parser:
     parser.add_argument("folders", nargs="+", metavar="FOLDER", help="model folders, or folders of model folders")
     parser.add_argument("-o", "--output", default="report.html", help="the page (default report.html)")
     parser.add_argument("--again", action="store_true", help="measure even where an up-to-date table lies")
+    parser.add_argument("--confirm", action="store_true", help="also mend what is blamed, and placebos (probe repair; slower)")
+    parser.add_argument("--episodes", type=int, default=None, metavar="N", help="for every probe (default: each its own)")
     _common(parser, "jobs", "device", "with")
     return parser
 
@@ -445,8 +448,9 @@ def _explain(options: argparse.Namespace) -> int:
     folders = [Path(f) for f in options.folders]
     _check_device(options.device)
     models = _finished(tables.find(folders), folders)
-    files = [recipes.locate("probes", name) for name in EXPLAINS]
-    work = _to_measure(models, {file: _defaults(file) for file in files}, options, "final")
+    files = [recipes.locate("probes", name) for name in (*EXPLAINS, *(["repair"] if options.confirm else []))]
+    given = {} if options.episodes is None else {"episodes": options.episodes}
+    work = _to_measure(models, {file: _defaults(file) | given for file in files}, options, "final")
     outcome = jobs.run(work, options.jobs)
     for name, reason in outcome.inapplicable.items():
         print(f"{name}: does not apply: {reason}", file=sys.stderr)
@@ -553,6 +557,7 @@ def _make_models(commands: Any) -> Parser:
         action="store_true",
         help="a Markdown table: means over seeds with 95 %% intervals (needs the table generalization)",
     )
+    parser.add_argument("--diagnosis", action="store_true", help="a Markdown table: label and loss in parts (see explain)")
     _common(parser, "with")
     return parser
 
@@ -581,6 +586,34 @@ def _summarise(folders: list[Path]) -> int:
     return 0
 
 
+def _diagnose(folders: list[Path]) -> int:
+    """Groups of models with their label, and what they lack on held-out compositions in parts; those without tables are left
+    out, and said."""
+    from compolens import diagnosis, tables, verdict
+
+    columns = ["setting", "architecture", "seeds", "diagnosis", "ood", "lacks", *diagnosis.PARTS, "its code is read at"]
+    print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
+    for group in verdict.group([f for f in folders if tables.finished(f)]):
+        found = diagnosis.diagnose(group.folders)
+        if found is None:
+            print(f"{group.label}: no tables; type: compolens explain {group.folders[0]}", file=sys.stderr)
+            continue
+        lacks = found.scores["ceiling"] - found.scores["ood"]
+        told = [f"{part.value:.3f}" for part in found.parts["ood"].values()]
+        if len(group.folders) >= verdict.SEEDS:
+            told = [str(part) for part in found.parts["ood"].values()]
+        cells = [
+            group.setting,
+            group.label,
+            str(len(group.folders)),
+            found.label,
+            f"{found.scores['ood']:.3f}",
+            f"{lacks:.3f}",
+        ]
+        print(f"| {' | '.join([*cells, *told, found.place])} |")
+    return 0
+
+
 def _models(options: argparse.Namespace) -> int:
     from compolens import tables, zoo
 
@@ -589,6 +622,8 @@ def _models(options: argparse.Namespace) -> int:
         raise ConfigError("there is neither trained_models nor runs here; name a folder: compolens models DIR")
     if options.summary:
         return _summarise(tables.find(roots))
+    if options.diagnosis:
+        return _diagnose(tables.find(roots))
     columns = ["model", "architecture", "task", "steps", "parameters", "train", "test", "ood", "note"]
     rows = []
     for folder in tables.find(roots):

@@ -268,7 +268,8 @@ def diagnose(folders: Sequence[Path]) -> Diagnosis | None:
     share = share_of_what_can_be_had(folders, scores)
     parts = losses(folders, scores["ceiling"])
     label, reasons, blamed = _label(folders, scores, share, parts["lost"])
-    return Diagnosis(label, tuple(reasons), parts, scores, share, blamed, _place(folders[0]), _CHANGES[label])
+    place = _place(folders[0]) if moved(folders) >= MOVES else "no place that is known"
+    return Diagnosis(label, tuple(reasons), parts, scores, share, blamed, place, _CHANGES[label])
 
 
 def _label(

@@ -1,0 +1,70 @@
+"""What the README says about why the shipped models fail, and the tables that it rests on."""
+
+import shlex
+from glob import glob
+from pathlib import Path
+
+import pytest
+
+from compolens import diagnosis, tables
+from compolens.cli import main
+from compolens.places import built_in
+
+REPOSITORY = Path(__file__).parents[1]
+ZOO = REPOSITORY / "trained_models"
+README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+DIAGNOSED = [
+    f for g in ("F-softmax", "F-hypernetwork", "R-softmax", "R-hypernetwork", "F-bottleneck-wide") for f in ZOO.glob(f"{g}-?")
+]
+
+
+def of(prefix):
+    return sorted(ZOO.glob(f"{prefix}-?"))
+
+
+@pytest.mark.parametrize("folder", DIAGNOSED, ids=lambda f: f.name)
+def test_the_ladder_is_fresh(folder):
+    assert tables.why_stale(folder, "inference_or_execution", built_in("probes")["inference_or_execution"]) == ""
+
+
+def test_the_readmes_diagnoses_are_the_commands_output(capsys, monkeypatch):
+    monkeypatch.chdir(REPOSITORY)
+    command, rest = README.split("<!-- why: ")[1].split(" -->", 1)
+    words = shlex.split(command)[1:]
+    assert main([found for word in words for found in (sorted(glob(word)) if "*" in word or "?" in word else [word])]) == 0
+    assert capsys.readouterr().out.strip() == rest.split("<!-- /why -->")[0].strip()
+
+
+@pytest.mark.parametrize("folder", of("F-hypernetwork"), ids=lambda f: f.name)
+def test_at_f_the_executor_answers_held_out_compositions_given_a_code_and_an_untrained_one_does_not(folder):
+    frame = diagnosis.ladder(folder)
+    frame = frame[(frame["metric"] == "score") & (frame["split"] == "ood") & (frame["composition"] == "all")]
+    best = frame[frame["rung"] == "best code"].set_index("control")["value"]
+    assert best[""] >= 0.99
+    assert best["untrained"] < 0
+
+
+def test_at_f_hypernetworks_lack_inference_and_vanilla_transformers_execution():
+    lacks = {name: diagnosis.losses(of(f"F-{name}"), 1.0)["ood"] for name in ("hypernetwork", "softmax")}
+    assert lacks["hypernetwork"]["inference"].lo > max(lacks["hypernetwork"][p].hi for p in ("use", "form", "execution"))
+    assert lacks["softmax"]["execution"].lo > max(lacks["softmax"][p].hi for p in ("use", "inference", "form"))
+
+
+def test_where_the_order_reverses_the_hypernetwork_fails_to_infer_in_every_seed():
+    for folder in of("R-hypernetwork"):
+        parts = diagnosis.losses([folder], 1.0)["ood"]
+        assert parts["inference"].value > 0.6 * sum(part.value for part in parts.values())
+    assert diagnosis.diagnose(of("R-softmax")).label == "undecided"
+
+
+def test_on_fuzzy_logic_hyla_stands_above_softmax_and_linear_attention_by_more_than_the_error():
+    mean, se = {}, {}
+    for name in ("hyla", "hyla-linear", "linear", "softmax"):
+        frames = [tables.pooled(f, "R², mean of ratios") for f in of(f"fuzzy-{name}")]
+        scores = [float(f[(f["control"] == "") & (f["split"] == "ood")]["value"].iloc[0]) for f in frames]
+        mean[name] = sum(scores) / 3
+        se[name] = (sum((s - mean[name]) ** 2 for s in scores) / 2 / 3) ** 0.5
+        assert len(scores) == 3
+    for high in ("hyla", "hyla-linear"):
+        for low in ("linear", "softmax"):
+            assert mean[high] - mean[low] > 4 * (se[high] ** 2 + se[low] ** 2) ** 0.5
