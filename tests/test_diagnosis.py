@@ -161,6 +161,28 @@ def test_without_the_ladder_there_is_no_diagnosis_and_the_verdict_stays(tmp_path
     assert not any("diagnosis" in c.text for c in verdict.sentences([folder])[0][1])
 
 
+@pytest.mark.parametrize(
+    ("seeds", "lo", "words"),
+    [
+        (5, 0.02, "confirmed: the right code"),
+        (2, 0.02, "confirmed in 2 seed(s), too few for a claim"),
+        (5, -0.02, "not confirmed"),
+    ],
+)
+def test_a_repair_confirms_only_if_it_beats_every_placebo_in_every_seed(tmp_path, tiny_task, seeds, lo, words):
+    folders = [make(tmp_path, tiny_task, f"seed-{i}", i, ood=0.6, true=0.95) for i in range(seeds)]
+    for i, folder in enumerate(folders):
+        own = {"split": "ood", "control": "", "composition": "all", "repair": "code written", "where": "blamed"}
+        rows = [
+            own | {"metric": "gain", "value": 0.3},
+            own | {"metric": "beats placebos", "value": 0.1, "lo": lo if i == 0 else 0.02, "hi": 0.2},
+            own | {"metric": "gain", "value": 0.2, "control": "placebo", "where": "elsewhere"},
+        ]
+        save(folder, "repair", rows)
+    found = [c.text for c in verdict.sentences(folders)[0][1]]
+    assert any(words in text for text in found), found
+
+
 def test_every_number_of_a_clause_is_finite(tmp_path, tiny_task):
     folder = make(tmp_path, tiny_task, ood=0.6, true=0.95)
     for clause in verdict.sentences([folder])[0][1]:

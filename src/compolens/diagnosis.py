@@ -255,6 +255,12 @@ def _have(folders: Sequence[Path], table: str) -> bool:
     return all(tables.path_of(folder, table).exists() for folder in folders)
 
 
+def in_words(parts: dict[str, Loss]) -> str:
+    """The parts of a loss that are not next to nothing, the largest first."""
+    ordered = sorted(parts.items(), key=lambda item: -abs(item[1].value))
+    return ", ".join(f"{name} {loss}" for name, loss in ordered if abs(loss.value) >= 0.0005) or "nothing"
+
+
 # ---- the label ---------------------------------------------------------------------------------------------------------
 NEEDS = ("generalization", "inference_or_execution")
 """The tables without which there is no diagnosis; `which_prior` adds whose answers they are."""
@@ -293,8 +299,7 @@ def _label(
         return "compositional", [f"{had}, above 1 - {MARGIN}"], ""
     if gap < FAILS:
         return "undecided", [f"{had}, but only {gap:.3f} less than on training compositions: nothing to explain"], ""
-    told = ", ".join(f"{part} {lost[part]}" for part in PARTS)
-    reasons = [f"{gap:.3f} is lost from training to held-out compositions: {told}"]
+    reasons = [f"from training to held-out compositions {gap:.3f} is lost: {in_words(lost)}"]
     if moved(folders) < MOVES:
         return (
             "undecided",

@@ -185,21 +185,40 @@ def _diagnosed(group: Group) -> list[Clause]:
     if found is None:
         return []
     table = "inference_or_execution"
-    rungs = {rung: {"metric": "score", "rung": rung, "split": "ood", "chosen": "1"} for rung in ("own answer", "best code")}
-    parts = [
-        Evidence(table, {"part": part, "split": split}, group.names, *found.parts[split][part])
-        for split in ("ood", "test")
-        for part in diagnosis.PARTS
-    ]
+    parts = {
+        split: [Evidence(table, {"part": part, "split": split}, group.names, *loss) for part, loss in told.items()]
+        for split, told in found.parts.items()
+    }
     share = Evidence("generalization", {"metric": "score", "split": "ood", "composition": "all"}, group.names, *found.share)
-    meaning = diagnosis.LABELS[found.label]
-    told = "; ".join(found.reasons)
-    clauses = [Clause(f"diagnosis: {found.label} ({meaning}); {told}", (share, *parts))]
-    ood = ", ".join(f"{part} {found.parts['ood'][part]}" for part in diagnosis.PARTS)
-    text = f"of what it lacks on held-out compositions ({found.scores['ceiling'] - found.scores['ood']:.3f}): {ood}"
-    own = Evidence(table, rungs["own answer"], group.names, found.scores["ood"])
-    clauses.append(Clause(f"{text}; its code is read at {found.place}", (own, *parts[:4])))
-    return [*clauses, Clause(f"the label would change with {found.change}", ())]
+    clauses = [Clause(f"diagnosis: {found.label} ({diagnosis.LABELS[found.label]})", (share, *parts["lost"]))]
+    clauses += [Clause(f"because {reason}", (share,)) for reason in found.reasons]
+    lacks = found.scores["ceiling"] - found.scores["ood"]
+    text = f"lacks {lacks:.3f} on held-out compositions: {diagnosis.in_words(found.parts['ood'])}"
+    clauses.append(Clause(f"{text}; its code is read at {found.place}", (*parts["ood"], *parts["test"])))
+    clauses.append(Clause(f"the label would change with {found.change}", ()))
+    return clauses + (_confirmed(group, found.blamed) if found.blamed and _have(group, "repair") else [])
+
+
+def _confirmed(group: Group, blamed: str) -> list[Clause]:
+    """Does a repair of what is blamed beat the same repair elsewhere, in every seed?"""
+    repair = "fine-tuned" if blamed == "execution" else "code written"
+    where = {"metric": "beats placebos", "split": "ood", "repair": repair, "control": ""}
+    rows = [_rows(folder, "repair", **where, composition="all").iloc[0] for folder in group.folders]
+    gains = [
+        _rows(folder, "repair", metric="gain", split="ood", repair=repair, composition="all", control="")
+        for folder in group.folders
+    ]
+    gain = float(pd.Series([float(g["value"].iloc[0]) for g in gains]).mean())
+    value, lo, hi = (float(pd.Series([float(row[c]) for row in rows]).mean()) for c in ("value", "lo", "hi"))
+    evidence = Evidence("repair", where, group.names, value, lo, hi)
+    what = (
+        "the right code written where it is blamed" if repair == "code written" else "tuning only what comes after that place"
+    )
+    beats = f"{what} gains {gain:.3f} on held-out compositions, {value:+.3f} beside the best placebo"
+    if all(float(row["lo"]) > 0 for row in rows) and gain > 0:
+        sure = "confirmed" if len(rows) >= SEEDS else f"confirmed in {len(rows)} seed(s), too few for a claim"
+        return [Clause(f"{sure}: {beats}", (evidence,))]
+    return [Clause(f"not confirmed by its repair: {beats}", (evidence,))]
 
 
 def _have(group: Group, table: str) -> bool:
