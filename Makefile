@@ -69,6 +69,8 @@ zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept
 	$(BIN)/compolens probe $(MEASURES) $(CODES) $(MODELS) --jobs $(JOBS)
 	$(BIN)/compolens probe generalization latent_code $(ZOO)/F-softmax-0 $(ZOO)/F-hypernetwork-0 --steps all --jobs $(JOBS)
 	$(BIN)/compolens probe inference_or_execution $(WHY) $(ZOO)/R-* $(ZOO)/F-bottleneck-wide-? --jobs $(JOBS)
+	$(BIN)/compolens probe which_prior code_structure $(WHY) --jobs $(JOBS)
+	$(BIN)/compolens probe repair $(ZOO)/R-hypernetwork-? --jobs $(JOBS)
 	$(BIN)/compolens probe generalization $(ZOO)/fuzzy-*-0 $(ZOO)/sraven3-*-0 --steps all --jobs $(JOBS)
 	$(BIN)/compolens train trained_models/relations.py --out $(RELATIONS) --jobs $(JOBS)
 	$(BIN)/compolens probe generalization transfer $(RELATIONS) --episodes 512 --jobs $(JOBS)

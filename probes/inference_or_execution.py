@@ -153,7 +153,16 @@ class _Ladder:
                 scored = [*self.task.errors(best.prediction, batch.targets), batch.composition.double()]
                 parts.append(torch.stack([*scored, *self.task.errors(seen.prediction, batch.targets)]).cpu().numpy())
         except DoesNotApply as error:
-            self._row("score", "best code", split, read.place, np.nan, control="not available", note=str(error), chosen=1)
+            self._row(
+                "score",
+                "best code",
+                split,
+                read.place,
+                np.nan,
+                control="not available",
+                note=f"not available: {error}",
+                chosen=1,
+            )
             return
         error, weight, composition, *own = np.concatenate(parts, axis=1)
         more = {"code_width": best.width, "n_fitted": best.fitted}
