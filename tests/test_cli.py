@@ -160,7 +160,7 @@ def test_help_shows_every_command_with_an_example(run):
 def test_explain_measures_what_is_missing_and_says_what_is_wrong(run, tiny_models, tmp_path, monkeypatch):
     import shutil
 
-    monkeypatch.setattr(cli, "EXPLAINS", ("generalization", "inference_or_execution", "attention_code"))
+    monkeypatch.setattr(cli.explain, "EXPLAINS", ("generalization", "inference_or_execution", "attention_code"))
     shutil.copytree(tiny_models["softmax"], tmp_path / "softmax")
     first = run("explain", tmp_path / "softmax", "-o", tmp_path / "page.html", "--episodes", 48)
     assert first.status == 0
@@ -394,7 +394,7 @@ def test_patterns_choose_runs_and_flags_may_stand_anywhere(run, runs_file):
 
 
 def test_training_reports_scores_and_a_changed_environment(run, runs_file, tmp_path, monkeypatch):
-    first = cli.read_runs(str(runs_file))["first"]
+    first = cli.train.read_runs(str(runs_file))["first"]
     here = training.environment("cpu")
     loss = Hyperteacher.loss
     with monkeypatch.context() as patch:

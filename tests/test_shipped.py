@@ -25,7 +25,7 @@ def groups(prefix):
 
 
 def test_what_is_shipped_are_runs_of_the_file_and_the_readme_names_those_that_are_not():
-    from compolens.cli import read_runs
+    from compolens.cli.train import read_runs
     from compolens.zoo import read_run, step_reached
 
     runs = read_runs(str(ZOO / "runs.py"))
@@ -78,7 +78,7 @@ def test_the_table_of_shipped_models_in_the_readme_is_the_commands_output(capsys
 
 # ---- relations: is it sparsity, or is it transfer? -------------------------------------------------------------------
 def test_every_cell_of_the_comparison_is_shipped_scores_what_it_says_and_has_fresh_tables():
-    from compolens.cli import read_runs
+    from compolens.cli.train import read_runs
     from compolens.zoo import read_run
 
     runs = read_runs(str(ZOO / "relations.py"))

@@ -9,7 +9,8 @@ import torch
 
 import compolens
 from compolens import checkpoints, resemblance, tables
-from compolens.cli import main, read_runs
+from compolens.cli import main
+from compolens.cli.train import read_runs
 from compolens.measures.agreement import sensitivity_cosine
 from compolens.references import DebiasedGradientDescent, GradientDescent, GradientDescentPlusPlus
 from compolens.tasks import LinearRegression

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from compolens.activations import draw, record, residual_sites
-from compolens.configs import require
+from compolens.configs import DoesNotApply, require
 from compolens.hooks import HookedModel
 from compolens.measures.readouts import Moments, RidgeReadout, add_by_group, leave_groups_out
 from compolens.tasks.base import Episodes, TaskFamily
@@ -66,7 +66,7 @@ class FrozenReadout:
         cls, trained: TrainedModel, *, episodes: int = 4096, seed: int | str = 0, penalties: Sequence[float] = PENALTIES
     ) -> FrozenReadout:
         """On episodes of training compositions; the penalty (on standardised features) is the one whose readouts answer
-        left-out training compositions best."""
+        left-out training compositions best. `DoesNotApply` to a net without features of every position before its answers."""
         require(
             bool(penalties) and min(penalties) >= 0,
             f"penalties must be one or more numbers of at least 0, got {tuple(penalties)}; for example (0.1, 1, 10)",
@@ -74,6 +74,10 @@ class FrozenReadout:
         task, twin = trained.task, trained.untrained_twin()
         site, groups = last_site(twin), dict[int, Moments]()
         for batch in record(twin, draw(task, "train", episodes, f"{seed}/frozen", trained.device), [site]):
+            if batch.sites[site].shape[1] != task.seq:
+                raise DoesNotApply(
+                    f"at {site}, the last hook point before the answers, not every position of an episode stands"
+                )
             x, y = cls._features(task, batch.sites[site]), wanted(task, batch.episodes)
             add_by_group(groups, x.flatten(0, 1), y.flatten(0, 1), batch.episodes.composition.repeat_interleave(x.shape[1]))
         require(len(groups) > 1, f"need two or more training compositions to choose a penalty, drew {len(groups)}; draw more")

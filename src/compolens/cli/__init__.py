@@ -1,0 +1,78 @@
+"""The command line: train · probe · analyze · explain · report · record · models. Finds recipes by path; imports none.
+
+A command is one file with `make(commands) -> Parser`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from compolens import __version__
+from compolens.cli import analyze, challenge, explain, models, probe, record, report, train
+from compolens.cli.flags import Parser
+from compolens.cli.recipe_flags import add_recipe_flags
+from compolens.configs import ConfigError, nearest
+
+COMMANDS = {
+    "train": train, "probe": probe, "analyze": analyze, "explain": explain, "challenge": challenge, "report": report,
+    "record": record, "models": models,
+}  # fmt: skip
+"""Name -> the module of a command, in the order of the help text."""
+
+DESCRIPTION = """Why does compositional generalization succeed or fail?
+
+train writes a folder per run, probe adds tables to it, analyze and report draw from the tables. explain does all but the
+first, and says what is wrong.
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point; returns the exit status: 0 done, 1 some jobs failed, 2 bad input, 128+signal interrupted."""
+    arguments = sys.argv[1:] if argv is None else argv
+    try:
+        return _dispatch(arguments)
+    except ConfigError as error:
+        print(f"compolens: error: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except OSError as error:
+        print(f"compolens: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt as error:
+        print(f"compolens: {error or 'interrupted'}", file=sys.stderr)
+        return 128 + getattr(error, "signum", 2)
+    except Exception as error:
+        if os.environ.get("COMPOLENS_DEBUG"):
+            raise
+        from compolens import jobs
+
+        print(f"compolens: error: {jobs.explain(error)}", file=sys.stderr)
+        return 2
+
+
+def _dispatch(arguments: list[str]) -> int:
+    parser = Parser(
+        prog="compolens", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("--version", action="version", version=f"compolens {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+    made = {name: module.make(commands) for name, module in COMMANDS.items()}
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
+        parser.error(f"no command {arguments[0]!r}; {nearest(arguments[0], COMMANDS)}")
+    if arguments and arguments[0] in ("probe", "analyze"):
+        add_recipe_flags(made[arguments[0]], "probes" if arguments[0] == "probe" else "analyses", arguments[1:])
+    if not arguments or arguments[0] not in COMMANDS:
+        _, unknown = parser.parse_known_args(arguments)
+        if unknown:
+            parser.unknown(unknown)
+        parser.print_help()
+        return 0
+    command = made[arguments[0]]
+    options, unknown = command.parse_known_intermixed_args(arguments[1:])  # flags may stand before, between or after names
+    if unknown:
+        command.unknown(unknown)
+    return options.run(options)

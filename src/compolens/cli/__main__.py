@@ -1,0 +1,7 @@
+"""`python -m compolens.cli`."""
+
+import sys
+
+from compolens.cli import main
+
+sys.exit(main())

@@ -1,0 +1,51 @@
+"""`compolens explain`: measures what is missing, then says what is wrong, with a page of evidence."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from compolens.cli.flags import Parser, check_device, command_parser, common_flags, conclude, finished_models
+from compolens.cli.probe import to_measure
+from compolens.cli.recipe_flags import recipe_arguments
+from compolens.cli.report import write_report
+
+EXPLAINS = ("generalization", "inference_or_execution", "which_prior", "swap_code", "swap_factor", "latent_code", "erase_code")
+"""The probes that `explain` reads, in the order in which it measures what is missing."""
+
+
+def make(commands: Any) -> Parser:
+    parser = command_parser(
+        commands, "explain", run,
+        "say what is wrong with models, and where: measures what is missing, then the verdict and a page with the evidence",
+        "compolens explain runs/F-softmax-0 -o report.html",
+    )  # fmt: skip
+    parser.add_argument("folders", nargs="+", metavar="FOLDER", help="model folders, or folders of model folders")
+    parser.add_argument("-o", "--output", default="report.html", help="the page (default report.html)")
+    parser.add_argument("--again", action="store_true", help="measure even where an up-to-date table lies")
+    parser.add_argument("--confirm", action="store_true", help="also mend what is blamed, and placebos (probe repair; slower)")
+    parser.add_argument(
+        "--episodes", dest="recipe_episodes", type=int, metavar="N", help="for every probe (default: each its own)"
+    )
+    common_flags(parser, "jobs", "device", "with")
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    from compolens import jobs, recipes, tables
+
+    folders = [Path(f) for f in options.folders]
+    check_device(options.device)
+    models = finished_models(tables.find(folders), folders)
+    files = [recipes.locate("probes", name) for name in (*EXPLAINS, *(["repair"] if options.confirm else []))]
+    wanted = {file: recipe_arguments("probes", file, options) for file in files}
+    work = to_measure(models, wanted, options, "final")
+    outcome = jobs.run(work, options.jobs)
+    for name, reason in outcome.inapplicable.items():
+        print(f"{name}: does not apply: {reason}", file=sys.stderr)
+    if outcome.signum or outcome.failures:
+        return conclude(outcome)
+    write_report("explain", options, models)
+    return 0

@@ -1,0 +1,106 @@
+"""`compolens models`: what has been trained, with scores, groups or diagnoses."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from compolens.cli.flags import Parser, command_parser, common_flags, outside, print_table
+from compolens.configs import ConfigError
+
+
+def make(commands: Any) -> Parser:
+    parser = command_parser(
+        commands, "models", run, "list trained models with their scores", "compolens models trained_models"
+    )
+    parser.add_argument(
+        "folders", nargs="*", default=None, metavar="DIR", help="where to look (default: trained_models, runs)"
+    )
+    parser.add_argument(
+        "--summary",
+        action="store_true",
+        help="a Markdown table: means over seeds with 95 %% intervals (needs the table generalization)",
+    )
+    parser.add_argument("--diagnosis", action="store_true", help="a Markdown table: label and loss in parts (see explain)")
+    common_flags(parser, "with")
+    return parser
+
+
+def _summarise(folders: list[Path]) -> int:
+    """Groups of models that differ in seeds alone: parameters, seeds, test and ood score with two-level intervals, the ceiling
+    of the latter, and what the paper reports where the setting is its own. Then the trainings that have not ended."""
+    from compolens import checkpoints, tables, verdict, zoo
+
+    print("| setting | architecture | parameters | seeds | test | ood | ceiling | the paper's measure: ours / the paper |")
+    print("|---|---|---|---|---|---|---|---|")
+    for group in verdict.group([f for f in folders if tables.finished(f)]):
+        parameters = checkpoints.read_json(group.folders[0] / "scores.json")["parameters"]
+        cells = []
+        for split in ("test", "ood"):
+            found = verdict.score(group, split)
+            spread = f" [{found.lo:.3f}, {found.hi:.3f}]" if len(group.folders) >= verdict.SEEDS else ""
+            part = verdict.stratum(group, split)
+            cells.append(f"{found.value:.3f}{spread}" + (f" ({part[1]:.3f} {part[0]})" if part else ""))
+        top = verdict.ceiling(group)
+        cells += ["1" if top > 1 - 1e-3 else f"{top:.3f} (share {found.value / top:.2f})", verdict.beside_the_paper(group)]
+        print(f"| {group.setting} | {group.label} | {parameters:,} | {len(group.folders)} | {' | '.join(cells)} |")
+    for folder in folders:
+        if not tables.finished(folder):
+            print(f"| {folder.name} | | | | {zoo.overview(folder)['note']} | | | |")
+    return 0
+
+
+def _diagnose(folders: list[Path]) -> int:
+    """Groups of models with their label, and what they lack on held-out compositions in parts; those without tables are left
+    out, and said."""
+    from compolens import diagnosis, tables, verdict
+
+    columns = ["setting", "architecture", "seeds", "diagnosis", "ood", "lacks", *diagnosis.PARTS, "its code is read at"]
+    print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
+    for group in verdict.group([f for f in folders if tables.finished(f)]):
+        found = diagnosis.diagnose(group.folders)
+        if found is None:
+            print(f"{group.label}: no tables; type: compolens explain {group.folders[0]}", file=sys.stderr)
+            continue
+        lacks = found.scores["ceiling"] - found.scores["ood"]
+        told = [f"{part.value:.3f}" for part in found.parts["ood"].values()]
+        if len(group.folders) >= verdict.SEEDS:
+            told = [str(part) for part in found.parts["ood"].values()]
+        cells = [
+            group.setting,
+            group.label,
+            str(len(group.folders)),
+            found.label,
+            f"{found.scores['ood']:.3f}",
+            f"{lacks:.3f}",
+        ]
+        print(f"| {' | '.join([*cells, *told, found.place])} |")
+    return 0
+
+
+def run(options: argparse.Namespace) -> int:
+    from compolens import tables, zoo
+
+    roots = options.folders or [d for d in ("trained_models", "runs") if Path(d).is_dir()]
+    if not roots:
+        raise ConfigError("there is neither trained_models nor runs here; name a folder: compolens models DIR")
+    if options.summary:
+        return _summarise(tables.find(roots))
+    if options.diagnosis:
+        return _diagnose(tables.find(roots))
+    columns = ["model", "architecture", "task", "steps", "parameters", "train", "test", "ood", "note"]
+    rows = []
+    for folder in tables.find(roots):
+        row = zoo.overview(folder, outside(options.classes))
+        rows.append(
+            [
+                f"{v:.4f}" if isinstance(v, float) else f"{v:,}" if isinstance(v, int) else v
+                for v in (row.get(c, "") for c in columns)
+            ]
+        )
+    if not any(row[-1] for row in rows):
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
+    print_table(columns, rows)
+    return 0

@@ -1,0 +1,90 @@
+"""`compolens probe`: each recipe adds a table to each folder."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from compolens.cli.flags import Parser, check_device, command_parser, common_flags, conclude, finished_models, outside
+from compolens.cli.recipe_flags import list_recipes, need_both, recipe_arguments, split_items
+
+
+def make(commands: Any) -> Parser:
+    parser = command_parser(
+        commands, "probe", run, "measure trained models: each recipe adds a table to each folder",
+        "compolens probe generalization latent_code runs/* --jobs 2",
+    )  # fmt: skip
+    parser.add_argument("items", nargs="*", metavar="RECIPE… FOLDER…", help="probes by name or path, then model folders")
+    parser.add_argument("--list", action="store_true", help="show each probe's question")
+    parser.add_argument(
+        "--steps",
+        default="final",
+        help="final, all (every kept step), or a kept step's number (measured beside the final one)",
+    )
+    parser.add_argument("--again", action="store_true", help="measure even where an up-to-date table lies")
+    common_flags(parser, "jobs", "device", "with")
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.list:
+        return list_recipes("probes")
+    from compolens import jobs, recipes, tables
+
+    files, folders = split_items("probes", options.items)
+    need_both("probes", "probe", files, folders)
+    check_device(options.device)
+    recipes.check_steps(options.steps)
+    models = finished_models(tables.find(folders), folders)
+    arguments = {file: recipe_arguments("probes", file, options) for file in files}
+    return conclude(jobs.run(to_measure(models, arguments, options, options.steps), options.jobs))
+
+
+def to_measure(models: list[Path], wanted: dict[Path, dict[str, Any]], options: argparse.Namespace, steps: str) -> list[Any]:
+    """A job per model and probe (file -> arguments) whose table is missing, stale, or was measured with other arguments."""
+    from compolens import jobs
+
+    names, work = [folder.name for folder in models], []
+    for folder in models:
+        label = folder.name if names.count(folder.name) == 1 else str(folder)
+        for file, arguments in wanted.items():
+            if not options.again and _up_to_date(folder, file, arguments, steps):
+                print(f"{label} · {file.stem}: up to date", file=sys.stderr)
+                continue
+            job = (str(file), str(folder), arguments, steps, options.device, tuple(options.classes))
+            work.append(jobs.Job(f"{label} · {file.stem}", probe_one, job))
+    return work
+
+
+def _up_to_date(folder: Path, file: Path, arguments: dict[str, Any], steps: str) -> bool:
+    from compolens import checkpoints, recipes, tables
+
+    path = tables.path_of(folder, file.stem)
+    if not path.exists() or not path.with_suffix(".json").exists() or tables.why_stale(folder, file.stem, file):
+        return False
+    provenance = checkpoints.read_json(path.with_suffix(".json"))
+    same = {k: v for k, v in arguments.items() if v is not None} == provenance["arguments"]
+    return same and set(recipes.wanted_steps(folder, steps)) <= set(provenance["steps"])
+
+
+def probe_one(
+    file: str, folder: str, arguments: dict[str, Any], steps: str, device: str, classes: tuple[str, ...], *, report: Callable
+) -> str:
+    """One probe on one model, in whatever process this is."""
+    import torch
+
+    from compolens import recipes
+
+    torch.set_num_threads(
+        1
+    )  # side by side, more threads than cores slow each other down; and one gives the same digits anywhere
+    report(0, 1, "measuring")
+    path = recipes.run_probe(
+        Path(file), Path(folder), arguments, steps=steps, device=device, classes=outside(classes),
+        note=lambda text: report(0, 1, text),
+    )  # fmt: skip
+    return os.path.relpath(path)

@@ -1,0 +1,92 @@
+"""Recipes on the command line: told apart from folders, their keyword arguments as flags."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import os
+import types
+import typing
+from pathlib import Path
+from typing import Any
+
+from compolens.cli.flags import Parser, print_table
+from compolens.configs import ConfigError, nearest
+
+
+def split_items(kind: str, items: list[str]) -> tuple[list[Path], list[Path]]:
+    """(recipe files, model folders) from a mixed list of arguments."""
+    from compolens import recipes
+
+    files, folders = [], []
+    for item in items:
+        is_recipe = item.endswith(".py") or (item in recipes.built_in(kind) and not (Path(item) / "config.json").exists())
+        if is_recipe:
+            files.append(recipes.locate(kind, item))
+        elif Path(item).exists():
+            folders.append(Path(item))
+        elif os.sep not in item and not files:
+            raise ConfigError(f"no recipe {item!r} in {kind}; {nearest(item, recipes.built_in(kind))}")
+        else:
+            raise ConfigError(
+                f"there is no folder {item!r}, nor a recipe of that name ({nearest(item, recipes.built_in(kind))})"
+            )
+    return files, folders
+
+
+def need_both(kind: str, command: str, files: list[Path], folders: list[Path]) -> None:
+    if not files:
+        raise ConfigError(f"name a recipe: compolens {command} RECIPE FOLDER…; compolens {command} --list shows them")
+    if not folders:
+        raise ConfigError(f"name a model folder: compolens {command} {files[0].stem} FOLDER…")
+
+
+def add_recipe_flags(parser: Parser, kind: str, arguments: list[str]) -> None:
+    """The keyword arguments of the recipes named become flags of this call."""
+    from compolens import recipes
+
+    named = [a for a in arguments if a.endswith(".py") or a in recipes.built_in(kind)]
+    for name in named:
+        function = recipes.load_recipe(kind, name)
+        for option, parameter in recipes.options(function).items():
+            flag = f"--{option.replace('_', '-')}"
+            taken = parser._option_string_actions.get(flag)
+            if taken is None:
+                _add_flag(parser, name, option, parameter)
+            elif taken.dest != f"recipe_{option}":
+                raise ConfigError(f"{name}: its argument {option!r} would hide the flag {flag} of {parser.prog}; rename it")
+    if named and any(a in ("-h", "--help") for a in arguments):
+        texts = [inspect.getdoc(recipes.load_recipe(kind, name)) or "" for name in named]
+        parser.description = "\n\n".join(f"{Path(n).stem}: {t}" for n, t in zip(named, texts, strict=True))
+
+
+def _add_flag(parser: Parser, recipe: str, name: str, parameter: inspect.Parameter) -> None:
+    kind = parameter.annotation
+    if isinstance(kind, types.UnionType):
+        kind = next(k for k in typing.get_args(kind) if k is not type(None))
+    flag, text = f"--{name.replace('_', '-')}", f"{Path(recipe).stem} (default {parameter.default})"
+    if kind is bool:
+        parser.add_argument(flag, dest=f"recipe_{name}", action=argparse.BooleanOptionalAction, default=None, help=text)
+    elif kind in (int, float, str):
+        parser.add_argument(flag, dest=f"recipe_{name}", type=kind, default=None, metavar=kind.__name__, help=text)
+    else:
+        raise ConfigError(f"{recipe}: {name} must be annotated int, float, str or bool (or that | None) to become a flag")
+
+
+def recipe_arguments(kind: str, file: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """What this recipe is called with: its defaults, overridden by the flags given."""
+    from compolens import recipes
+
+    known = recipes.options(recipes.load_recipe(kind, file))
+    given = {n: getattr(options, f"recipe_{n}", None) for n in known}
+    return {n: parameter.default if given[n] is None else given[n] for n, parameter in known.items()}
+
+
+def list_recipes(kind: str) -> int:
+    from compolens import recipes
+
+    print_table(
+        ["recipe", "question" if kind == "probes" else "claim"],
+        [[n, recipes.docstring(p)] for n, p in recipes.built_in(kind).items()],
+    )
+    return 0

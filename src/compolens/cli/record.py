@@ -1,0 +1,58 @@
+"""`compolens record`: activations as arrays on disk."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fnmatch
+from typing import Any
+
+from compolens.cli.flags import Parser, check_device, command_parser, common_flags, outside
+from compolens.cli.train import with_data
+from compolens.configs import ConfigError
+
+
+def make(commands: Any) -> Parser:
+    parser = command_parser(
+        commands, "record", run, "export activations: one .npy per hook point beside codes, compositions and tokens",
+        "compolens record runs/F-softmax-0 --sites blocks.1.hook_resid_post -o activations",
+    )  # fmt: skip
+    parser.add_argument("folder", help="a model folder")
+    parser.add_argument(
+        "--sites", nargs="+", required=True, metavar="SITE", help="hook points, or patterns such as 'blocks.*.hook_resid_post'"
+    )
+    parser.add_argument("-o", "--output", required=True, metavar="DIR", help="where the arrays go")
+    parser.add_argument("--split", default="ood", help="train, test or ood (default ood)")
+    parser.add_argument("--episodes", type=int, default=1024, metavar="N", help="how many episodes (default 1024)")
+    parser.add_argument("--seed", type=int, default=0, help="which episodes (default 0)")
+    parser.add_argument("--step", type=int, default=None, help="weights of a kept step (default: final)")
+    common_flags(parser, "data", "device", "with")
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    from compolens import activations, zoo
+
+    check_device(options.device)
+    trained = zoo.load(options.folder, options.step, outside(options.classes), options.device)
+    sites: list[str] = []
+    for pattern in options.sites:
+        sites += [name for name in _matching_sites(trained.model, pattern) if name not in sites]
+    task = with_data(trained.run, options.data).task
+    episodes = activations.draw(task, options.split, options.episodes, options.seed, options.device)
+    folder = activations.export(trained.model, episodes, sites, options.output, options.episodes)
+    for path in sorted(folder.glob("*.npy")):
+        print(path)
+    return 0
+
+
+def _matching_sites(model: Any, pattern: str) -> list[str]:
+    """The hook points that fire and match; none, or a name that does not fire, is an error."""
+    matched = []
+    for name in fnmatch.filter(model.hook_dict, pattern):
+        with contextlib.suppress(ConfigError):
+            model.check_site(name)
+            matched.append(name)
+    if not matched:
+        model.check_site(pattern)
+    return matched

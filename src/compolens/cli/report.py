@@ -1,0 +1,36 @@
+"""`compolens report`: one HTML page from the tables that there are."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from compolens.cli.flags import Parser, command_parser, common_flags, outside
+
+
+def make(commands: Any) -> Parser:
+    parser = command_parser(
+        commands, "report", run, "one self-contained HTML page about a set of model folders",
+        "compolens report runs/demo/* -o runs/demo/report.html",
+    )  # fmt: skip
+    parser.add_argument("folders", nargs="+", metavar="FOLDER", help="model folders, or folders of model folders")
+    parser.add_argument("-o", "--output", default="report.html", help="the page (default report.html)")
+    common_flags(parser, "with")
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    from compolens import tables
+
+    write_report("report", options, tables.find([Path(f) for f in options.folders]))
+    return 0
+
+
+def write_report(command: str, options: argparse.Namespace, models: list[Path]) -> None:
+    """Write the page that --output names, and print its verdict; command: what is called, for the page's own words."""
+    from compolens import report
+
+    typed = " ".join(["compolens", command, *options.folders, "-o", options.output])
+    path, lines = report.write(models, Path(options.output), outside(options.classes), typed)
+    print(*lines, "", f"report: {path}", sep="\n")
