@@ -70,14 +70,17 @@ def probe(
     require(
         episodes >= 8 and tangent_episodes >= 8, f"need episodes, tangent_episodes >= 8, got {episodes}, {tangent_episodes}"
     )
-    fitted = {
-        "frozen features": FrozenReadout.fit(trained, episodes=4 * episodes, seed=seed),
-        "linearised net": Linearised.fit(trained, episodes=min(episodes, tangent_episodes), iterations=iterations, seed=seed),
-    }
+    lazy = {"episodes": min(episodes, tangent_episodes), "iterations": iterations, "seed": seed}
+    fitted = {"linearised net": Linearised.fit(trained, **lazy)}
+    absent = {r.name: why for r in closed if (why := _absent(r, task))}
+    try:
+        fitted["frozen features"] = FrozenReadout.fit(trained, episodes=4 * episodes, seed=seed)
+    except DoesNotApply as error:
+        absent["frozen features"] = f"not available: {error}"
     rows, kept = [], []
     for name in ("test", "ood"):
         split = _answered(trained, name, closed, fitted, episodes, seed)
-        rows += [_row(split, "distance", MODEL, r.name, note=why, value=np.nan) for r in closed if (why := _absent(r, task))]
+        rows += [_row(split, "distance", MODEL, who, note=why, value=np.nan) for who, why in absent.items()]
         rows += _rows(split)
         kept.append(_episodes(split))
     return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)

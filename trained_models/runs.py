@@ -63,8 +63,10 @@ for names in (("softmax", "hyla"), ("linear", "hyla-linear")):
             runs[f"fuzzy-{name}-{s}"] = Run(
                 architecture, FuzzyLogic(split_seed=s), init_seed=s, data_seed=s, keep=keep, **long
             )
-for name in ("softmax", "hyla"):
-    runs[f"fuzzy-still-{name}-0"] = Run(compared[name](**small), FuzzyLogic(), **long)
+for s in range(3):
+    for name in ("softmax", "hyla", "linear") if s == 0 else ("linear",):
+        still = Run(compared[name](**small), FuzzyLogic(split_seed=s), init_seed=s, data_seed=s, **long)
+        runs[f"fuzzy-still-{name}-{s}"] = still
 
 small = {"n_layers": 4, "d_model": 128, "n_heads": 16, "d_head": 4, "d_value": 4, "d_mlp": 256, "n_ctx": 27}
 long = {"steps": 20_000, "batch_size": 128, "optimizer": ReferenceAdamW(warmup=500), "answers_only": True}
