@@ -5,7 +5,7 @@ F: wide inputs (16 -> 8), where regression on the raw inputs is hopeless and rec
 R: narrow inputs (4 -> 4), where the effect reverses. Architectures are paired on teacher, module numbering and data.
 
 Fuzzy logic (32 tokens, 70 % of the functions held out), at the size and with the recipe of 2406.05816, its hidden dropout of
-attention codes included; "still" runs are without it.
+attention codes included; "still" runs are without it, "fast" ones at the larger learning rate of its grid.
 
 S-RAVEN with 3 features instead of 4: the paper's small model (4 layers), without dropout, on what two cores can train; with
 sparse-coding attention (2511.20194) and its transfer besides, and transfer without sparsity.
@@ -67,6 +67,12 @@ for s in range(3):
     for name in ("softmax", "hyla", "linear") if s == 0 else ("linear",):
         still = Run(compared[name](**small), FuzzyLogic(split_seed=s), init_seed=s, data_seed=s, **long)
         runs[f"fuzzy-still-{name}-{s}"] = still
+
+# the paper searched over two learning rates and two weight decays, and does not say which it took
+faster = long | {"optimizer": ReferenceAdamW(lr=3e-3)}
+for s in range(3):
+    linear = LinearAttention(**small, attention_dropout=0.1)
+    runs[f"fuzzy-fast-linear-{s}"] = Run(linear, FuzzyLogic(split_seed=s), init_seed=s, data_seed=s, **faster)
 
 small = {"n_layers": 4, "d_model": 128, "n_heads": 16, "d_head": 4, "d_value": 4, "d_mlp": 256, "n_ctx": 27}
 long = {"steps": 20_000, "batch_size": 128, "optimizer": ReferenceAdamW(warmup=500), "answers_only": True}
