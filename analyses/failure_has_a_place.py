@@ -25,8 +25,9 @@ def analyze(models: list[Path]) -> Drawing:
     that was found.
     """
     groups, panels = group(models), []
-    tops = [diagnosis.frame_of_scores(g.folders)["ceiling"] for g in groups]
-    parts = [_parts(g, top) for g, top in zip(groups, tops, strict=True)]
+    measured = [[diagnosis.Measured.read(folder) for folder in g.folders] for g in groups]
+    tops = [diagnosis.frame_of_scores(m)["ceiling"] for m in measured]
+    parts = [_parts(g, m, top) for g, m, top in zip(groups, measured, tops, strict=True)]
     largest = {
         s: max(float(np.nanmax(p[["value", "hi"]])) for g, p in zip(groups, parts, strict=True) if g.setting == s)
         for s in {g.setting for g in groups}
@@ -48,11 +49,11 @@ def analyze(models: list[Path]) -> Drawing:
     return Drawing("Where is the loss on held-out compositions?", tuple(panels), caption, columns=2)
 
 
-def _parts(g: Group, top: float) -> pd.DataFrame:
+def _parts(g: Group, measured: list[diagnosis.Measured], top: float) -> pd.DataFrame:
     """part, split, value, lo, hi and model: rows of the group (model "") and of each of its seeds."""
     rows = []
-    for name, folders in [("", g.folders), *((folder.name, [folder]) for folder in g.folders)]:
-        found = diagnosis.losses(folders, top)
+    for name, models in [("", measured), *((name, [one]) for name, one in zip(g.names, measured, strict=True))]:
+        found = diagnosis.losses(models, top)
         for split in COLORS:
             rows += [{"part": p, "split": split, "model": name, **found[split][p]._asdict()} for p in diagnosis.PARTS]
     return pd.DataFrame(rows)

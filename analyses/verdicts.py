@@ -7,7 +7,7 @@ import pandas as pd
 
 from compolens import diagnosis
 from compolens.configs import ConfigError
-from compolens.diagnosis import MARGIN, PARTS, Diagnosis
+from compolens.diagnosis import MARGIN, PARTS, Diagnosis, Measured
 from compolens.figures import Bars, Drawing, HeatMap, Mark, Panel, Points, Rule, color_of
 from compolens.verdict import SEEDS, Group, group, telling
 
@@ -76,7 +76,7 @@ def _shares(where: str, here: list[Group], found: list[Diagnosis]) -> Panel:
         marks.append(Bars(bar, "who", "value", color=color, lo="lo", hi="hi"))
         values += [d.share.lo, d.share.hi]
         if len(g.folders) > 1:
-            seeds = [diagnosis.share_of_what_can_be_had([folder], d.scores).value for folder in g.folders]
+            seeds = [diagnosis.share_of_what_can_be_had([Measured.read(f)], d.scores).value for f in g.folders]
             points = pd.DataFrame({"who": who, "value": seeds, "model": g.names})
             marks.append(Points(points, "who", "value", color=color, hover="model"))
             values += seeds

@@ -146,7 +146,7 @@ def test_parts_lie_in_their_intervals_which_shrink_with_seeds(tmp_path, tiny_tas
     folders = [
         make(tmp_path, tiny_task, f"seed-{i}", i, ood=0.6 + s, true=0.9 + s, best=0.9 + s) for i, s in enumerate(spread)
     ]
-    few, many = (diagnosis.losses(some, 1.0)["ood"]["execution"] for some in (folders[::4], folders))
+    few, many = (diagnosis.losses(diagnosis.measured(some), 1.0)["ood"]["execution"] for some in (folders[::4], folders))
     for found in (few, many):
         assert found.lo <= found.value <= found.hi
     assert many.hi - many.lo < few.hi - few.lo

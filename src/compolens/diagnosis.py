@@ -106,28 +106,83 @@ class Rungs(NamedTuple):
         return {rung: value for rung, value in found.items() if not np.isnan(value)}
 
 
-def ladder(folder: str | Path) -> pd.DataFrame:
-    """A model's table of rungs, at its last step."""
-    return tables.at_last_step(tables.read(folder, "inference_or_execution"))
+@dataclass(frozen=True)
+class Measured:
+    """One model's tables at its last step: `generalization` (scores), `inference_or_execution` (ladder), and `which_prior`
+    (prior; empty without one)."""
+
+    scores: pd.DataFrame
+    ladder: pd.DataFrame
+    prior: pd.DataFrame
+
+    @classmethod
+    def read(cls, folder: str | Path) -> Measured:
+        """From a model folder; a missing table names the command to type."""
+        scores, ladder = (tables.at_last_step(tables.read(folder, name)) for name in NEEDS)
+        if "effective" not in ladder:
+            raise ConfigError(
+                f"{folder}: its table is of an earlier version; type: compolens probe inference_or_execution {folder} --again"
+            )
+        prior = tables.at_last_step(tables.read(folder, PRIOR)) if tables.path_of(folder, PRIOR).exists() else pd.DataFrame()
+        return cls(scores[scores["metric"] == "score"], ladder, prior)
+
+    def rungs(self, split: str) -> Rungs:
+        """Own answer and oracles, per composition; of the places where the code is read, the best for each rung."""
+        frame = self.ladder
+        shown = (frame["metric"] == "score") & (frame["split"] == split) & (frame["control"] == "") & frame["value"].notna()
+        frame = frame[shown & ((frame["chosen"] == 1) | (frame["effective"] == 1))]
+        names = sorted(set(frame["composition"]) - {"all"})
+        found = {}
+        for rung, rows in frame.groupby("rung"):
+            whole = rows[rows["composition"] == "all"].sort_values("value").iloc[-1]
+            here = rows[(rows["site"] == whole["site"]) & (rows["role"] == whole["role"]) & (rows["composition"] != "all")]
+            here = here.set_index("composition")[["value", "weight"]].reindex(names).fillna(0.0)
+            found[str(rung)] = (here["value"].to_numpy(), here["weight"].to_numpy())
+        return Rungs(found)
+
+    @property
+    def moved(self) -> float:
+        """How far writing another code moves the answers, where it moves them most."""
+        rows = self.ladder[(self.ladder["metric"] == "recovered") & (self.ladder["control"] == "")]
+        return float(rows["value"].max())
+
+    @property
+    def place(self) -> str:
+        """Where the code is read, in words."""
+        row = self.ladder[(self.ladder["rung"] == "own answer") & (self.ladder["chosen"] == 1)].iloc[0]
+        return "the explicit code" if row["site"] == "hook_code" else f"layer {row['layer']:.0f}, {row['role']} tokens"
+
+    def frame(self) -> dict[str, float]:
+        """test, ood, ceiling and floor: scores over all compositions."""
+        whole = self.scores[self.scores["composition"] == "all"]
+        own = whole[whole["control"] == ""].set_index("split")["value"]
+        references = whole[(whole["split"] == "ood") & (whole["control"] == "reference")]
+        weak = references[references["reference"].isin(tables.WEAK)]["value"].dropna()
+        return {
+            "test": float(own["test"]),
+            "ood": float(own["ood"]),
+            "ceiling": tables.ceiling_of(references),
+            "floor": max([0.0, *weak]),
+        }
+
+    def per_composition(self) -> pd.DataFrame:
+        """The score on held-out compositions, one by one."""
+        rows = self.scores[(self.scores["split"] == "ood") & (self.scores["control"] == "")]
+        return rows[rows["composition"] != "all"][["composition", "value", "weight"]]
+
+    def distances(self, split: str) -> pd.Series:
+        """reference -> distance of the model's answers to its own, the truth included; empty without a table."""
+        if self.prior.empty:
+            return pd.Series(dtype=float)
+        rows = self.prior[(self.prior["metric"] == "distance") & (self.prior["control"] == "")]
+        rows = rows[(rows["split"] == split) & (rows["composition"] == "all") & rows["value"].notna()]
+        return rows.set_index("reference")["value"]
 
 
-def rungs(folder: str | Path, split: str) -> Rungs:
-    """A model's own answer and its oracles, per composition; of the places where its code is read, the best for each rung."""
-    frame = ladder(folder)
-    if "effective" not in frame:
-        raise ConfigError(
-            f"{folder}: its table is of an earlier version; type: compolens probe inference_or_execution {folder} --again"
-        )
-    frame = frame[(frame["metric"] == "score") & (frame["split"] == split) & (frame["control"] == "") & frame["value"].notna()]
-    frame = frame[(frame["chosen"] == 1) | (frame["effective"] == 1)]
-    names = sorted(set(frame["composition"]) - {"all"})
-    found = {}
-    for rung, rows in frame.groupby("rung"):
-        whole = rows[rows["composition"] == "all"].sort_values("value").iloc[-1]
-        here = rows[(rows["site"] == whole["site"]) & (rows["role"] == whole["role"]) & (rows["composition"] != "all")]
-        here = here.set_index("composition")[["value", "weight"]].reindex(names).fillna(0.0)
-        found[str(rung)] = (here["value"].to_numpy(), here["weight"].to_numpy())
-    return Rungs(found)
+NEEDS = ("generalization", "inference_or_execution")
+"""The tables without which there is no diagnosis."""
+PRIOR = "which_prior"
+"""…and the one that adds whose answers they are."""
 
 
 def split_loss(top: float, score: dict[str, float], cost: float) -> dict[str, float]:
@@ -146,9 +201,9 @@ def split_loss(top: float, score: dict[str, float], cost: float) -> dict[str, fl
     }
 
 
-def losses(folders: Sequence[Path], top: float) -> dict[str, dict[str, Loss]]:
+def losses(models: Sequence[Measured], top: float) -> dict[str, dict[str, Loss]]:
     """split -> part -> loss: means over the models, with two-level intervals; "lost" holds ood minus test, part by part."""
-    seeds = [{split: rungs(folder, split) for split in ("test", "ood")} for folder in folders]
+    seeds = [{split: model.rungs(split) for split in ("test", "ood")} for model in models]
     point = _parts(seeds, top, None)
     rng = np.random.default_rng(0)
     draws = [_parts([seeds[i] for i in rng.integers(len(seeds), size=len(seeds))], top, rng) for _ in range(DRAWS)]
@@ -175,51 +230,21 @@ def _parts(seeds: Sequence[dict[str, Rungs]], top: float, rng: np.random.Generat
     }
 
 
-def faithful(folders: Sequence[Path]) -> bool:
+def faithful(models: Sequence[Measured]) -> bool:
     """Whether the right code, written, costs next to nothing on training compositions."""
-    test = [rungs(folder, "test").pooled() for folder in folders]
+    test = [model.rungs("test").pooled() for model in models]
     return float(np.mean([t["own answer"] - t["true code written"] for t in test])) <= FAITHFUL
 
 
-def moved(folders: Sequence[Path]) -> float:
-    """How far writing another code moves the answers, where it moves them most; the least of the models."""
-    found = []
-    for folder in folders:
-        frame = ladder(folder)
-        found.append(float(frame[(frame["metric"] == "recovered") & (frame["control"] == "")]["value"].max()))
-    return min(found)
-
-
-def _pooled(folder: Path, split: str, control: str) -> pd.DataFrame:
-    frame = tables.pooled(folder)
-    return frame[(frame["split"] == split) & (frame["control"] == control)]
-
-
-WEAK = ("in-context ridge", "best training composition")
-"""The references that recombine nothing: the best of them is the floor."""
-
-
-def frame_of_scores(folders: Sequence[Path]) -> dict[str, float]:
+def frame_of_scores(models: Sequence[Measured]) -> dict[str, float]:
     """test, ood, ceiling and floor: pooled scores, averaged over the models."""
-    rows = []
-    for folder in folders:
-        references = _pooled(folder, "ood", "reference")
-        marked = references[references["note"] == "ceiling"]["value"] if "note" in references else pd.Series(dtype=float)
-        weak = references[references["reference"].isin(WEAK)]["value"].dropna()
-        own = {split: float(_pooled(folder, split, "")["value"].iloc[0]) for split in ("test", "ood")}
-        ceiling = float(marked.iloc[0]) if len(marked) else 1.0
-        rows.append(own | {"ceiling": ceiling, "floor": max([0.0, *weak])})
+    rows = [model.frame() for model in models]
     return {k: float(np.mean([row[k] for row in rows])) for k in rows[0]}
 
 
-def share_of_what_can_be_had(folders: Sequence[Path], scores: dict[str, float]) -> Loss:
+def share_of_what_can_be_had(models: Sequence[Measured], scores: dict[str, float]) -> Loss:
     """(ood - floor) / (ceiling - floor) with its two-level interval."""
-    groups = []
-    for folder in folders:
-        frame = tables.at_last_step(tables.read(folder, "generalization"))
-        frame = frame[(frame["metric"] == "score") & (frame["split"] == "ood") & (frame["control"] == "")]
-        groups.append(frame[frame["composition"] != "all"][["composition", "value", "weight"]])
-    found = tables.two_level_interval(groups)
+    found = tables.two_level_interval([model.per_composition() for model in models])
     scale = max(scores["ceiling"] - scores["floor"], 1e-9)
     return Loss(*((value - scores["floor"]) / scale for value in found))
 
@@ -231,28 +256,23 @@ MEMORY = ("best training composition",)
 """…and those that know the training compositions alone."""
 
 
-def distances(folders: Sequence[Path], split: str) -> dict[str, float]:
-    """reference -> distance of the models' answers to its own, the truth included, nearest first; means over the models."""
-    frames = [tables.at_last_step(tables.read(folder, "which_prior")) for folder in folders]
-    rows = pd.concat(f[(f["metric"] == "distance") & (f["split"] == split) & (f["control"] == "")] for f in frames)
-    rows = rows[(rows["composition"] == "all") & rows["value"].notna()]
-    means = rows.groupby("reference")["value"].mean().sort_values()
+def distances(models: Sequence[Measured], split: str) -> dict[str, float]:
+    """reference -> distance of the models' answers to its own, the truth included, nearest first; means over the models that
+    have the table, {} unless all have."""
+    rows = [model.distances(split) for model in models]
+    if any(row.empty for row in rows):
+        return {}
+    means = pd.concat(rows).groupby(level=0).mean().sort_values()
     return {str(reference): float(value) for reference, value in means.items()}
 
 
-def _taken_for(folders: Sequence[Path], split: str, among: Sequence[str]) -> tuple[str, float] | None:
+def _taken_for(models: Sequence[Measured], split: str, among: Sequence[str]) -> tuple[str, float] | None:
     """(learner, distance) of those whose answers the models give, nearer than the truth; None if none is, or without table."""
-    if not _have(folders, "which_prior"):
-        return None
-    far = distances(folders, split)
+    far = distances(models, split)
     nearest = min((r for r in among if r in far), key=lambda r: far[r], default=None)
     if nearest is None or far[nearest] > NEAR or far[nearest] > far.get("truth", np.inf):
         return None
     return nearest, far[nearest]
-
-
-def _have(folders: Sequence[Path], table: str) -> bool:
-    return all(tables.path_of(folder, table).exists() for folder in folders)
 
 
 def in_words(parts: dict[str, Loss]) -> str:
@@ -262,34 +282,33 @@ def in_words(parts: dict[str, Loss]) -> str:
 
 
 # ---- the label ---------------------------------------------------------------------------------------------------------
-NEEDS = ("generalization", "inference_or_execution")
-"""The tables without which there is no diagnosis; `which_prior` adds whose answers they are."""
+def measured(folders: Sequence[Path]) -> list[Measured] | None:
+    """The models' tables; None where one that is needed is missing."""
+    if not all(tables.path_of(folder, table).exists() for folder in folders for table in NEEDS):
+        return None
+    return [Measured.read(folder) for folder in folders]
 
 
 def diagnose(folders: Sequence[Path]) -> Diagnosis | None:
     """The diagnosis of models that differ in seeds alone; None where a table is missing."""
-    if not all(_have(folders, table) for table in NEEDS):
+    models = measured(folders)
+    if models is None:
         return None
-    scores = frame_of_scores(folders)
-    share = share_of_what_can_be_had(folders, scores)
-    parts = losses(folders, scores["ceiling"])
-    label, reasons, blamed = _label(folders, scores, share, parts["lost"])
-    place = _place(folders[0]) if moved(folders) >= MOVES else "no place that is known"
+    scores = frame_of_scores(models)
+    share = share_of_what_can_be_had(models, scores)
+    parts = losses(models, scores["ceiling"])
+    label, reasons, blamed = _label(models, scores, share, parts["lost"])
+    place = models[0].place if min(model.moved for model in models) >= MOVES else "no place that is known"
     return Diagnosis(label, tuple(reasons), parts, scores, share, blamed, place, _CHANGES[label])
 
 
 def _label(
-    folders: Sequence[Path], scores: dict[str, float], share: Loss, lost: dict[str, Loss]
+    models: Sequence[Measured], scores: dict[str, float], share: Loss, lost: dict[str, Loss]
 ) -> tuple[str, list[str], str]:
     """(label, reasons, blamed part): the first rule that holds."""
-    generic = [_taken_for(folders, split, GENERIC) for split in ("test", "ood")]
-    if all(generic):
-        name, far = generic[1]  # type: ignore[misc]
-        return (
-            "generic regression",
-            [f"its answers are those of {name} (distance {far:.3f}), on training compositions too"],
-            "",
-        )
+    generic = [_taken_for(models, split, GENERIC) for split in ("test", "ood")]
+    if generic[0] and generic[1]:
+        return "generic regression", [f"its answers are those of {_far(generic[1])}, on training compositions too"], ""
     top, gap = scores["ceiling"], scores["test"] - scores["ood"]
     if scores["test"] / top < LEARNED:
         reason = f"test score {scores['test']:.3f} is below {LEARNED} of the ceiling {top:.3f}"
@@ -300,28 +319,28 @@ def _label(
     if gap < FAILS:
         return "undecided", [f"{had}, but only {gap:.3f} less than on training compositions: nothing to explain"], ""
     reasons = [f"from training to held-out compositions {gap:.3f} is lost: {in_words(lost)}"]
-    if moved(folders) < MOVES:
-        return (
-            "undecided",
-            [*reasons, f"no place is known where it reads its code (writing moves answers {moved(folders):.2f})"],
-            "",
-        )
+    moved = min(model.moved for model in models)
     shares = {part: lost[part].value for part in ("use", "inference", "execution")}
-    shares["execution" if faithful(folders) else "inference"] += lost["form"].value
+    shares["execution" if faithful(models) else "inference"] += lost["form"].value
+    if shares["use"] + shares["inference"] < DOMINATES * gap:  # whose answers they are says nothing where a code mends them
+        for label, among in (("memorised", MEMORY), ("generic regression", GENERIC)):
+            like = _taken_for(models, "ood", among)
+            if like is not None:
+                reasons.append(f"no code written wins half of it back, and its answers are those of {_far(like)}")
+                return label, reasons, "execution"
+    if moved < MOVES:
+        return "undecided", [*reasons, f"no place is known where it reads its code (writing moves answers {moved:.2f})"], ""
     blamed = max(shares, key=lambda part: shares[part])
     if shares[blamed] < DOMINATES * gap:
         return "undecided", [*reasons, f"no part explains {DOMINATES:.0%} of it"], ""
-    for label, among in (("memorised", MEMORY), ("generic regression", GENERIC)):
-        like = _taken_for(folders, "ood", among) if blamed == "execution" else None
-        if like is not None:
-            return label, [*reasons, f"its answers are those of the {like[0]} (distance {like[1]:.3f})"], blamed
-    return (
-        {"use": "infers but does not use", "inference": "fails to infer", "execution": "cannot execute"}[blamed],
-        reasons,
-        blamed,
-    )
+    return _BLAMES[blamed], reasons, blamed
 
 
+def _far(like: tuple[str, float]) -> str:
+    return f'the learner "{like[0]}" (distance {like[1]:.3f})'
+
+
+_BLAMES = {"use": "infers but does not use", "inference": "fails to infer", "execution": "cannot execute"}
 _CHANGES = {
     "compositional": "a held-out score whose interval reaches below the margin",
     "has not learned its training compositions": "longer or better training",
@@ -332,10 +351,3 @@ _CHANGES = {
     "generic regression": "answers further from that learner's than from the truth",
     "undecided": "more seeds, more episodes, or a place where writing a code moves the answers",
 }
-
-
-def _place(folder: Path) -> str:
-    """Where the code is read, in words."""
-    frame = tables.at_last_step(tables.read(folder, "inference_or_execution"))
-    row = frame[(frame["rung"] == "own answer") & (frame["chosen"] == 1)].iloc[0]
-    return "the explicit code" if row["site"] == "hook_code" else f"layer {row['layer']:.0f}, {row['role']} tokens"

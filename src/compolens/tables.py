@@ -209,6 +209,16 @@ def pooled(folder: str | Path, metric: str = "score") -> pd.DataFrame:
     return frame[(frame["metric"] == metric) & (frame["composition"] == "all")]
 
 
+WEAK = ("in-context ridge", "best training composition")
+"""The references that recombine nothing: the best of them is the floor of what counts as recombining."""
+
+
+def ceiling_of(references: pd.DataFrame) -> float:
+    """The score that no learner can be expected to exceed, from the rows of the references: the one marked so, else 1."""
+    marked = references[references["note"] == "ceiling"]["value"].tolist() if "note" in references else []
+    return float(marked[0]) if marked else 1.0
+
+
 def weighted_mean(values: np.ndarray, weights: np.ndarray) -> float:
     """Mean with weights; the pooled score when values are per-composition scores and weights their share of variance."""
     return float((values * weights).sum() / weights.sum())

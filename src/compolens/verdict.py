@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from compolens import diagnosis, quoted, resemblance, tables
@@ -204,12 +205,9 @@ def _confirmed(group: Group, blamed: str) -> list[Clause]:
     repair = "fine-tuned" if blamed == "execution" else "code written"
     where = {"metric": "beats placebos", "split": "ood", "repair": repair, "control": ""}
     rows = [_rows(folder, "repair", **where, composition="all").iloc[0] for folder in group.folders]
-    gains = [
-        _rows(folder, "repair", metric="gain", split="ood", repair=repair, composition="all", control="")
-        for folder in group.folders
-    ]
-    gain = float(pd.Series([float(g["value"].iloc[0]) for g in gains]).mean())
-    value, lo, hi = (float(pd.Series([float(row[c]) for row in rows]).mean()) for c in ("value", "lo", "hi"))
+    gains = [_rows(folder, "repair", **(where | {"metric": "gain"}), composition="all").iloc[0] for folder in group.folders]
+    gain = float(np.mean([row["value"] for row in gains]))
+    value, lo, hi = (float(np.mean([row[c] for row in rows])) for c in ("value", "lo", "hi"))
     evidence = Evidence("repair", where, group.names, value, lo, hi)
     what = (
         "the right code written where it is blamed" if repair == "code written" else "tuning only what comes after that place"
@@ -233,8 +231,7 @@ def _references(group: Group) -> list[str]:
 def ceiling(group: Group) -> float:
     """The ood score that no learner can be expected to exceed."""
     frame = _rows(group.folders[0], "generalization", metric="score", split="ood", composition="all", control="reference")
-    marked = frame[frame["note"] == "ceiling"]["value"].tolist() if "note" in frame else []
-    return float(marked[0]) if marked else 1.0
+    return tables.ceiling_of(frame)
 
 
 def beside_the_paper(group: Group) -> str:
@@ -252,7 +249,7 @@ def _generalization(group: Group) -> list[Clause]:
     test, ood = score(group, "test"), score(group, "ood")
     references = {name: score(group, "ood", name) for name in _references(group)}
     top = ceiling(group)
-    weak = [references[n] for n in ("in-context ridge", "best training composition") if n in references]
+    weak = [references[n] for n in tables.WEAK if n in references]
     floor = max([e.value for e in weak], default=0.0)
     scale = max(top - floor, 1e-9)
     clauses = []

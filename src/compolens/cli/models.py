@@ -65,9 +65,8 @@ def _diagnose(folders: list[Path]) -> int:
             print(f"{group.label}: no tables; type: compolens explain {group.folders[0]}", file=sys.stderr)
             continue
         lacks = found.scores["ceiling"] - found.scores["ood"]
-        told = [f"{part.value:.3f}" for part in found.parts["ood"].values()]
-        if len(group.folders) >= verdict.SEEDS:
-            told = [str(part) for part in found.parts["ood"].values()]
+        sure = len(group.folders) >= verdict.SEEDS
+        told = [str(part) if sure else f"{part.value:.3f}" for part in found.parts["ood"].values()]
         cells = [
             group.setting,
             group.label,

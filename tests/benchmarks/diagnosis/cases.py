@@ -18,6 +18,8 @@ from planted import (
     PlantedLeftBehind,
     PlantedLookup,
     PlantedModel,
+    PlantedMostlyExecution,
+    PlantedMostlyInference,
     PlantedNearestSupport,
     PlantedNeverRead,
     PlantedRidgeFallback,
@@ -41,8 +43,10 @@ FAILING: dict[type[Planted], str] = {
     PlantedLookup: "memorised",
     PlantedRidgeFallback: "generic regression",
 }
+MIXED: dict[type[Planted], str] = {PlantedMostlyInference: "fails to infer", PlantedMostlyExecution: "cannot execute"}
+"""Two failures at once, of which the one that the label names is by far the larger."""
 WORKING: tuple[type[Planted], ...] = (PlantedCompositional, PlantedScrambled)
-CLASSES: tuple[type, ...] = (*WORKING, *FAILING)
+CLASSES: tuple[type, ...] = (*WORKING, *FAILING, *MIXED)
 """What `compolens.load(folder, classes=CLASSES)` needs to open a case."""
 STRENGTHS = {"teacher": (0.7, 0.85, 1.0), "logic": (0.5, 0.7, 1.0)}
 HARMLESS = {"teacher": 0.2, "logic": 0.15}
@@ -120,6 +124,16 @@ def _failing(family: str) -> list[Case]:
     return found
 
 
+def _mixed(family: str) -> list[Case]:
+    """Both kinds at two strengths; on the teacher with and without an explicit code."""
+    found = []
+    for k, (kind, expected) in enumerate(MIXED.items()):
+        for i, strength in enumerate(STRENGTHS[family][1:]):
+            for explicit in (False, True) if family == "teacher" else (i == k,):
+                found.append(case_of(kind, family, strength, 2 * i + k, explicit, expected, NOISE * ((i + k) % 2)))
+    return found
+
+
 def _broken(family: str) -> list[Case]:
     """Never planted; planted, then one stage shuffled."""
     seeds = range(3 if family == "teacher" else 2)
@@ -135,7 +149,7 @@ def _broken(family: str) -> list[Case]:
 
 def cases() -> dict[str, Case]:
     """name -> every constructed case, those on the teacher first."""
-    found = [c for family in STRENGTHS for part in (_working, _failing, _broken) for c in part(family)]
+    found = [c for family in STRENGTHS for part in (_working, _failing, _mixed, _broken) for c in part(family)]
     named = {case.name: case for case in found}
     assert len(named) == len(found), "two cases of one name"
     return named

@@ -93,6 +93,24 @@ class Entangled(Mechanism):
         return self.knowledge.execute_entangled(message, x, self.strength)
 
 
+class MostlyInference(WrongPartner):
+    """A wrong partner, and besides what it is executed with is slightly entangled: two failures, of which one matters."""
+
+    slight = 0.15
+
+    def read(self, message: Tensor, x: Tensor) -> Tensor:
+        return self.knowledge.execute_entangled(message, x, self.slight)
+
+
+class MostlyExecution(Entangled):
+    """Entangled, and besides the code that is executed has a little of a wrong partner: the other way round."""
+
+    slight = 0.15
+
+    def write(self, x: Tensor, y: Tensor) -> Tensor:
+        return self._wrong_partner(self.knowledge.infer(x, y), self.slight)
+
+
 class NeverRead(Mechanism):
     """Two entries: the right code, which nothing reads, and one with a wrong partner, a third as large, which is executed."""
 

@@ -24,6 +24,8 @@ from mechanisms import (
     LeftBehind,
     Lookup,
     Mechanism,
+    MostlyExecution,
+    MostlyInference,
     NearestSupport,
     NeverRead,
     RidgeFallback,
@@ -289,6 +291,20 @@ class PlantedEntangled(Planted):
     """`Entangled`."""
 
     mechanism = Entangled
+
+
+@dataclass(frozen=True)
+class PlantedMostlyInference(Planted):
+    """`MostlyInference`."""
+
+    mechanism = MostlyInference
+
+
+@dataclass(frozen=True)
+class PlantedMostlyExecution(Planted):
+    """`MostlyExecution`."""
+
+    mechanism = MostlyExecution
 
 
 @dataclass(frozen=True)
