@@ -105,20 +105,18 @@ class _Ladder:
         seen = list(record(self.model, batches, sites))
         true = [code_features(self.task, one.episodes.codes) for one in seen]
         own = self._decoded(split, seen, true, found.sources)
-        other = [code.roll(1, 0) for code in true]
-        self._written("own answer", split, found.read, seen, None, chosen=1)
+        other, given = [code.roll(1, 0) for code in true], None
+        untouched = self._written("own answer", split, found.read, seen, None, chosen=1)
         for at in self.codes:
             how = {"chosen": int(at is found.read), "effective": int(at in found.effective)}
-            self._written("true code written", split, at, seen, true, **how)
+            errors = self._written("true code written", split, at, seen, true, **how)
+            given = errors if at is found.read else given
             if at in found.effective:
                 self._written("own code written", split, at, seen, own, **how)
         self._written("true code written", split, found.read, seen, other, "another code", chosen=1)
-        parts = [self._errors(found.read, one, code) for one, code in zip(seen, true, strict=True)]
-        error, weight, composition = np.concatenate(parts, axis=1)
-        untouched, _, _ = np.concatenate([self._errors(found.read, one, None) for one in seen], axis=1)
-        names = [self.task.composition_name(int(c)) for c in composition]
-        columns = {"split": split, "composition": names, "score": 1 - untouched / weight, "true_code": 1 - error / weight}
-        return pd.DataFrame(columns)
+        names = [self.task.composition_name(int(c)) for c in untouched[2]]
+        scores = {name: 1 - error / weight for name, (error, weight, _) in {"score": untouched, "true_code": given}.items()}
+        return pd.DataFrame({"split": split, "composition": names, **scores})
 
     def _decoded(self, split, seen, true, sources):
         """The code as read at the best of the sources: is it known anywhere?"""
@@ -139,8 +137,10 @@ class _Ladder:
 
     def _written(self, rung, split, at, seen, codes, control="", **more):
         parts = [self._errors(at, one, None if codes is None else codes[i]) for i, one in enumerate(seen)]
+        errors = np.concatenate(parts, axis=1)
         name = ", ".join(filter(None, (self.control, control)))
-        self._scores(rung, split, at.place, *np.concatenate(parts, axis=1), control=name, **more)
+        self._scores(rung, split, at.place, *errors, control=name, **more)
+        return errors
 
     def search(self, split, n, found, search):
         """The rung "best code", and the own answers to the same questions; a row that says why where there is none."""

@@ -7,6 +7,7 @@ from concept_erasure import LeaceFitter
 
 from compolens.measures.erasure import (
     Eraser,
+    Range,
     Writer,
     orthogonal_erasers,
     variance_matched_erasers,
@@ -210,3 +211,23 @@ def test_variance_matched_subspaces_move_activations_as_far(data):
         for one in variance_matched_erasers(moments, eraser, rng(), 3):
             assert torch.allclose(one.projection, one.projection.T)
             assert one.removed(moments) == pytest.approx(wanted, rel=0.0101)
+
+
+# ---- what is shown at all --------------------------------------------------------------------------------------------
+def test_what_lies_within_the_range_stays_and_what_lies_beyond_is_cut_along_principal_axes():
+    away = torch.tensor([[3.0, 1.0, 0.0], [3.0, -1.0, 0.0], [-3.0, 1.0, 0.0], [-3.0, -1.0, 0.0]], dtype=torch.float64)
+    shown = Range.fit(5 + away, deviations=4.0)
+    torch.testing.assert_close(shown(5 + away), 5 + away)
+    far = torch.tensor([[100.0, 0.5, 0.0], [11.9, -4.1, 0.0], [0.0, 0.0, 7.0]], dtype=torch.float64)
+    cut = torch.tensor([[12.0, 0.5, 0.0], [11.9, -4.0, 0.0], [0.0, 0.0, 0.0]], dtype=torch.float64)
+    torch.testing.assert_close(shown(5 + far), 5 + cut)  # the third never varied: the mean
+
+
+def test_an_eraser_alone_leaves_a_wrong_copy_that_training_never_shows():
+    """Two copies of a code, equal where the fit looks; one of them is wrong elsewhere."""
+    code = torch.randn(2000, 2, generator=rng(1), dtype=torch.float64)
+    x, wrong = torch.cat([code, code], 1), torch.randn(50, 2, generator=rng(2), dtype=torch.float64)
+    writer, shown, true = Writer.fit(x, code), Range.fit(x), code[:50]
+    there = torch.cat([true, wrong], 1)
+    assert (writer(there, true)[:, 2:] - true).abs().max() > 1
+    torch.testing.assert_close(writer(shown(there), true)[:, 2:], true, atol=1e-6, rtol=0)

@@ -9,7 +9,9 @@ A ladder of interventions tells where an answer is lost. Every rung replaces mor
     ceiling             what an ideal learner reaches                                                    -> execution
 
 A code is written at a `Place` by what is linear there: what the activations tell about the code is erased, and the mean that
-goes with another code is added (`measures.erasure.Writer`), both fitted on training compositions.
+goes with another code is added (`measures.erasure.Writer`), both fitted on training compositions. Before that, what stands
+there is brought within what training compositions show there (`measures.erasure.Range`): what no training composition has
+shown, no erasure fitted on them takes out, and a wrong code would go on standing beside the one that is written.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from torch import Tensor
 from compolens.activations import Place, positions, put, record
 from compolens.configs import DoesNotApply, require_positive
 from compolens.hooks import HookedModel
-from compolens.measures.erasure import Writer
+from compolens.measures.erasure import Range, Writer
 from compolens.measures.readouts import Moments, RidgeReadout, add_by_group, leave_groups_out
 from compolens.tasks.base import Episodes, TaskFamily
 from compolens.training import Evaluation, summarise
@@ -42,13 +44,14 @@ class CodeAt:
     """How the code stands at a place, as fitted on training compositions.
 
     readout: from the mean activation of the role's positions to the code; left_out: its R² on training compositions that the
-    fit did not see; writer: erases and writes the code at every position.
+    fit did not see; writer: erases and writes the code at every position; shown: where activations lie there.
     """
 
     place: Place
     readout: RidgeReadout
     left_out: float
     writer: Writer
+    shown: Range
 
     def decode(self, model: HookedModel, activation: Tensor) -> Tensor:
         """(batch, width): the code read from the activation (batch, pos, d) at this place's hook point."""
@@ -58,7 +61,7 @@ class CodeAt:
         """The activation (batch, pos, d) with the code (batch, width) in the stead of its own; differentiable in the code."""
         at = positions(model, self.place.role)
         edited = activation.clone()
-        edited[:, at] = self.writer(activation[:, at], code[:, None])
+        edited[:, at] = self.writer(self.shown(activation[:, at]), code[:, None])
         return edited
 
 
@@ -80,8 +83,9 @@ def fit_codes(model: HookedModel, task: TaskFamily, batches: Sequence[Episodes],
         add_by_group(groups, x.flatten(2).mean(1), code, composition)
         l2, scores = leave_groups_out(list(groups.values()), PENALTIES)
         readout = Moments.total(groups.values()).fit([l2])[0]
-        writer = Writer.fit(x.flatten(0, 1), code.repeat_interleave(x.shape[1], dim=0))
-        found.append(CodeAt(place, readout, max(scores), writer))
+        rows = x.flatten(0, 1)
+        writer = Writer.fit(rows, code.repeat_interleave(x.shape[1], dim=0))
+        found.append(CodeAt(place, readout, max(scores), writer, Range.fit(rows)))
     return found
 
 

@@ -130,6 +130,31 @@ def _scatter_about(moments: Moments, point: Tensor) -> Tensor:
     return moments.xx / moments.n - torch.outer(mean, mean) + torch.outer(mean - point, mean - point)
 
 
+# ---- what is shown at all --------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Range:
+    """x (..., d) with every principal axis' coordinate cut off at +-reach, in x's dtype; axes (d, r) orthonormal, reach (r,).
+
+    Axes that do not vary are left out, so that what lies along them is put to the mean. An eraser leaves them as they are: it
+    takes out what the activations it was fitted on told of the code, and nothing that only others tell.
+    """
+
+    mean: Tensor
+    axes: Tensor
+    reach: Tensor
+
+    @classmethod
+    def fit(cls, x: Tensor, deviations: float = 4.0) -> Range:
+        """Of x (n, d); deviations: where to cut, in standard deviations along each axis."""
+        away, _, mean, _ = _two_of(x, x[:, :0])
+        spectrum = Spectrum.of(Moments.of(away, away[:, :0]), x.dtype)
+        return cls(mean, spectrum.axes, deviations * spectrum.variances.sqrt())
+
+    def __call__(self, x: Tensor) -> Tensor:
+        along = (x.double() - self.mean) @ self.axes
+        return (self.mean + along.clamp(-self.reach, self.reach) @ self.axes.T).to(x.dtype)
+
+
 # ---- writing ---------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Writer:
