@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from compolens import diagnosis, tables
+from compolens import decomposition, diagnosis, tables
 from compolens.figures import Bars, Drawing, Line, Mark, Panel, Points, Rule
 from compolens.verdict import SEEDS, SPLITS, Group, group, title
 
@@ -25,7 +25,7 @@ def analyze(models: list[Path]) -> Drawing:
     that was found.
     """
     groups, panels = group(models), []
-    measured = [[diagnosis.Measured.read(folder) for folder in g.folders] for g in groups]
+    measured = [[decomposition.Measured.read(folder) for folder in g.folders] for g in groups]
     tops = [diagnosis.frame_of_scores(m)["ceiling"] for m in measured]
     parts = [_parts(g, m, top) for g, m, top in zip(groups, measured, tops, strict=True)]
     largest = {
@@ -49,13 +49,13 @@ def analyze(models: list[Path]) -> Drawing:
     return Drawing("Where is the loss on held-out compositions?", tuple(panels), caption, columns=2)
 
 
-def _parts(g: Group, measured: list[diagnosis.Measured], top: float) -> pd.DataFrame:
+def _parts(g: Group, measured: list[decomposition.Measured], top: float) -> pd.DataFrame:
     """part, split, value, lo, hi and model: rows of the group (model "") and of each of its seeds."""
     rows = []
     for name, models in [("", measured), *((name, [one]) for name, one in zip(g.names, measured, strict=True))]:
-        found = diagnosis.losses(models, top)
+        found = decomposition.decompose(models, top)
         for split in COLORS:
-            rows += [{"part": p, "split": split, "model": name, **found[split][p]._asdict()} for p in diagnosis.PARTS]
+            rows += [{"part": p, "split": split, "model": name, **found[split][p]._asdict()} for p in decomposition.PARTS]
     return pd.DataFrame(rows)
 
 

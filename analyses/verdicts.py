@@ -7,7 +7,8 @@ import pandas as pd
 
 from compolens import diagnosis
 from compolens.configs import ConfigError
-from compolens.diagnosis import MARGIN, PARTS, Diagnosis, Measured
+from compolens.decomposition import PARTS, Measured
+from compolens.diagnosis import MARGIN, Diagnosis
 from compolens.figures import Bars, Drawing, HeatMap, Mark, Panel, Points, Rule, color_of
 from compolens.verdict import SEEDS, Group, group, telling
 

@@ -40,7 +40,8 @@ def probe(
     effective: those where it moves them nearly as much. "true code written" has rows for every place. The readout is the best
     of those that read training compositions about equally well (rows "r2", one each: several are tried). Scores as in
     `generalization`, rows per composition included, lo and hi 95 % over compositions. code_width and n_fitted: free numbers of
-    the code, and values it was fitted to. Controls: the same on the untrained twin, its search included; another code written.
+    the code, and values it was fitted to; parts: the factors of a row's composition. Controls: the same on the untrained twin,
+    its search included; another code written.
     """
     task = trained.task
     if "render" in task.missing:
@@ -73,6 +74,7 @@ class _Ladder:
     def __init__(self, task, model, control, seed, device):
         self.task, self.model, self.control, self.seed, self.device = task, model, control, seed, device
         self.rows: list[dict] = []
+        self.parts: dict[int, str] = {}
 
     def fit(self, n, given=None):
         """Readouts and writers at every place; what is found of them on training compositions, or at the places given."""
@@ -104,6 +106,9 @@ class _Ladder:
         batches = draw(self.task, split, n, f"{self.seed}/score", self.device)
         seen = list(record(self.model, batches, sites))
         true = [code_features(self.task, one.episodes.codes) for one in seen]
+        for one in seen:
+            named = map(" · ".join, self.task.parts(one.episodes.codes))
+            self.parts |= dict(zip(one.episodes.composition.tolist(), named, strict=True))
         own = self._decoded(split, seen, true, found.sources)
         other, given = [code.roll(1, 0) for code in true], None
         untouched = self._written("own answer", split, found.read, seen, None, chosen=1)
@@ -183,4 +188,5 @@ class _Ladder:
         if more.get("chosen") or more.get("effective"):
             for c, (score, share, n) in pooled.per_composition.items():
                 name = self.task.composition_name(c)
-                self._row("score", rung, split, place, score, n=n, composition=name, weight=share, **more)
+                at = {"composition": name, "parts": self.parts.get(c, ""), "weight": share}
+                self._row("score", rung, split, place, score, n=n, **at, **more)

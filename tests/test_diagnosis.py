@@ -7,7 +7,7 @@ from handmade import save, write
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compolens import HypernetworkTransformer, Run, diagnosis, verdict
+from compolens import HypernetworkTransformer, Run, decomposition, diagnosis, verdict
 
 COMPOSITIONS = ("0+3", "1+4", "2+5", "0+2", "1+3")
 SCORE = st.floats(-2, 1)
@@ -16,8 +16,8 @@ SCORE = st.floats(-2, 1)
 @given(own=SCORE, written=SCORE, true=SCORE, best=SCORE, cost=st.floats(-1, 1))
 def test_parts_are_never_negative_and_add_up(own, written, true, best, cost):
     rungs = {"own answer": own, "own code written": written, "true code written": true, "best code": best}
-    parts = diagnosis.split_loss(1.0, rungs, cost)
-    assert set(parts) == set(diagnosis.PARTS)
+    parts = decomposition.split_loss(1.0, rungs, cost)
+    assert set(parts) == set(decomposition.PARTS)
     assert all(value >= -1e-12 for value in parts.values())
     assert sum(parts.values()) == pytest.approx(1 - own)
 
@@ -48,7 +48,8 @@ def make(
                 rows.append(
                     {"metric": "score", "rung": rung, "value": score + 0.004 * (i - 3) * (i > 0), "split": split,
                      "chosen": 1, "effective": 1, "site": "hook_code", "layer": 3, "control": "",
-                     "composition": composition, "weight": 1.0}
+                     "composition": composition, "weight": 1.0,
+                     "parts": " · ".join(f"module {m}" for m in composition.split("+")) if i else ""}
                 )  # fmt: skip
     rows.append(rows[0] | {"control": "untrained"})
     rows.append(rows[0] | {"metric": "recovered", "rung": "another code written", "value": moves, "split": "train"})
@@ -146,7 +147,9 @@ def test_parts_lie_in_their_intervals_which_shrink_with_seeds(tmp_path, tiny_tas
     folders = [
         make(tmp_path, tiny_task, f"seed-{i}", i, ood=0.6 + s, true=0.9 + s, best=0.9 + s) for i, s in enumerate(spread)
     ]
-    few, many = (diagnosis.losses(diagnosis.measured(some), 1.0)["ood"]["execution"] for some in (folders[::4], folders))
+    few, many = (
+        decomposition.decompose(diagnosis.measured(some), 1.0)["ood"]["execution"] for some in (folders[::4], folders)
+    )
     for found in (few, many):
         assert found.lo <= found.value <= found.hi
     assert many.hi - many.lo < few.hi - few.lo
@@ -187,3 +190,30 @@ def test_every_number_of_a_clause_is_finite(tmp_path, tiny_task):
     folder = make(tmp_path, tiny_task, ood=0.6, true=0.95)
     for clause in verdict.sentences([folder])[0][1]:
         assert all(np.isfinite(e.value) for e in clause.evidence)
+
+
+# ---- per composition, per factor, and what may have been overlooked ----------------------------------------------------
+def test_a_factors_loss_is_the_mean_over_its_compositions_and_adds_up(tmp_path, tiny_task):
+    folder = make(tmp_path, tiny_task, ood=0.6, written=0.7, true=0.9, best=0.95)
+    model = decomposition.Measured.read(folder)
+    rows = decomposition.by_composition(model, 1.0).set_index("composition")
+    assert rows.loc["0+3", "loss"] == pytest.approx(1 - (0.6 + 0.004 * (1 - 3))) and set(rows.index) == set(COMPOSITIONS)
+    assert rows[list(decomposition.PARTS)].sum(axis=1).to_numpy() == pytest.approx(rows["loss"].to_numpy())
+    factors = decomposition.by_factor(model, 1.0).set_index("factor")
+    assert dict(factors["n"]) == {"module 0": 2, "module 1": 2, "module 2": 2, "module 3": 2, "module 4": 1, "module 5": 1}
+    for factor in factors.index:
+        its = [c for c in COMPOSITIONS if factor.removeprefix("module ") in c.split("+")]
+        for part in ("loss", *decomposition.PARTS):
+            assert factors.loc[factor, part] == pytest.approx(rows.loc[its, part].mean()), (factor, part)
+
+
+def test_what_is_called_detectable_is_seen_in_four_of_five_measurements():
+    """Compositions' losses are noise about a mean: that which an interval excludes 0 at in 80 % of measurements."""
+    rng, seen = np.random.default_rng(0), []
+    spread, n = 0.1, 24
+    detectable = decomposition.Loss(0, *(np.array([-1.96, 1.96]) * spread / n**0.5)).detectable
+    for _ in range(400):
+        values = detectable + spread * rng.standard_normal(n)
+        means = values[rng.integers(n, size=(400, n))].mean(1)
+        seen.append(np.quantile(means, 0.025) > 0)
+    assert 0.72 < np.mean(seen) < 0.9

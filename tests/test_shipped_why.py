@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from compolens import diagnosis, tables
+from compolens import decomposition, diagnosis, tables
 from compolens.cli import main
 from compolens.places import built_in
 
@@ -37,7 +37,7 @@ def test_the_readmes_diagnoses_are_the_commands_output(capsys, monkeypatch):
 
 @pytest.mark.parametrize("folder", of("F-hypernetwork"), ids=lambda f: f.name)
 def test_at_f_the_executor_answers_held_out_compositions_given_a_code_and_an_untrained_one_does_not(folder):
-    frame = diagnosis.Measured.read(folder).ladder
+    frame = decomposition.Measured.read(folder).ladder
     frame = frame[(frame["metric"] == "score") & (frame["split"] == "ood") & (frame["composition"] == "all")]
     best = frame[frame["rung"] == "best code"].set_index("control")["value"]
     assert best[""] >= 0.99
@@ -45,14 +45,16 @@ def test_at_f_the_executor_answers_held_out_compositions_given_a_code_and_an_unt
 
 
 def test_at_f_hypernetworks_lack_inference_and_vanilla_transformers_execution():
-    lacks = {name: diagnosis.losses(diagnosis.measured(of(f"F-{name}")), 1.0)["ood"] for name in ("hypernetwork", "softmax")}
+    lacks = {
+        name: decomposition.decompose(diagnosis.measured(of(f"F-{name}")), 1.0)["ood"] for name in ("hypernetwork", "softmax")
+    }
     assert lacks["hypernetwork"]["inference"].lo > max(lacks["hypernetwork"][p].hi for p in ("use", "form", "execution"))
     assert lacks["softmax"]["execution"].lo > max(lacks["softmax"][p].hi for p in ("use", "inference", "form"))
 
 
 def test_where_the_order_reverses_the_hypernetwork_fails_to_infer_in_every_seed():
     for folder in of("R-hypernetwork"):
-        parts = diagnosis.losses(diagnosis.measured([folder]), 1.0)["ood"]
+        parts = decomposition.decompose(diagnosis.measured([folder]), 1.0)["ood"]
         assert parts["inference"].value > 0.6 * sum(part.value for part in parts.values())
     assert diagnosis.diagnose(of("R-softmax")).label == "undecided"
 

@@ -7,11 +7,18 @@ import pandas as pd
 import pytest
 from handmade import analyze, marks, save, write
 
-from compolens import HypernetworkTransformer, Run, SoftmaxTransformer, diagnosis
+from compolens import HypernetworkTransformer, Run, SoftmaxTransformer, decomposition, diagnosis
 from compolens.configs import ConfigError
 
 COMPOSITIONS = ("0+3", "1+4", "2+5")
-NAMES = ("failure_has_a_place", "decodable_is_not_used", "factors_are_reused", "when_codes_appear", "verdicts")
+NAMES = (
+    "failure_has_a_place",
+    "decodable_is_not_used",
+    "factors_are_reused",
+    "when_codes_appear",
+    "verdicts",
+    "which_factors_fail",
+)
 OWN = {"test": 0.99, "ood": 0.6}
 LADDER = {
     "own answer": OWN,
@@ -75,6 +82,7 @@ def _ladder(shift, rungs):
                 "chosen": 1,
                 "effective": 1,
                 "composition": composition,
+                "parts": " · ".join(f"module {m}" for m in composition.split("+")) if composition != "all" else "",
             }
             rows.append(known | {"value": values[split] + shift * (split == "ood"), "weight": 1.0})
     return [*rows, known | {"composition": "all", "rung": "true code written", "control": "another code", "value": -0.5}]
@@ -288,7 +296,7 @@ def test_rows_carry_the_label_and_cells_the_parts(pair, tmp_path, tiny_task):
     }
     found = diagnosis.diagnose([other]).parts["ood"]
     assert cells.loc["Softmax, 1 seed:\ninfers but does not\nuse"].to_dict() == pytest.approx(
-        {part: found[part].value for part in diagnosis.PARTS}
+        {part: found[part].value for part in decomposition.PARTS}
     )
     assert cells.loc["Hypernetwork, 2 seeds:\nfails to infer", "inference"] == pytest.approx(0.2)
 
@@ -309,3 +317,30 @@ def test_settings_have_panels_of_their_own(pair, tmp_path, tiny_task):
         "loss on held-out compositions",
         "share of what can be had",
     ]
+
+
+# ---- which_factors_fail ------------------------------------------------------------------------------------------------
+def test_a_factor_that_breaks_what_it_takes_part_in_stands_out_of_what_chance_deals(tmp_path, tiny_task):
+    """Twenty held-out compositions of 8 factors; the loss is 0.5 where module 0 takes part and 0.1 elsewhere."""
+    compositions = [f"{a}+{b}" for a, b in itertools.combinations(range(8), 2)][:20]
+    folder = model(tmp_path, "one", tiny_task)
+    measured(folder)
+    rows = []
+    for split, composition in itertools.product(OWN, ("all", *compositions)):
+        broken = split == "ood" and composition.startswith("0+")
+        row = {"metric": "score", "split": split, "composition": composition, "weight": 1.0, "control": "", "chosen": 1}
+        row |= {"effective": 1, "layer": 2, "role": "all", "parts": ""}
+        if composition != "all":
+            row["parts"] = " · ".join(f"module {m}" for m in composition.split("+"))
+        for rung in LADDER:
+            rows.append(row | {"rung": rung, "value": 0.5 if broken else 0.9})
+    save(folder, "inference_or_execution", [*rows, rows[0] | {"control": "untrained"}])
+    drawing = analyze("which_factors_fail", [folder])
+    loss = marks(drawing, "Points", label="loss").set_index("x")["y"].astype(float)
+    band = marks(drawing, "Band").set_index("x")[["lo", "hi"]].astype(float)
+    assert loss["module 0"] == pytest.approx(0.5) and loss.drop("module 0").max() < 0.3
+    assert loss["module 0"] > band.loc["module 0", "hi"]
+    assert (loss.drop("module 0") <= band.drop("module 0")["hi"]).all()
+    execution = marks(drawing, "Points", label="execution").set_index("x")["y"].astype(float)
+    unexplained = decomposition.by_factor(decomposition.Measured.read(folder), 1.0).set_index("factor")["unexplained"]
+    assert execution["module 0"] + unexplained["module 0"] == pytest.approx(0.5)

@@ -1,13 +1,7 @@
 """What is wrong with a model: its loss on held-out compositions in parts, and a label, by rules with thresholds.
 
-The loss is split in units of the score, from the ladder of the table `inference_or_execution` (see `compolens.oracles`):
-
-    ceiling - score = use + inference + form + execution + unexplained
-
-use: what it would win if the code that a readout finds in it were put where it reads its code; inference: what the right code
-would win beyond that; form: what some other code than the right one would; execution: what no code wins; unexplained: what may
-be execution, but is no more than the interventions themselves cost on training compositions, where the model needs no help.
-Reads tables only.
+The parts are those of `compolens.decomposition`: ceiling - score = use + inference + form + execution + unexplained. Reads
+tables only.
 """
 
 from __future__ import annotations
@@ -15,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from compolens import tables
-from compolens.configs import ConfigError
+from compolens.decomposition import NEEDS, Loss, Measured, decompose, in_words
 
 LEARNED = 0.9
 """Test score as a share of the ceiling from which training compositions count as learned: below it the model has not finished
@@ -43,7 +36,6 @@ FAITHFUL = 0.05
 """Writing the right code may cost this much on training compositions. Within it, a held-out composition that only another code
 than the right one answers is not executed as the others are: form counts as execution. Beyond it, what is written is not what
 the model writes itself, and form counts as inference."""
-PARTS = ("use", "inference", "form", "execution", "unexplained")
 LABELS = {
     "compositional": "answers held-out compositions as an ideal learner would, up to the margin",
     "has not learned its training compositions": "there is no point in asking why it fails on others",
@@ -54,19 +46,6 @@ LABELS = {
     "generic regression": "answers like a learner that knows nothing of compositions",
     "undecided": "the tables do not say",
 }
-DRAWS = 1000
-
-
-class Loss(NamedTuple):
-    """One part of a loss in score units, with its 95 % interval (two-level bootstrap over seeds and compositions)."""
-
-    value: float
-    lo: float
-    hi: float
-
-    def __str__(self) -> str:
-        spread = "" if np.isnan(self.lo) else f" [{self.lo:.3f}, {self.hi:.3f}]"
-        return f"{self.value:.3f}{spread}"
 
 
 @dataclass(frozen=True)
@@ -82,152 +61,6 @@ class Diagnosis:
     blamed: str
     place: str
     change: str
-
-
-class Rungs(NamedTuple):
-    """One model's ladder on one split: rung -> (score, weight) per composition, (compositions,) each, in one order for all; a
-    composition that a rung was not measured on has weight 0."""
-
-    scores: dict[str, tuple[np.ndarray, np.ndarray]]
-
-    def pooled(self, rng: np.random.Generator | None = None) -> dict[str, float]:
-        """Every rung's score over all compositions, or over as many drawn with replacement: the same ones for every rung.
-
-        "best code", searched for on fewer episodes, is what it gains over the own answer to the same ones."""
-        n = len(self.scores["own answer"][0])
-        pick = np.arange(n) if rng is None else rng.integers(n, size=n)
-        found = {}
-        for rung, (score, weight) in self.scores.items():
-            total = weight[pick].sum()
-            found[rung] = float((score[pick] * weight[pick]).sum() / total) if total else np.nan
-        searched = found.pop("own answer, searched", np.nan)
-        if not np.isnan(searched):
-            found["best code"] += found["own answer"] - searched
-        return {rung: value for rung, value in found.items() if not np.isnan(value)}
-
-
-@dataclass(frozen=True)
-class Measured:
-    """One model's tables at its last step: `generalization` (scores), `inference_or_execution` (ladder), and `which_prior`
-    (prior; empty without one)."""
-
-    scores: pd.DataFrame
-    ladder: pd.DataFrame
-    prior: pd.DataFrame
-
-    @classmethod
-    def read(cls, folder: str | Path) -> Measured:
-        """From a model folder; a missing table names the command to type."""
-        scores, ladder = (tables.at_last_step(tables.read(folder, name)) for name in NEEDS)
-        if "effective" not in ladder:
-            raise ConfigError(
-                f"{folder}: its table is of an earlier version; type: compolens probe inference_or_execution {folder} --again"
-            )
-        prior = tables.at_last_step(tables.read(folder, PRIOR)) if tables.path_of(folder, PRIOR).exists() else pd.DataFrame()
-        return cls(scores[scores["metric"] == "score"], ladder, prior)
-
-    def rungs(self, split: str) -> Rungs:
-        """Own answer and oracles, per composition; of the places where the code is read, the best for each rung."""
-        frame = self.ladder
-        shown = (frame["metric"] == "score") & (frame["split"] == split) & (frame["control"] == "") & frame["value"].notna()
-        frame = frame[shown & ((frame["chosen"] == 1) | (frame["effective"] == 1))]
-        names = sorted(set(frame["composition"]) - {"all"})
-        found = {}
-        for rung, rows in frame.groupby("rung"):
-            whole = rows[rows["composition"] == "all"].sort_values("value").iloc[-1]
-            here = rows[(rows["site"] == whole["site"]) & (rows["role"] == whole["role"]) & (rows["composition"] != "all")]
-            here = here.set_index("composition")[["value", "weight"]].reindex(names).fillna(0.0)
-            found[str(rung)] = (here["value"].to_numpy(), here["weight"].to_numpy())
-        return Rungs(found)
-
-    @property
-    def moved(self) -> float:
-        """How far writing another code moves the answers, where it moves them most."""
-        rows = self.ladder[(self.ladder["metric"] == "recovered") & (self.ladder["control"] == "")]
-        return float(rows["value"].max())
-
-    @property
-    def place(self) -> str:
-        """Where the code is read, in words."""
-        row = self.ladder[(self.ladder["rung"] == "own answer") & (self.ladder["chosen"] == 1)].iloc[0]
-        return "the explicit code" if row["site"] == "hook_code" else f"layer {row['layer']:.0f}, {row['role']} tokens"
-
-    def frame(self) -> dict[str, float]:
-        """test, ood, ceiling and floor: scores over all compositions."""
-        whole = self.scores[self.scores["composition"] == "all"]
-        own = whole[whole["control"] == ""].set_index("split")["value"]
-        references = whole[(whole["split"] == "ood") & (whole["control"] == "reference")]
-        weak = references[references["reference"].isin(tables.WEAK)]["value"].dropna()
-        return {
-            "test": float(own["test"]),
-            "ood": float(own["ood"]),
-            "ceiling": tables.ceiling_of(references),
-            "floor": max([0.0, *weak]),
-        }
-
-    def per_composition(self) -> pd.DataFrame:
-        """The score on held-out compositions, one by one."""
-        rows = self.scores[(self.scores["split"] == "ood") & (self.scores["control"] == "")]
-        return rows[rows["composition"] != "all"][["composition", "value", "weight"]]
-
-    def distances(self, split: str) -> pd.Series:
-        """reference -> distance of the model's answers to its own, the truth included; empty without a table."""
-        if self.prior.empty:
-            return pd.Series(dtype=float)
-        rows = self.prior[(self.prior["metric"] == "distance") & (self.prior["control"] == "")]
-        rows = rows[(rows["split"] == split) & (rows["composition"] == "all") & rows["value"].notna()]
-        return rows.set_index("reference")["value"]
-
-
-NEEDS = ("generalization", "inference_or_execution")
-"""The tables without which there is no diagnosis."""
-PRIOR = "which_prior"
-"""…and the one that adds whose answers they are."""
-
-
-def split_loss(top: float, score: dict[str, float], cost: float) -> dict[str, float]:
-    """The parts of top - own answer, from every rung's score; cost: what the interventions lose on training compositions."""
-    informed = max(score["own answer"], score["own code written"])
-    right = max(informed, score["true code written"])
-    able = max(right, score.get("best code", -np.inf))
-    beyond = max(top - able, 0.0)
-    unexplained = min(max(cost, 0.0), beyond)
-    return {
-        "use": informed - score["own answer"],
-        "inference": right - informed,
-        "form": able - right,
-        "execution": beyond - unexplained,
-        "unexplained": unexplained,
-    }
-
-
-def losses(models: Sequence[Measured], top: float) -> dict[str, dict[str, Loss]]:
-    """split -> part -> loss: means over the models, with two-level intervals; "lost" holds ood minus test, part by part."""
-    seeds = [{split: model.rungs(split) for split in ("test", "ood")} for model in models]
-    point = _parts(seeds, top, None)
-    rng = np.random.default_rng(0)
-    draws = [_parts([seeds[i] for i in rng.integers(len(seeds), size=len(seeds))], top, rng) for _ in range(DRAWS)]
-    found: dict[str, dict[str, Loss]] = {}
-    for split, parts in point.items():
-        found[split] = {}
-        for part, value in parts.items():
-            sampled = np.array([d[split][part] for d in draws])
-            found[split][part] = Loss(value, *(float(q) for q in np.quantile(sampled, [0.025, 0.975])))
-    return found
-
-
-def _parts(seeds: Sequence[dict[str, Rungs]], top: float, rng: np.random.Generator | None) -> dict[str, dict[str, float]]:
-    rows = []
-    for seed in seeds:
-        test, ood = seed["test"].pooled(rng), seed["ood"].pooled(rng)
-        cost = test["own answer"] - max(test["true code written"], test.get("best code", -np.inf))
-        parts = {"test": split_loss(top, test, cost), "ood": split_loss(top, ood, cost)}
-        parts["lost"] = {part: parts["ood"][part] - parts["test"][part] for part in PARTS}
-        rows.append(parts)
-    return {
-        split: {part: float(np.mean([row[split][part] for row in rows])) for part in PARTS}
-        for split in ("test", "ood", "lost")
-    }
 
 
 def faithful(models: Sequence[Measured]) -> bool:
@@ -275,12 +108,6 @@ def _taken_for(models: Sequence[Measured], split: str, among: Sequence[str]) -> 
     return nearest, far[nearest]
 
 
-def in_words(parts: dict[str, Loss]) -> str:
-    """The parts of a loss that are not next to nothing, the largest first."""
-    ordered = sorted(parts.items(), key=lambda item: -abs(item[1].value))
-    return ", ".join(f"{name} {loss}" for name, loss in ordered if abs(loss.value) >= 0.0005) or "nothing"
-
-
 # ---- the label ---------------------------------------------------------------------------------------------------------
 def measured(folders: Sequence[Path]) -> list[Measured] | None:
     """The models' tables; None where one that is needed is missing."""
@@ -296,7 +123,7 @@ def diagnose(folders: Sequence[Path]) -> Diagnosis | None:
         return None
     scores = frame_of_scores(models)
     share = share_of_what_can_be_had(models, scores)
-    parts = losses(models, scores["ceiling"])
+    parts = decompose(models, scores["ceiling"])
     label, reasons, blamed = _label(models, scores, share, parts["lost"])
     place = models[0].place if min(model.moved for model in models) >= MOVES else "no place that is known"
     return Diagnosis(label, tuple(reasons), parts, scores, share, blamed, place, _CHANGES[label])

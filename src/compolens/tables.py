@@ -27,7 +27,7 @@ COLUMNS = ("metric", "value", "lo", "hi", "split", "site", "role", "control", "n
 
 TEXT = {
     "metric", "split", "site", "role", "control", "composition", "reference", "fit", "note", "label", "shown", "by", "class",
-    "other",
+    "other", "parts",
 }  # fmt: skip
 """Columns that hold words, whatever they look like (a class may be called "0010"); so do those that begin with "label."."""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from compolens import diagnosis, quoted, resemblance, tables
+from compolens import decomposition, diagnosis, quoted, resemblance, tables
 from compolens.configs import ConfigError
 
 LEARNED = 0.9
@@ -194,10 +194,16 @@ def _diagnosed(group: Group) -> list[Clause]:
     clauses = [Clause(f"diagnosis: {found.label} ({diagnosis.LABELS[found.label]})", (share, *parts["lost"]))]
     clauses += [Clause(f"because {reason}", (share,)) for reason in found.reasons]
     lacks = found.scores["ceiling"] - found.scores["ood"]
-    text = f"lacks {lacks:.3f} on held-out compositions: {diagnosis.in_words(found.parts['ood'])}"
+    text = f"lacks {lacks:.3f} on held-out compositions: {decomposition.in_words(found.parts['ood'])}"
     clauses.append(Clause(f"{text}; its code is read at {found.place}", (*parts["ood"], *parts["test"])))
-    clauses.append(Clause(f"the label would change with {found.change}", ()))
+    clauses.append(Clause(f"{_power(found.parts['lost'])}; the label would change with {found.change}", (*parts["lost"],)))
     return clauses + (_confirmed(group, found.blamed) if found.blamed and _have(group, "repair") else [])
+
+
+def _power(lost: dict[str, decomposition.Loss]) -> str:
+    """What the verdict may have overlooked: the losses of each kind that are too small to show with so much noise."""
+    told = ", ".join(f"{part} {lost[part].detectable:.3f}" for part in ("use", "inference", "execution"))
+    return f"in four of five such measurements it would have shown a loss to {told} or more"
 
 
 def _confirmed(group: Group, blamed: str) -> list[Clause]:

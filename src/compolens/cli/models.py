@@ -55,9 +55,9 @@ def _summarise(folders: list[Path]) -> int:
 def _diagnose(folders: list[Path]) -> int:
     """Groups of models with their label, and what they lack on held-out compositions in parts; those without tables are left
     out, and said."""
-    from compolens import diagnosis, tables, verdict
+    from compolens import decomposition, diagnosis, tables, verdict
 
-    columns = ["setting", "architecture", "seeds", "diagnosis", "ood", "lacks", *diagnosis.PARTS, "its code is read at"]
+    columns = ["setting", "architecture", "seeds", "diagnosis", "ood", "lacks", *decomposition.PARTS, "its code is read at"]
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     for group in verdict.group([f for f in folders if tables.finished(f)]):
         found = diagnosis.diagnose(group.folders)

@@ -199,6 +199,16 @@ class TaskFamily(ABC):
         """name -> (batch, width) floats: the parts that compositions share, as features: a coefficient, or a one-hot value."""
         raise DoesNotApply(f"{type(self).__name__} does not say which factors its codes are made of")
 
+    def parts(self, codes: dict[str, Tensor]) -> list[tuple[str, ...]]:
+        """For every episode, the names of the factors that are in its code: of a coefficient those that are not 0, of a
+        one-hot value the factor with the value."""
+        found: list[tuple[str, ...]] = [()] * len(next(iter(codes.values())))
+        for name, x in self.factors(codes).items():
+            single = x.shape[1] == 1
+            for i, (there, value) in enumerate(zip(x.ne(0).any(1).tolist(), x.argmax(1).tolist(), strict=True)):
+                found[i] += ((name if single else f"{name} {value}"),) if there else ()
+        return found
+
     def exchange(
         self, base: dict[str, Tensor], source: dict[str, Tensor], rng: torch.Generator
     ) -> tuple[dict[str, Tensor], Tensor]:

@@ -1,0 +1,60 @@
+"""Which factors of the code the loss on held-out compositions falls on."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from compolens import tables
+from compolens.decomposition import Measured, by_composition, by_factor, factors_of
+from compolens.figures import Band, Drawing, Mark, Panel, Points, Rule
+from compolens.verdict import SEEDS, group, name_among
+
+needs = ("generalization", "inference_or_execution")
+DRAWS = 500
+COLORS = {"use": "#44AA99", "inference": "#332288", "form": "#999933", "execution": "#882255"}
+
+
+def analyze(models: list[Path]) -> Drawing:
+    """A panel per model: for every factor, the mean loss (ceiling - score) over the held-out compositions that it takes part
+    in, and the parts of it; dashed, the loss over all of them; grey, where 95 % of such means lie when the losses are dealt to
+    the compositions anew.
+    """
+    groups, panels = group(models), []
+    for g in groups:
+        for folder in g.folders:
+            name = name_among(g, groups) if len(g.folders) == 1 else f"{name_among(g, groups)}: {folder.name}"
+            panels.append(Panel(name, "", "loss", _panel(folder)))
+    caption = (
+        "A factor's loss is the mean over the held-out compositions that it takes part in, weighted as the score is. Use, "
+        "inference, form and execution: the parts of it (see failure_has_a_place). Dashed: the loss over all held-out "
+        f"compositions. Grey: 95 % of {DRAWS} deals of the compositions' losses among them; only a factor outside of it "
+        "stands out. Models have a panel each, since factors of different seeds are different things. "
+        f"With fewer than {SEEDS} seeds nothing is claimed about an architecture."
+    )
+    return Drawing("Which factors does the loss fall on?", tuple(panels), caption, columns=min(3, len(panels)))
+
+
+def _panel(folder: Path) -> tuple[Mark, ...]:
+    measured = Measured.read(folder)
+    top = measured.frame()["ceiling"]
+    rows, factors = by_composition(measured, top), by_factor(measured, top)
+    whole = tables.weighted_mean(rows["loss"].to_numpy(), rows["weight"].to_numpy())
+    marks: list[Mark] = [Band(_dealt(rows), "factor", "lo", "hi", label="dealt at random")]
+    for part, color in COLORS.items():
+        marks.append(Points(factors, "factor", part, label=part, color=color, open=True))
+    return (*marks, Points(factors, "factor", "loss", label="loss", color="#000000"), Rule(whole, label="all compositions"))
+
+
+def _dealt(rows: pd.DataFrame) -> pd.DataFrame:
+    """factor, lo, hi: where its loss would lie if it had nothing to do with the factor."""
+    rng, own = np.random.default_rng(0), factors_of(rows)
+    draws = []
+    for _ in range(DRAWS):
+        order = rng.permutation(len(rows))
+        dealt = rows.assign(loss=rows["loss"].to_numpy()[order], weight=rows["weight"].to_numpy()[order])
+        draws.append(
+            [tables.weighted_mean(dealt["loss"].to_numpy()[at], dealt["weight"].to_numpy()[at]) for at in own.values()]
+        )
+    lo, hi = np.quantile(np.array(draws), [0.025, 0.975], axis=0)
+    return pd.DataFrame({"factor": list(own), "lo": lo, "hi": hi})

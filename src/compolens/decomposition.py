@@ -1,0 +1,238 @@
+"""The loss on held-out compositions in parts, in units of the score, from the table `inference_or_execution`.
+
+    ceiling - score = use + inference + form + execution + unexplained
+
+use: what a model would win if the code that a readout finds in it were put where it reads its code; inference: what the
+right code would win beyond that; form: what some other code than the right one would; execution: what no code wins;
+unexplained: what may be execution, but is no more than the interventions themselves cost on training compositions, where the
+model needs no help.
+See `compolens.oracles` for the ladder. Reads tables only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from compolens import tables
+from compolens.configs import ConfigError
+
+PARTS = ("use", "inference", "form", "execution", "unexplained")
+DRAWS = 1000
+NEEDS = ("generalization", "inference_or_execution")
+"""The tables without which there is nothing to split."""
+PRIOR = "which_prior"
+"""…and the one that adds whose answers they are."""
+
+
+class Loss(NamedTuple):
+    """One part of a loss in score units, with its 95 % interval (two-level bootstrap over seeds and compositions)."""
+
+    value: float
+    lo: float
+    hi: float
+
+    @property
+    def detectable(self) -> float:
+        """The smallest loss whose interval would exclude 0 in four of five measurements as noisy as this one."""
+        return (1.96 + 0.84) * (self.hi - self.lo) / (2 * 1.96)
+
+    def __str__(self) -> str:
+        spread = "" if np.isnan(self.lo) else f" [{self.lo:.3f}, {self.hi:.3f}]"
+        return f"{self.value:.3f}{spread}"
+
+
+class Rungs(NamedTuple):
+    """One model's ladder on one split: rung -> (score, weight) per composition, (compositions,) each, in one order for all; a
+    composition that a rung was not measured on has weight 0."""
+
+    names: tuple[str, ...]
+    scores: dict[str, tuple[np.ndarray, np.ndarray]]
+
+    def pooled(self, rng: np.random.Generator | None = None) -> dict[str, float]:
+        """Every rung's score over all compositions, or over as many drawn with replacement: the same ones for every rung."""
+        n = len(self.scores["own answer"][0])
+        pick = np.arange(n) if rng is None else rng.integers(n, size=n)
+        found = {}
+        for rung, (score, weight) in self.scores.items():
+            total = weight[pick].sum()
+            found[rung] = float((score[pick] * weight[pick]).sum() / total) if total else np.nan
+        return _fairly(found)
+
+    def alone(self, i: int) -> dict[str, float]:
+        """Every rung's score on one composition."""
+        return _fairly({rung: score[i] if weight[i] else np.nan for rung, (score, weight) in self.scores.items()})
+
+
+def _fairly(scores: dict[str, float]) -> dict[str, float]:
+    """Without what is not known; "best code", searched for on fewer episodes, as its gain on these beside the own answer."""
+    searched = scores.pop("own answer, searched", np.nan)
+    if not np.isnan(searched):
+        scores["best code"] += scores["own answer"] - searched
+    return {rung: value for rung, value in scores.items() if not np.isnan(value)}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One model's tables at its last step: `generalization` (scores), `inference_or_execution` (ladder), and `which_prior`
+    (prior; empty without one)."""
+
+    scores: pd.DataFrame
+    ladder: pd.DataFrame
+    prior: pd.DataFrame
+
+    @classmethod
+    def read(cls, folder: str | Path) -> Measured:
+        """From a model folder; a missing table names the command to type."""
+        scores, ladder = (tables.at_last_step(tables.read(folder, name)) for name in NEEDS)
+        if "effective" not in ladder:
+            raise ConfigError(
+                f"{folder}: its table is of an earlier version; type: compolens probe inference_or_execution {folder} --again"
+            )
+        prior = tables.at_last_step(tables.read(folder, PRIOR)) if tables.path_of(folder, PRIOR).exists() else pd.DataFrame()
+        return cls(scores[scores["metric"] == "score"], ladder, prior)
+
+    def rungs(self, split: str) -> Rungs:
+        """Own answer and oracles, per composition; of the places where the code is read, the best for each rung."""
+        frame = self.ladder
+        shown = (frame["metric"] == "score") & (frame["split"] == split) & (frame["control"] == "") & frame["value"].notna()
+        frame = frame[shown & ((frame["chosen"] == 1) | (frame["effective"] == 1))]
+        names = sorted(set(frame["composition"]) - {"all"})
+        found = {}
+        for rung, rows in frame.groupby("rung"):
+            whole = rows[rows["composition"] == "all"].sort_values("value").iloc[-1]
+            here = rows[(rows["site"] == whole["site"]) & (rows["role"] == whole["role"]) & (rows["composition"] != "all")]
+            here = here.set_index("composition")[["value", "weight"]].reindex(names).fillna(0.0)
+            found[str(rung)] = (here["value"].to_numpy(), here["weight"].to_numpy())
+        return Rungs(tuple(names), found)
+
+    @property
+    def moved(self) -> float:
+        """How far writing another code moves the answers, where it moves them most."""
+        rows = self.ladder[(self.ladder["metric"] == "recovered") & (self.ladder["control"] == "")]
+        return float(rows["value"].max())
+
+    @property
+    def place(self) -> str:
+        """Where the code is read, in words."""
+        row = self.ladder[(self.ladder["rung"] == "own answer") & (self.ladder["chosen"] == 1)].iloc[0]
+        return "the explicit code" if row["site"] == "hook_code" else f"layer {row['layer']:.0f}, {row['role']} tokens"
+
+    def frame(self) -> dict[str, float]:
+        """test, ood, ceiling and floor: scores over all compositions."""
+        whole = self.scores[self.scores["composition"] == "all"]
+        own = whole[whole["control"] == ""].set_index("split")["value"]
+        references = whole[(whole["split"] == "ood") & (whole["control"] == "reference")]
+        weak = references[references["reference"].isin(tables.WEAK)]["value"].dropna()
+        return {
+            "test": float(own["test"]),
+            "ood": float(own["ood"]),
+            "ceiling": tables.ceiling_of(references),
+            "floor": max([0.0, *weak]),
+        }
+
+    def per_composition(self) -> pd.DataFrame:
+        """The score on held-out compositions, one by one."""
+        rows = self.scores[(self.scores["split"] == "ood") & (self.scores["control"] == "")]
+        return rows[rows["composition"] != "all"][["composition", "value", "weight"]]
+
+    def distances(self, split: str) -> pd.Series:
+        """reference -> distance of the model's answers to its own, the truth included; empty without a table."""
+        if self.prior.empty:
+            return pd.Series(dtype=float)
+        rows = self.prior[(self.prior["metric"] == "distance") & (self.prior["control"] == "")]
+        rows = rows[(rows["split"] == split) & (rows["composition"] == "all") & rows["value"].notna()]
+        return rows.set_index("reference")["value"]
+
+
+def split_loss(top: float, score: dict[str, float], cost: float) -> dict[str, float]:
+    """The parts of top - own answer, from every rung's score; cost: what the interventions lose on training compositions."""
+    informed = max(score["own answer"], score["own code written"])
+    right = max(informed, score["true code written"])
+    able = max(right, score.get("best code", -np.inf))
+    beyond = max(top - able, 0.0)
+    unexplained = min(max(cost, 0.0), beyond)
+    return {
+        "use": informed - score["own answer"],
+        "inference": right - informed,
+        "form": able - right,
+        "execution": beyond - unexplained,
+        "unexplained": unexplained,
+    }
+
+
+def decompose(models: Sequence[Measured], top: float) -> dict[str, dict[str, Loss]]:
+    """split -> part -> loss: means over the models, with two-level intervals; "lost" holds ood minus test, part by part."""
+    seeds = [{split: model.rungs(split) for split in ("test", "ood")} for model in models]
+    point = _parts(seeds, top, None)
+    rng = np.random.default_rng(0)
+    draws = [_parts([seeds[i] for i in rng.integers(len(seeds), size=len(seeds))], top, rng) for _ in range(DRAWS)]
+    found: dict[str, dict[str, Loss]] = {}
+    for split, parts in point.items():
+        found[split] = {}
+        for part, value in parts.items():
+            sampled = np.array([d[split][part] for d in draws])
+            found[split][part] = Loss(value, *(float(q) for q in np.quantile(sampled, [0.025, 0.975])))
+    return found
+
+
+def _parts(seeds: Sequence[dict[str, Rungs]], top: float, rng: np.random.Generator | None) -> dict[str, dict[str, float]]:
+    rows = []
+    for seed in seeds:
+        test, ood = seed["test"].pooled(rng), seed["ood"].pooled(rng)
+        cost = _cost(test)
+        parts = {"test": split_loss(top, test, cost), "ood": split_loss(top, ood, cost)}
+        parts["lost"] = {part: parts["ood"][part] - parts["test"][part] for part in PARTS}
+        rows.append(parts)
+    return {
+        split: {part: float(np.mean([row[split][part] for row in rows])) for part in PARTS}
+        for split in ("test", "ood", "lost")
+    }
+
+
+def _cost(test: dict[str, float]) -> float:
+    """What the interventions lose on training compositions, from the rungs' scores."""
+    return test["own answer"] - max(test["true code written"], test.get("best code", -np.inf))
+
+
+def by_composition(model: Measured, top: float) -> pd.DataFrame:
+    """A row per held-out composition: its loss, whole and in parts, its weight, and its factors, a tuple of names."""
+    rungs, cost = model.rungs("ood"), _cost(model.rungs("test").pooled())
+    if "parts" not in model.ladder:
+        raise ConfigError("the table does not name factors; type: compolens probe inference_or_execution FOLDER --again")
+    named = dict(zip(model.ladder["composition"], model.ladder["parts"].str.split(" · "), strict=True))
+    own, weights = rungs.scores["own answer"]
+    rows = [
+        {"composition": name, "factors": tuple(named[name]), "weight": weights[i], "loss": top - own[i]}
+        | split_loss(top, rungs.alone(i), cost)
+        for i, name in enumerate(rungs.names)
+    ]
+    return pd.DataFrame(rows)
+
+
+def factors_of(rows: pd.DataFrame) -> dict[str, np.ndarray]:
+    """factor -> which rows of `by_composition` it takes part in."""
+    names = sorted({factor for factors in rows["factors"] for factor in factors})
+    return {name: np.array([i for i, factors in enumerate(rows["factors"]) if name in factors]) for name in names}
+
+
+def by_factor(model: Measured, top: float) -> pd.DataFrame:
+    """A row per factor: mean loss, whole and in parts, over the n held-out compositions that it takes part in, by weight."""
+    rows = by_composition(model, top)
+    weight = rows["weight"].to_numpy()
+    return pd.DataFrame(
+        {"factor": factor, "n": len(at)}
+        | {part: tables.weighted_mean(rows[part].to_numpy()[at], weight[at]) for part in ("loss", *PARTS)}
+        for factor, at in factors_of(rows).items()
+    )
+
+
+def in_words(parts: dict[str, Loss]) -> str:
+    """The parts of a loss that are not next to nothing, the largest first."""
+    ordered = sorted(parts.items(), key=lambda item: -abs(item[1].value))
+    return ", ".join(f"{name} {loss}" for name, loss in ordered if abs(loss.value) >= 0.0005) or "nothing"
