@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from compolens import decomposition, diagnosis, quoted, resemblance, tables
+from compolens import causes, decomposition, diagnosis, quoted, resemblance, tables
 from compolens.configs import ConfigError
 
 LEARNED = 0.9
@@ -175,6 +175,7 @@ def judge(group: Group) -> list[Clause]:
         clauses += _code(group)
     if _have(group, "attention_code"):
         clauses += _attention(group)
+    clauses += _caused(group)
     if _have(group, "gd_equivalence"):
         clauses += _learner(group)
     return clauses
@@ -198,6 +199,15 @@ def _diagnosed(group: Group) -> list[Clause]:
     clauses.append(Clause(f"{text}; its code is read at {found.place}", (*parts["ood"], *parts["test"])))
     clauses.append(Clause(f"{_power(found.parts['lost'])}; the label would change with {found.change}", (*parts["lost"],)))
     return clauses + (_confirmed(group, found.blamed) if found.blamed and _have(group, "repair") else [])
+
+
+def _caused(group: Group) -> list[Clause]:
+    """What interventions say about the code: used or only readable, as a whole or factor by factor."""
+    found = causes.findings(group.folders)
+    return [
+        Clause(text, tuple(Evidence(table, where, group.names, value, lo, hi) for where, value, lo, hi in numbers))
+        for text, table, numbers in found
+    ]
 
 
 def _power(lost: dict[str, decomposition.Loss]) -> str:

@@ -1,0 +1,151 @@
+"""What interventions say in a sentence: is the code used where it can be read, and are its factors used one by one?
+
+From the tables `erase_code`, `swap_code` and `swap_factor`, which choose their places on training compositions. Every sentence
+names the controls that it rests on. Reads tables only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from compolens import tables
+
+FOLLOWS = 0.5
+"""An exchange counts if it takes the answer at least this share of the way to the counterfactual's."""
+CAME_BACK = 0.5
+"""An erasure without effect says nothing if later readouts find at least this share of the R² that was there before."""
+RANDOM = ("random orthogonal", "random whitened", "random variance-matched")
+
+
+class Number(NamedTuple):
+    """One number of a table: which rows, and the mean over models of value, lo and hi."""
+
+    where: dict[str, str]
+    value: float
+    lo: float
+    hi: float
+
+
+class Finding(NamedTuple):
+    """A sentence, and the numbers that carry it."""
+
+    text: str
+    table: str
+    numbers: tuple[Number, ...]
+
+
+def findings(folders: Sequence[Path]) -> list[Finding]:
+    """What the tables that all models have say."""
+    sentences = {"erase_code": erased, "swap_code": exchanged, "swap_factor": reused}
+    have = [name for name in sentences if all(tables.path_of(folder, name).exists() for folder in folders)]
+    return [sentences[name]([_placed(folder, name) for folder in folders]) for name in have]
+
+
+def _placed(folder: Path, name: str) -> pd.DataFrame:
+    """A table at its last step, with hook point and role as one column, `place`."""
+    frame = tables.at_last_step(tables.read(folder, name))
+    return frame.assign(place=frame["site"] + " " + frame["role"])
+
+
+def _rows(frame: pd.DataFrame, **where: str) -> pd.DataFrame:
+    for column, value in where.items():
+        frame = frame[frame[column] == value]
+    return frame
+
+
+def _number(frames: Sequence[pd.DataFrame], places: Sequence[str], **where: str) -> Number:
+    """The mean over models of the first such row that each has at its own place; NaN where one has none."""
+    found = [_rows(frame, place=place, **where).head(1) for frame, place in zip(frames, places, strict=True)]
+    mean = [float(np.mean([row[c].iloc[0] if len(row) else np.nan for row in found])) for c in ("value", "lo", "hi")]
+    return Number(where, *mean)
+
+
+def _named(frames: Sequence[pd.DataFrame], places: Sequence[str]) -> str:
+    """The places in words: the first model's, and how many differ."""
+    row = _rows(frames[0], place=places[0]).iloc[0]
+    text = "the explicit code" if row["site"] == "hook_code" else f"layer {row['layer']:.0f}, {row['role']} tokens"
+    others = sum(place != places[0] for place in places)
+    return text + (f" (another place in {others} of {len(places)} models)" if others else "")
+
+
+def _best(rows: pd.DataFrame) -> str:
+    return str(rows["place"].iloc[int(rows["value"].argmax())])
+
+
+# ---- sentences -------------------------------------------------------------------------------------------------------
+def erased(frames: Sequence[pd.DataFrame]) -> Finding:
+    """Does erasing the code cost more than erasing a random subspace of the same rank?"""
+    places = []
+    for frame in frames:
+        rows = _rows(frame, scope="one layer", metric="drop", split="test")
+        drawn = _rows(rows, control=RANDOM[0])["place"]
+        places.append(_best(rows[(rows["control"] == "") & rows["place"].isin(drawn)]))
+    drop = {"metric": "drop", "scope": "one layer", "split": "ood"}
+    cost, shuffled = (_number(frames, places, **drop, control=control) for control in ("", "shuffled codes"))
+    nulls = [_number(frames, places, **drop, control=kind) for kind in RANDOM]
+    back = _number(frames, places, metric="r2 best downstream", scope="one layer", split="ood", control="")
+    largest = max(nulls, key=lambda number: number.hi)
+    if cost.value > max(largest.hi, shuffled.value):
+        end = "what is erased is used"
+    elif back.value >= CAME_BACK:
+        end = f"nothing can be said, since the code is back further on (R² {back.value:.2f})"
+    else:
+        end = "no more than chance would"
+    text = (
+        f"with its code erased at {_named(frames, places)} it loses {cost.value:.3f} of its held-out score, where random "
+        f"subspaces of that rank cost up to {largest.hi:.3f} ({largest.where['control'].removeprefix('random ')}, 95 % "
+        f"quantile) and another episode's code {shuffled.value:.3f}: {end}"
+    )
+    return Finding(text, "erase_code", (cost, *nulls, shuffled, back))
+
+
+def exchanged(frames: Sequence[pd.DataFrame]) -> Finding:
+    """Does the answer follow another episode's activations, and how few directions carry that?"""
+    places, enough, full = [], [], []
+    known = {"metric": "recovered", "split": "test"}
+    for frame in frames:
+        rows = _rows(frame, **known, control="").sort_values("rank")
+        whole = rows.groupby("place").tail(1)
+        places.append(_best(whole))
+        here = _rows(rows, place=places[-1])
+        full.append(here.iloc[-1][["value", "lo", "hi"]])
+        enough.append(int(here[here["value"] >= 0.9 * here["value"].iloc[-1]]["rank"].iloc[0]))
+    number = Number(
+        known | {"control": "", "rank": "all"}, *(float(np.mean([row[c] for row in full])) for c in ("value", "lo", "hi"))
+    )
+    copied = _number(frames, places, **known, control="copied")
+    ranks = str(enough[0]) if len(set(enough)) == 1 else f"{min(enough)} to {max(enough)}"
+    text = (
+        f"another episode's activations at {_named(frames, places)} take its answer {number.value:.2f} of the way to that "
+        f"episode's code (copied answers: {copied.value:.2f}); {ranks} learned directions carry nine tenths of that"
+    )
+    return Finding(text, "swap_code", (number, copied))
+
+
+def reused(frames: Sequence[pd.DataFrame]) -> Finding:
+    """Does one factor, exchanged alone, turn the answer into the recombined task's?"""
+    places = [str(frame[frame["chosen"].astype(str).isin(["True", "1"])]["place"].iloc[0]) for frame in frames]
+    every = {"factor": "all"}
+    test, ood = (_number(frames, places, **every, metric="recovered", split=s, control="") for s in ("test", "ood"))
+    score, random = (
+        _number(frames, places, **every, metric="score", split="ood", control=control)
+        for control in ("", "random coordinates")
+    )
+    shown = _number(frames, ["tokens all"] * len(frames), **every, metric="score", split="ood", control="shown")
+    if ood.value >= FOLLOWS and score.lo > random.hi:
+        end = "factors are used one by one, in combinations that it was never trained on too"
+    elif test.value >= FOLLOWS:
+        end = "factors are used one by one in combinations that it was trained on, not in others"
+    else:
+        end = "no place is known where they are used one by one"
+    text = (
+        f"one factor exchanged alone at {_named(frames, places)} takes its answer {test.value:.2f} of the way to the "
+        f"recombined task's where that is one of training, {ood.value:.2f} where it is held out (score {score.value:.2f}; "
+        f"shown the recombined task itself {shown.value:.2f}, random coordinates exchanged {random.value:.2f}): {end}"
+    )
+    return Finding(text, "swap_factor", (test, ood, score, shown, random))
