@@ -110,6 +110,7 @@ def exchanged(frames: Sequence[pd.DataFrame]) -> Finding:
     known = {"metric": "recovered", "split": "test"}
     for frame in frames:
         rows = _rows(frame, **known, control="").sort_values("rank")
+        rows = rows[rows["layer"] > 0]  # before the first layer the whole context is what was shown, whatever becomes of it
         whole = rows.groupby("place").tail(1)
         places.append(_best(whole))
         here = _rows(rows, place=places[-1])
