@@ -192,6 +192,18 @@ def test_every_number_of_a_clause_is_finite(tmp_path, tiny_task):
         assert all(np.isfinite(e.value) for e in clause.evidence)
 
 
+def test_ridges_answers_are_regression_even_where_a_code_would_mend_them(tmp_path, tiny_task):
+    """A model that gives up its code on held-out compositions for weights of ridge; another learner's answers do not decide."""
+    known = {"ood": 0.6, "true": 0.97, "best": 0.97}
+    ridge = {"ood": {"in-context ridge": 0.03, "truth": 0.4}, "test": {"in-context ridge": 0.4, "truth": 0.01}}
+    found = diagnosis.diagnose([make(tmp_path, tiny_task, "ridge", prior=ridge, **known)])
+    assert found.label == "generic regression" and "although a code written mends it" in found.reasons[-1]
+    memory = {"ood": {"best training composition": 0.03, "truth": 0.4}, "test": {"truth": 0.01}}
+    assert diagnosis.diagnose([make(tmp_path, tiny_task, "memory", prior=memory, **known)]).label == "fails to infer"
+    no_nearer = {"ood": {"in-context ridge": 0.09, "truth": 0.12}, "test": {"truth": 0.01}}
+    assert diagnosis.diagnose([make(tmp_path, tiny_task, "between", prior=no_nearer, **known)]).label == "fails to infer"
+
+
 # ---- per composition, per factor, and what may have been overlooked ----------------------------------------------------
 def test_a_factors_loss_is_the_mean_over_its_compositions_and_adds_up(tmp_path, tiny_task):
     folder = make(tmp_path, tiny_task, ood=0.6, written=0.7, true=0.9, best=0.95)

@@ -29,6 +29,8 @@ DOMINATES = 0.5
 """A part is what is wrong if it explains at least this share of the score lost between training and held-out compositions."""
 NEAR = 0.1
 """Answers whose squared distance to a learner's is below this share of the answers' variance are taken for that learner's."""
+NEARER = 0.5
+"""…if they are no more than this share as far from that learner's as from the truth."""
 MOVES = 0.5
 """Writing another code must move the answers of training compositions at least this share of the way to that code's; else no
 place is known where the model reads its code, and nothing is blamed."""
@@ -103,7 +105,7 @@ def _taken_for(models: Sequence[Measured], split: str, among: Sequence[str]) -> 
     """(learner, distance) of those whose answers the models give, nearer than the truth; None if none is, or without table."""
     far = distances(models, split)
     nearest = min((r for r in among if r in far), key=lambda r: far[r], default=None)
-    if nearest is None or far[nearest] > NEAR or far[nearest] > far.get("truth", np.inf):
+    if nearest is None or far[nearest] > min(NEAR, NEARER * far.get("truth", np.inf)):
         return None
     return nearest, far[nearest]
 
@@ -149,12 +151,13 @@ def _label(
     moved = min(model.moved for model in models)
     shares = {part: lost[part].value for part in ("use", "inference", "execution")}
     shares["execution" if faithful(models) else "inference"] += lost["form"].value
-    if shares["use"] + shares["inference"] < DOMINATES * gap:  # whose answers they are says nothing where a code mends them
-        for label, among in (("memorised", MEMORY), ("generic regression", GENERIC)):
-            like = _taken_for(models, "ood", among)
-            if like is not None:
-                reasons.append(f"no code written wins half of it back, and its answers are those of {_far(like)}")
-                return label, reasons, "execution"
+    mended = shares["use"] + shares["inference"] >= DOMINATES * gap
+    for label, among in (("generic regression", GENERIC), ("memorised", MEMORY)):
+        like = _taken_for(models, "ood", among)
+        if like is None or (label == "memorised" and mended):
+            continue  # a wrong code that is executed also gives the answers of a training composition
+        end = "although a code written mends it" if mended else "and no code written wins half of it back"
+        return label, [*reasons, f"its answers are those of {_far(like)}, {end}"], "inference" if mended else "execution"
     if moved < MOVES:
         return "undecided", [*reasons, f"no place is known where it reads its code (writing moves answers {moved:.2f})"], ""
     blamed = max(shares, key=lambda part: shares[part])
