@@ -12,7 +12,7 @@ MODELS := $(ZOO)/*-?
 RELATIONS := $(ZOO)/relations
 REGRESSION := $(ZOO)/regression
 LEARNERS := $(REGRESSION)/linear-* $(REGRESSION)/softmax-4heads-?
-DUAL := $(ZOO)/F-softmax-[012] $(ZOO)/fuzzy-softmax-?
+DUAL := $(ZOO)/F-softmax-[012] $(ZOO)/fuzzy-softmax-? $(ZOO)/sraven3-softmax-0
 WHY := $(ZOO)/F-softmax-? $(ZOO)/F-hypernetwork-?
 SPARSE := $(RELATIONS)/2L-*-relative-? $(RELATIONS)/images-*-relative-?
 

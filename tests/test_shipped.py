@@ -162,3 +162,18 @@ def test_every_probe_and_command_of_the_readme_exists():
         assert command in COMMANDS
     for name, path in built_in("probes").items():
         assert f"| `{name}` | {docstring(path)} |" in README
+
+
+@pytest.mark.parametrize("name", ["F-softmax-0", "F-softmax-1", "F-softmax-2", "fuzzy-softmax-0", "fuzzy-softmax-1",
+                                  "fuzzy-softmax-2", "sraven3-softmax-0"])  # fmt: skip
+def test_the_dual_model_holds_to_rounding_in_trained_models_and_in_their_twins(name):
+    table = tables.read(ZOO / name, "dual_model")
+    for control in ("", "untrained"):
+        worst = table[table["control"] == control].groupby("metric")["value"].max()
+        assert worst["relative distance"] < 5e-7 and worst["layer distance"] < 5e-6
+    own = table[table["control"] == ""]
+    assert own[own["metric"] == "autograd distance"]["value"].max() < 1e-6
+    assert (
+        own[own["metric"] == "relative distance"]["layer"].nunique()
+        == checkpoints.read_json(ZOO / name / "config.json")["run"]["architecture"]["n_layers"]
+    )
