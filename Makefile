@@ -16,7 +16,7 @@ DUAL := $(ZOO)/F-softmax-[012] $(ZOO)/fuzzy-softmax-? $(ZOO)/sraven3-softmax-0
 WHY := $(ZOO)/F-softmax-? $(ZOO)/F-hypernetwork-?
 SPARSE := $(RELATIONS)/2L-*-relative-? $(RELATIONS)/images-*-relative-?
 
-.PHONY: setup demo test lint bench bench-diagnosis figures zoo notebooks clean
+.PHONY: setup demo test lint bench bench-diagnosis figures zoo notebooks docs clean
 
 setup: .venv/.installed
 
@@ -45,6 +45,9 @@ bench: setup  ## speed and memory, as ratios measured in one run
 
 bench-diagnosis: setup  ## how often the diagnosis is right about models whose failure is known
 	$(BIN)/python tests/benchmarks/diagnosis/bench.py --jobs $(JOBS)
+
+docs: setup  ## the site, into docs/_build
+	$(BIN)/sphinx-build -q -W -b html docs docs/_build
 
 figures: setup  ## redraw every figure of the README from the shipped tables
 	$(BIN)/compolens analyze $(CLAIMS) $(ZOO)/F-softmax-? $(ZOO)/F-hypernetwork-? --out $(ZOO)/figures/F

@@ -71,12 +71,16 @@ def probe(
         episodes >= 8 and tangent_episodes >= 8, f"need episodes, tangent_episodes >= 8, got {episodes}, {tangent_episodes}"
     )
     lazy = {"episodes": min(episodes, tangent_episodes), "iterations": iterations, "seed": seed}
-    fitted = {"linearised net": Linearised.fit(trained, **lazy)}
-    absent = {r.name: why for r in closed if (why := _absent(r, task))}
-    try:
-        fitted["frozen features"] = FrozenReadout.fit(trained, episodes=4 * episodes, seed=seed)
-    except DoesNotApply as error:
-        absent["frozen features"] = f"not available: {error}"
+    fits = {
+        "linearised net": lambda: Linearised.fit(trained, **lazy),
+        "frozen features": lambda: FrozenReadout.fit(trained, episodes=4 * episodes, seed=seed),
+    }
+    fitted, absent = {}, {r.name: why for r in closed if (why := _absent(r, task))}
+    for who, fit in fits.items():
+        try:
+            fitted[who] = fit()
+        except DoesNotApply as error:
+            absent[who] = f"not available: {error}"
     rows, kept = [], []
     for name in ("test", "ood"):
         split = _answered(trained, name, closed, fitted, episodes, seed)

@@ -174,6 +174,21 @@ def test_explain_measures_what_is_missing_and_says_what_is_wrong(run, tiny_model
     assert "| has not learned its training compositions |" in table and table.count("\n") == 3
 
 
+def test_all_sites_reach_the_probes_that_know_them(run, tiny_models, monkeypatch):
+    asked = {}
+
+    def measured(models, wanted, options, steps):
+        asked.update({file.stem: arguments for file, arguments in wanted.items()})
+        return []
+
+    monkeypatch.setattr(cli.explain, "to_measure", measured)
+    monkeypatch.setattr(cli.explain, "write_report", lambda *_: None)
+    for flags, wanted in (([], False), (["--all-sites"], True)):
+        run("explain", tiny_models["softmax"], *flags)
+        assert asked["swap_code"]["all_sites"] is asked["erase_code"]["all_sites"] is wanted
+        assert "all_sites" not in asked["generalization"]
+
+
 def test_a_claim_that_nobody_makes_is_an_error(run, tiny_models):
     done = run("challenge", tiny_models["softmax"], "--claim", "latent_cod")
     assert done.status == 2 and "no claim 'latent_cod'" in done.err and "latent_code" in done.err
@@ -563,7 +578,7 @@ def test_a_model_that_cannot_be_measured_stops_no_other(run, both, probe_file):
 
 def test_models_of_one_name_in_two_places_are_two_jobs(run, folder, both, probe_file, monkeypatch):
     seen = []
-    monkeypatch.setattr(jobs, "run", lambda work, workers: seen.extend(job.name for job in work) or jobs.Outcome())
+    monkeypatch.setattr(jobs.Local, "run", lambda engine, work: seen.extend(job.name for job in work) or jobs.Outcome())
     assert run("probe", probe_file, folder, both).status == 0
     assert seen == [f"{folder} · sizes", "hypernetwork · sizes", f"{both / 'softmax'} · sizes"]
 

@@ -4,11 +4,12 @@ import dataclasses
 import json
 import sys
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
 from compolens import AdamW, BottleneckMLP, HypernetworkTransformer, Hyperteacher, Run, SoftmaxTransformer, UnstructuredTeacher
-from compolens.configs import ConfigError, construct, describe, frozen, nearest
+from compolens.configs import ConfigError, classes_of, construct, describe, frozen, nearest
 from compolens.models import ARCHITECTURES
 from compolens.tasks import FAMILIES
 
@@ -183,6 +184,41 @@ def test_what_a_description_names_is_neither_imported_nor_built():
 def test_strings_that_look_like_code_stay_strings():
     with pytest.raises(ConfigError, match=r"no support .__import__"):
         construct({"class": "Hyperteacher", "support": "__import__('os').system('true')"}, CLASSES)
+
+
+# ---- classes and functions of the caller's ----------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Holder:
+    made_by: object = None
+    parts: tuple = ()
+
+
+def made_here():
+    return 3
+
+
+def test_classes_and_functions_are_kept_by_name_and_found_among_those_handed_over():
+    held = Holder(made_here, (dict, 2))
+    description = describe(held)
+    assert description == {"class": "Holder", "made_by": {"outside": "made_here"}, "parts": [{"outside": "dict"}, 2]}
+    assert classes_of(held) == {Holder, made_here, dict}
+    assert construct(description, classes_of(held)) == held
+
+
+def test_those_that_are_not_handed_over_are_named_together_with_the_flag():
+    with pytest.raises(ConfigError, match=r"--with FILE\.py:dict --with FILE\.py:made_here, or .*classes=\[dict, made_here\]"):
+        construct(describe(Holder(made_here, (dict,))), [Holder])
+
+
+def test_what_has_no_name_of_its_own_is_not_described():
+    for value in (lambda: 3, [].append, partial(made_here), len):
+        with pytest.raises(ConfigError, match="cannot describe"):
+            describe(Holder(value))
+
+
+def test_a_function_is_no_class_that_a_description_could_build():
+    with pytest.raises(ConfigError, match="unknown class 'made_here'"):
+        construct({"class": "made_here"}, [made_here])
 
 
 # ---- hints -----------------------------------------------------------------------------------------------------------

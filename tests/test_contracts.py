@@ -12,7 +12,7 @@ import torch
 from compolens.activations import intervene
 from compolens.configs import ConfigError, classes_of, construct, describe
 from compolens.models import ARCHITECTURES, DoesNotApply, LearnedThreshold, OutputTransfer, RelativeTransfer
-from compolens.tasks import FAMILIES, SPLITS
+from compolens.tasks import FAMILIES, SPLITS, FixedEpisodes, Hyperteacher
 from compolens.training import AdamW, Run
 
 SMALL_MODEL = {"n_layers": 2, "d_model": 16, "n_heads": 2, "d_code": 6, "d_hidden": 6, "n_ctx": 18, "init_scale": 1.0}
@@ -89,11 +89,31 @@ def raven_folder(tmp_path_factory):
     return str(folder.parent)
 
 
+@pytest.fixture(scope="session")
+def fixed_folder(tmp_path_factory):
+    """A folder of fixed episodes: 8 of every composition and split of a small hyperteacher, as pairs of input and answer."""
+    family = small(Hyperteacher, SMALL_TASK)
+    drawn = [
+        (split, family.sample(8, split, family.rng(c, split), [c])) for split in SPLITS for c in family.compositions(split)
+    ]
+    tokens, targets, codes, composition = (
+        torch.cat(parts)
+        for parts in zip(*((e.tokens, e.targets, e.codes["modules"], e.composition) for _, e in drawn), strict=True)
+    )
+    folder, split = tmp_path_factory.mktemp("fixed") / "episodes", [split for split, _ in drawn for _ in range(8)]
+    FixedEpisodes.write(
+        folder, tokens=tokens, targets=targets, codes={"modules": codes}, composition=composition, split=split,
+        answers=family.answers, d_x=family.d_x, mask=family.mask,
+    )  # fmt: skip
+    return str(folder)
+
+
 @pytest.fixture(params=[pytest.param(small(cls, SMALL_TASK), id=name) for name, cls in FAMILIES.items()])
-def task(request, raven_folder):
+def task(request):
     """A small member of every family; one that reads files gets a folder of them."""
-    reads = any(field.name == "data" for field in dataclasses.fields(request.param))
-    return dataclasses.replace(request.param, data=raven_folder) if reads else request.param
+    folders = {"Raven": "raven_folder", "FixedEpisodes": "fixed_folder"}
+    name = folders.get(type(request.param).__name__)
+    return request.param if name is None else dataclasses.replace(request.param, data=request.getfixturevalue(name))
 
 
 @pytest.fixture

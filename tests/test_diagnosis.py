@@ -193,7 +193,7 @@ def test_every_number_of_a_clause_is_finite(tmp_path, tiny_task):
 
 
 def test_ridges_answers_are_regression_even_where_a_code_would_mend_them(tmp_path, tiny_task):
-    """A model that gives up its code on held-out compositions for weights of ridge; another learner's answers do not decide."""
+    """A model that gives up its code on held-out compositions for ridge's weights; other learners' answers decide nothing."""
     known = {"ood": 0.6, "true": 0.97, "best": 0.97}
     ridge = {"ood": {"in-context ridge": 0.03, "truth": 0.4}, "test": {"in-context ridge": 0.4, "truth": 0.01}}
     found = diagnosis.diagnose([make(tmp_path, tiny_task, "ridge", prior=ridge, **known)])

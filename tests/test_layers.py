@@ -15,8 +15,10 @@ PACKAGE = ROOT / "src" / "compolens"
 FOUNDATION = {"configs", "checkpoints", "places"}
 LIBRARY = FOUNDATION | {
     "hooks", "tables", "figures", "quoted", "resemblance", "verdict", "tasks", "models", "measures", "references",
-    "training", "accelerator", "activations", "interchange", "oracles", "untrained", "repairs", "diagnosis", "challenge",
-    "adapters", "zoo", "jobs", "recipes", "report",
+    "training", "accelerator", "distributed", "tracking", "activations", "interchange", "oracles", "untrained", "repairs",
+    "causes", "decomposition", "diagnosis", "challenge",
+    "recordings", "adapters", "adopted", "adoption", "zoo", "claims", "jobs", "recipes", "report",
+    "sharing", "citations",
 }  # fmt: skip
 MAY_IMPORT = {
     # floor 0: third-party only, but for the two files that describe and store
@@ -27,24 +29,34 @@ MAY_IMPORT = {
     "figures": FOUNDATION,
     "quoted": set(),
     "resemblance": FOUNDATION | {"tables"},
-    "verdict": FOUNDATION | {"tables", "quoted", "resemblance", "diagnosis"},
-    "diagnosis": FOUNDATION | {"tables"},
-    "jobs": FOUNDATION,
+    "verdict": FOUNDATION | {"tables", "quoted", "resemblance", "causes", "decomposition", "diagnosis"},
+    "decomposition": FOUNDATION | {"tables"},
+    "causes": FOUNDATION | {"tables"},
+    "diagnosis": FOUNDATION | {"tables", "decomposition"},
+    "claims": {"configs"},
+    "citations": FOUNDATION,
+    "jobs": FOUNDATION | {"claims"},
     "accelerator": set(),
+    "distributed": {"configs"},
+    "tracking": FOUNDATION,
     "places": set(),
     # floor 1: mutually unaware
     "tasks": {"configs"},
     "models": {"configs", "hooks"},
     "measures": set(),
     # floor 2
-    "training": FOUNDATION | {"tasks", "models", "hooks", "accelerator"},
-    "activations": FOUNDATION | {"tasks", "hooks"},
+    "training": FOUNDATION | {"tasks", "models", "hooks", "accelerator", "distributed", "tracking"},
+    "recordings": FOUNDATION | {"tasks", "models", "hooks", "training"},
+    "activations": FOUNDATION | {"tasks", "hooks", "training", "recordings"},
     "references": {"configs", "tasks"},
     "interchange": FOUNDATION | {"tasks", "hooks", "measures", "activations", "training"},
     "oracles": FOUNDATION | {"tasks", "hooks", "measures", "activations", "training"},
     "adapters": FOUNDATION | {"tasks", "models", "hooks", "activations", "training"},
+    "adopted": FOUNDATION | {"models", "hooks"},
     # floor 3
-    "zoo": FOUNDATION | {"tasks", "models", "hooks", "training"},
+    "zoo": FOUNDATION | {"tasks", "models", "adopted", "hooks", "training", "recordings"},
+    "adoption": FOUNDATION | {"tasks", "models", "adopted", "hooks", "activations", "training", "zoo"},
+    "sharing": FOUNDATION | {"training", "recordings", "zoo"},
     "untrained": FOUNDATION | {"tasks", "models", "hooks", "measures", "activations", "training", "zoo"},
     "repairs": FOUNDATION | {"tasks", "hooks", "measures", "activations", "training", "oracles", "zoo"},
     # floor 4
@@ -54,7 +66,7 @@ MAY_IMPORT = {
     "cli": LIBRARY,
     # outside
     "probes": LIBRARY,
-    "analyses": {"configs", "figures", "tables", "verdict", "quoted", "resemblance", "diagnosis"},
+    "analyses": {"configs", "figures", "tables", "verdict", "quoted", "resemblance", "decomposition", "diagnosis"},
 }
 """Room -> the rooms it may import (itself always). A room that is not listed here has no place in the house yet."""
 

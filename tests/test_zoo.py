@@ -249,3 +249,9 @@ def test_an_overview_of_what_does_not_load_says_why(copy, foreign):
     assert "note" not in zoo.overview(foreign, classes=[Mine])
     (copy / "config.json").write_text("{")
     assert "not valid JSON" in zoo.overview(copy)["note"]
+
+
+def test_every_model_that_is_trained_here_has_a_twin(tiny_models):
+    trained = load(tiny_models["softmax"])
+    assert trained.why_no_twin == "" and trained.with_stand_in().untrained_twin() is trained.model
+    assert trained.untrained_twin() is not trained.model

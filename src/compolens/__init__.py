@@ -10,15 +10,19 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Adopted": "adopted",
+    "adopt": "adoption",
     "AdamW": "training",
     "ReferenceAdamW": "training",
     "Run": "training",
     "evaluate": "training",
     "train": "training",
     "TrainedModel": "zoo",
-    "load": "zoo",
+    "load": "sharing",
+    "push": "sharing",
     "intervene": "activations",
     "record": "activations",
+    "Recording": "recordings",
     "gather": "tables",
     "load_recipe": "recipes",
 }

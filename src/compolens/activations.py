@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 import numpy as np
 import torch
@@ -12,9 +12,13 @@ from torch import Tensor
 
 from compolens.configs import ConfigError, nearest, require
 from compolens.hooks import HookedModel
+from compolens.recordings import Recording, Writer
 from compolens.tasks.base import Episodes, TaskFamily
+from compolens.tasks.stored_episodes import StoredEpisodes
+from compolens.training import Run
 
 BATCH = 256
+Batches = Iterable[Episodes] | Mapping[str, Iterable[Episodes]]
 
 
 class Activations(NamedTuple):
@@ -34,16 +38,74 @@ def draw(
     compositions: Sequence[int] | None = None,
     batch: int = BATCH,
 ) -> Iterator[Episodes]:
-    """n episodes of a split in batches, a pure function of (seed, split): never what a training drew from its own seed."""
+    """n episodes of a split in batches, a pure function of (seed, split): never what a training drew from its own seed.
+
+    Of a family whose episodes are stored, each at most once, hence fewer where fewer are stored: `StoredEpisodes.deal`."""
     require(n >= 1, f"need at least one episode, got {n}")
+    if isinstance(task, StoredEpisodes):
+        yield from (episodes.to(device) for episodes in task.deal(n, split, seed, batch, compositions))
+        return
     for step, start in enumerate(range(0, n, batch)):
         rng = task.rng(f"measure/{seed}", split, step)
         yield task.sample(min(batch, n - start), split, rng, compositions).to(device)
 
 
+@overload
+def record(model: HookedModel, batches: Batches, sites: Sequence[str], to: None = None) -> Iterator[Activations]: ...
+
+
+@overload
+def record(
+    model: HookedModel,
+    batches: Batches,
+    sites: Sequence[str],
+    to: str | Path,
+    *,
+    run: Run | None = None,
+    step: int | None = None,
+    twin: HookedModel | None = None,
+    half: bool = False,
+) -> Recording: ...
+
+
+def record(
+    model: HookedModel,
+    batches: Batches,
+    sites: Sequence[str],
+    to: str | Path | None = None,
+    *,
+    run: Run | None = None,
+    step: int | None = None,
+    twin: HookedModel | None = None,
+    half: bool = False,
+) -> Iterator[Activations] | Recording:
+    """The activations at the given hook points: as a stream, one `Activations` per batch, detached, of which nothing
+    accumulates; or, with `to`, in a new folder, one .npy per hook point beside the episodes (see `Recording`).
+
+    batches: episodes; to a folder: {split: episodes}, such as ``{s: draw(task, s, 4096, 0) for s in ("train", "ood")}``.
+    run, step: what the model came from (``trained.run``, ``trained.step``), so that the folder knows its task; twin: the
+    untrained twin, recorded beside it; half: activations as float16.
+    """
+    if to is None:
+        if isinstance(batches, Mapping):
+            raise ConfigError("several splits are recorded to a folder: record(…, to=FOLDER)")
+        return _stream(model, batches, sites)
+    if not isinstance(batches, Mapping):
+        raise ConfigError(
+            'a recording says which split its episodes are of: record(model, {"ood": batches}, sites, to=FOLDER)'
+        )
+    with Writer(to, model, sites, run, step, twin, half) as writer:
+        for split, drawn in batches.items():
+            for batch in _stream(model, drawn, writer.sites):
+                writer.add(split, batch.episodes, batch.prediction, batch.sites)
+                if twin is not None:
+                    (same,) = _stream(twin, [batch.episodes], writer.sites)
+                    writer.add_twin(same.prediction, same.sites)
+    return Recording(to)
+
+
 @torch.no_grad()
-def record(model: HookedModel, batches: Iterable[Episodes], sites: Sequence[str]) -> Iterator[Activations]:
-    """Stream the activations at the given hook points, one `Activations` per batch, detached; nothing accumulates."""
+def _stream(model: HookedModel, batches: Iterable[Episodes], sites: Sequence[str]) -> Iterator[Activations]:
     for site in sites:
         model.check_site(site)
     for episodes in batches:

@@ -136,7 +136,8 @@ def choices(trained: TrainedModel) -> list[Specification]:
     full = getattr(trained.task, "n_context", 0)
     contexts = (full,) if "context length" in omitted else (full, full // 2)
     shares = (1.0,) if "number of compositions" in omitted else (1.0, 0.5)
-    options = product(here, PENALTIES, RANKS, HIDDEN, shares, contexts, CONTROLS)
+    controls = tuple(c for c in CONTROLS if c not in omitted)
+    options = product(here, PENALTIES, RANKS, HIDDEN, shares, contexts, controls)
     return [Specification(p.layer, p.role, p.site, *rest) for p, *rest in options]
 
 
@@ -144,9 +145,13 @@ def left_out(trained: TrainedModel) -> dict[str, str]:
     """Choices that do not apply to a model, each with the reason."""
     found = {"law of inputs": "the family draws one, so symmetric and skewed inputs cannot be compared"}
     task = trained.task
+    if trained.why_no_twin:
+        found["untrained twin"] = f"not available: {trained.why_no_twin}"
     try:
-        shortened(trained, trained.model, getattr(task, "n_context", 0) // 2)
-    except (ConfigError, RuntimeError, TypeError) as error:
+        shorter, fewer = shortened(trained, trained.model, getattr(task, "n_context", 0) // 2)
+        (seen,) = record(shorter, draw(fewer, "train", 2, "challenge/fewer", trained.device), [places(shorter)[0].site])
+        _ = [at_role(seen.sites[p.site], shorter, p.role) for p in places(shorter)[:1]]
+    except (ConfigError, RuntimeError, TypeError, IndexError) as error:
         found["context length"] = " ".join(str(error).split())[:120]
     (batch,) = draw(task, "train", 512, "challenge/half", compositions=half(task), batch=512)
     (whole,) = draw(task, "train", 512, "challenge/half", batch=512)
@@ -185,7 +190,9 @@ def latent_code(
     trained: TrainedModel, specifications: list[Specification], *, episodes: int, permutations: int, seed: int
 ) -> Evidence:
     """Decodability of every part of the code (`TaskFamily.factors`: coefficients, or one-hot values)."""
-    models, sites = {"": trained.model, "untrained twin": trained.untrained_twin()}, {(s.site, s.role) for s in specifications}
+    models, sites = {"": trained.model}, {(s.site, s.role) for s in specifications}
+    if any(s.control == "untrained twin" for s in specifications):
+        models["untrained twin"] = trained.untrained_twin()
     data = {}
     for context in sorted({s.context for s in specifications}):
         same = context == getattr(trained.task, "n_context", 0)

@@ -1,7 +1,8 @@
 """Frozen dataclasses to JSON and back: how a folder describes the run, the task and the architecture it holds.
 
 A description is ``{"class": "Hyperteacher", "d_x": 16, ...}``. Reading one back looks the class up by name among the
-classes the caller allows, so a description can never name, let alone execute, anything else.
+classes the caller allows, so a description can never name, let alone execute, anything else. A setting that is itself a class
+or a function of the user's is ``{"outside": "MyNet"}``: its name, never its place.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import difflib
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 
@@ -67,40 +68,80 @@ def describe(value: Any) -> Any:
         return [describe(item) for item in value]
     if value is None or isinstance(value, bool | int | float | str):
         return value
+    if callable(value) and not dataclasses.is_dataclass(value):
+        return {"outside": _name(value)}
     raise ConfigError(f"cannot describe a {type(value).__name__}; allowed: numbers, strings, lists and dataclasses")
 
 
-def construct(description: Any, classes: Iterable[type]) -> Any:
-    """The inverse of `describe`, building only from the classes given. Unknown classes and keys are errors."""
+def _name(value: Callable[..., Any]) -> str:
+    """What a class or a function is called; only those that a file defines by this name can be handed over again."""
+    name = getattr(value, "__name__", "")
+    if not name.isidentifier() or not (inspect.isclass(value) or inspect.isfunction(value)):
+        raise ConfigError(
+            f"cannot describe {name or type(value).__name__}: a folder keeps classes and functions by name, and this has none "
+            "that a file defines; write it as `def my_function(…): …` in a file of your own and use that"
+        )
+    return name
+
+
+def construct(description: Any, classes: Iterable[Callable[..., Any]]) -> Any:
+    """The inverse of `describe`, building only from the classes (and functions) given. Unknown ones and keys are errors."""
     known = {cls.__name__: cls for cls in classes}
+    missing = sorted(outside_names(description) - set(known))
+    if missing:
+        flags = " ".join(f"--with FILE.py:{name}" for name in missing)
+        raise ConfigError(
+            f"{', '.join(missing)} is named here, which compolens does not have and no folder brings along; hand over what "
+            f"is called so: {flags}, or load(folder, classes=[{', '.join(missing)}])"
+        )
+    return _construct(description, known)
+
+
+def outside_names(description: Any) -> set[str]:
+    """The names of classes and functions of a user's that a description refers to."""
     if isinstance(description, list):
-        return tuple(construct(item, known.values()) for item in description)
+        return set().union(*map(outside_names, description))
+    if not isinstance(description, dict):
+        return set()
+    if set(description) == {"outside"}:
+        return {str(description["outside"])}
+    return set().union(*map(outside_names, description.values()))
+
+
+def _construct(description: Any, known: dict[str, Callable[..., Any]]) -> Any:
+    if isinstance(description, list):
+        return tuple(_construct(item, known) for item in description)
     if not isinstance(description, dict):
         return description
+    if set(description) == {"outside"}:
+        return known[str(description["outside"])]
     name = description.get("class")
-    if not isinstance(name, str) or name not in known:
+    if not isinstance(name, str) or not dataclasses.is_dataclass(known.get(name)):
         hint = nearest(str(name), known)
         raise ConfigError(
             f"unknown class {name!r} in a description; {hint} "
             f"(a class of your own must be handed over: load(folder, classes=[{name}]), or --with package:{name})"
         )
-    cls = known[name]
+    cls: Any = known[name]
     allowed = [f.name for f in dataclasses.fields(cls)]
     for key in description:
         if key != "class" and key not in allowed:
             raise ConfigError(f"{name} has no setting {key!r}; {nearest(key, allowed)}")
-    arguments = {k: construct(v, known.values()) for k, v in description.items() if k != "class"}
+    arguments = {k: _construct(v, known) for k, v in description.items() if k != "class"}
     try:
         return cls(**arguments)
     except TypeError as error:
         raise ConfigError(f"{name}: {error}") from error
 
 
-def classes_of(value: Any) -> set[type]:
-    """The classes of a dataclass and of all dataclasses inside it: what its description can be read back with."""
+def classes_of(value: Any) -> set[Callable[..., Any]]:
+    """The classes of a dataclass and of all dataclasses inside it, with the classes and functions that are settings: what its
+    description can be read back with."""
     if isinstance(value, list | tuple):
         return set().union(*map(classes_of, value))
-    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+    if not dataclasses.is_dataclass(value):
+        return {value} if inspect.isclass(value) or inspect.isfunction(value) else set()
+    if isinstance(value, type):
         return set()
     return {type(value)}.union(*(classes_of(getattr(value, f.name)) for f in dataclasses.fields(value)))
 

@@ -211,6 +211,7 @@ def by_composition(model: Measured, top: float) -> pd.DataFrame:
         {"composition": name, "factors": tuple(named[name]), "weight": weights[i], "loss": top - own[i]}
         | split_loss(top, rungs.alone(i), cost)
         for i, name in enumerate(rungs.names)
+        if weights[i]  # else none of its episodes was drawn
     ]
     return pd.DataFrame(rows)
 

@@ -9,6 +9,7 @@ Keyword arguments become flags, the docstring the help text. Built-in recipes tr
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.util
 import inspect
 import sys
@@ -70,7 +71,57 @@ def load_recipe(kind: str, name: str | Path) -> Callable[..., Any]:
     function = getattr(load_file(path), _verb(kind), None)
     if not callable(function):
         raise ConfigError(f"{path} defines no function {_verb(kind)}(); see the built-in ones in {room(kind)}")
-    return function
+    return _also_without_twin(function, path.stem) if kind == "probes" else function
+
+
+# ---- models without an untrained twin --------------------------------------------------------------------------------
+TAKEN_FROM_TWIN = {
+    "activation_sparsity": ("imposed",),
+    "code_structure": ("rank_read", "rank_written"),
+    "dual_model": ("whole",),
+    "erase_code": ("rank", "unedited", "read_at"),
+    "latent_code": ("l2",),
+    "latent_geometry": ("point", "x", "y"),
+}
+"""Probe -> columns of its rows about the untrained twin that are measured on it, beside value, lo and hi."""
+NAMED_BY_TWIN = {"which_prior": ("nearest", "margin")}
+"""Probe -> metrics whose column `reference` is what was found, not what was asked for."""
+
+
+def _also_without_twin(probe: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """The probe, for models that have no untrained twin too: rows about the twin then say why they are not available."""
+
+    @functools.wraps(probe)
+    def measure(trained: Any, **arguments: Any) -> Any:
+        why = getattr(trained, "why_no_twin", "")
+        if not why:
+            return probe(trained, **arguments)
+        result = probe(trained.with_stand_in(), **arguments)
+        if isinstance(result, tuple):
+            return tuple(_without_twin(frame, name, why) for frame in result)
+        return _without_twin(result, name, why)
+
+    return measure
+
+
+def _without_twin(frame: Any, name: str, why: str) -> Any:
+    """The rows about the untrained twin without any number: one row each of what would be there."""
+    import pandas as pd
+
+    if "control" not in frame:
+        return frame
+    twin = frame["control"].str.contains("untrained")
+    rows = frame[twin].copy()
+    measured = {"value", "lo", "hi", "score", *TAKEN_FROM_TWIN.get(name, ())} & set(rows.columns)
+    points = {column for column in rows if column.startswith(("label.", "confound."))}  # a map's
+    rows[sorted(measured | points)] = float("nan")
+    if name in NAMED_BY_TWIN:
+        rows.loc[rows["metric"].isin(NAMED_BY_TWIN[name]), "reference"] = "undecided"
+    if "algorithm_step" in rows:
+        rows.loc[rows["metric"] == "best step", "algorithm_step"] = float("nan")
+    rows = rows.assign(n=0, note=f"not available: {why}").drop_duplicates()
+    note = frame.get("note", "")
+    return pd.concat([frame[~twin].assign(note=note), rows]).sort_index(kind="stable").reset_index(drop=True)
 
 
 def options(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
@@ -107,7 +158,7 @@ def run_probe(
     *,
     steps: str = "final",
     device: str = "cpu",
-    classes: tuple[type, ...] = (),
+    classes: tuple[Callable[..., Any], ...] = (),
     note: Callable[[str], None] = lambda _: None,
 ) -> Path:
     """Measure one model with one probe and save the table beside it; steps: "final", "all", or a kept step's number."""

@@ -104,7 +104,8 @@ def with_twins(folder: str | Path, name: str) -> pd.DataFrame:
     """A model's rows at its last step, with a column `model`; without those of the untrained twin of what was never trained (a
     construction), which is the model itself."""
     rows = at_last_step(read(folder, name))
-    never_trained = settings(folder)["steps"] == 0
+    known = settings(folder)
+    never_trained = known["steps"] == 0 and known["architecture"] != "Adopted"
     return rows[~(never_trained & rows["control"].str.startswith("untrained"))].assign(model=Path(folder).name)
 
 
@@ -168,6 +169,8 @@ def _flat(name: str, description: dict[str, Any]) -> dict[str, Any]:
             continue
         if isinstance(value, dict) and "class" in value:
             row |= {f"{name}.{key}": value["class"]} | _flat(f"{name}.{key}", value)
+        elif isinstance(value, dict) and set(value) == {"outside"}:
+            row[f"{name}.{key}"] = value["outside"]
         else:
             row[f"{name}.{key}"] = json.dumps(value) if isinstance(value, list | dict) else value
     return row

@@ -2,18 +2,20 @@
 
 Equal `Run` means equal weights, bit for bit, on the same kind of device, torch version and thread count (CPU trainings
 use one). Data is a pure function of (data_seed, split, step), so a checkpoint needs no random state: weights, the
-optimizer's moments, the step and the history are enough.
+optimizer's moments, the step and the history are enough. Under torchrun several processes train one run (`distributed`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import platform
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,12 +25,14 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from compolens import checkpoints
+from compolens import checkpoints, distributed
 from compolens.accelerator import GraphedStep
 from compolens.configs import ConfigError, classes_of, construct, describe, frozen, nearest, require, require_positive
+from compolens.distributed import Alone, Processes
 from compolens.hooks import HookedModel
 from compolens.models.base import Architecture, count_parameters
 from compolens.tasks.base import SPLITS, Episodes, TaskFamily, stream
+from compolens.tracking import Following, Tracker
 
 RESUME = "resume.safetensors"
 READ_EVERY = 100
@@ -255,35 +259,77 @@ def train(
     device: str = "cpu",
     progress: Callable[[Progress], None] | None = None,
     save_every: float = 20.0,
+    trackers: Iterable[Tracker] = (),
 ) -> dict[str, Any]:
     """Train a run into a folder, or go on where it was interrupted; returns the final scores.
 
-    save_every: seconds between checkpoints. A finished folder is returned as it is; a folder holding another run, or one
-    in training by another process, is refused. SIGINT and SIGTERM save first, then raise `Interrupted`.
+    save_every: seconds between checkpoints; trackers: who else is told the rows of history.csv. A finished folder is
+    returned as it is; a folder holding another run, or one in training by another process, is refused. SIGINT and SIGTERM
+    save first, then raise `Interrupted`. Under torchrun every process calls this with the same arguments, and all return the
+    scores; a batch that does not divide among them is refused.
     """
     folder = Path(folder)
-    if not (folder / "config.json").exists():
-        run.task.compositions("train")  # data that is not there is an error before it is a folder
-    with checkpoints.locked(folder), _one_thread(device), _signals() as stop:
-        check_folder(run, folder)
-        _sweep(folder)
-        if (folder / "scores.json").exists():
-            return checkpoints.read_json(folder / "scores.json")
+    with distributed.together(device) as group:
         if not (folder / "config.json").exists():
-            checkpoints.write_json(folder / "config.json", {"format": 1, "run": describe(run)})
-        loop = _Training(run, folder, device, progress or (lambda _: None))
-        saved = time.monotonic()
-        while loop.step < run.steps:
-            loop.advance()
-            if stop or loop.step == run.steps or time.monotonic() - saved > save_every:
-                loop.save()
-                saved = time.monotonic()
-            if stop and loop.step < run.steps:
+            run.task.compositions("train")  # data that is not there is an error before it is a folder
+        _check_group(run, folder, group)
+        with _claimed(run, folder, group) as finished, _one_thread(group.device), _signals() as stop:
+            if finished is not None:
+                return finished
+            resumed = (folder / RESUME).exists()
+            with Following(trackers if group.first else (), run, folder, resumed) as following:
+                loop = _Training(run, folder, group.device, progress or (lambda _: None), group, following)
+                _advance_to_the_end(loop, stop, save_every)
+                following.scores = scores = json.loads(group.from_first(lambda: json.dumps(loop.finish())))
+            if stop:  # it came too late to stop this run, not too late to stop what the caller does next
                 raise Interrupted(stop[0], loop.step, folder)
-        scores = loop.finish()
-        if stop:  # it came too late to stop this run, not too late to stop what the caller does next
-            raise Interrupted(stop[0], loop.step, folder)
-        return scores
+            return scores
+
+
+def _advance_to_the_end(loop: _Training, stop: list[int], save_every: float) -> None:
+    """All updates that are left; a signal that any process of the group got stops all of them at the same step."""
+    steps, group = loop.run.steps, loop.group
+    saved = time.monotonic()
+    while loop.step < steps:
+        loop.advance()
+        signum = group.largest(stop[0] if stop else 0)
+        if signum or loop.step == steps or time.monotonic() - saved > save_every:
+            loop.save()
+            saved = time.monotonic()
+        if signum and loop.step < steps:
+            group.largest(0)  # nobody leaves before the first process has saved
+            raise Interrupted(signum, loop.step, loop.folder)
+
+
+def _check_group(run: Run, folder: Path, group: Processes) -> None:
+    """Raise unless the processes can share this run's batches."""
+    if group.size == 1:
+        return
+    described = zlib.crc32(json.dumps([folder.name, describe(run)]).encode())
+    group.require_same(described, f"the processes were given different runs; this one has {folder}. Name one run")
+    distributed.check_divisible(run.batch_size, group.size)
+    rng = run.task.rng(run.data_seed, "train", 0, run.data_device)
+    targets = run.task.sample(run.batch_size, "train", rng).targets
+    prediction = torch.randn(run.batch_size, run.task.seq, run.task.d_out, generator=rng, device=targets.device)
+    distributed.check_mean(run.task.loss, prediction, targets, group.size)
+
+
+@contextlib.contextmanager
+def _claimed(run: Run, folder: Path, group: Processes) -> Iterator[dict[str, Any] | None]:
+    """The folder, locked and described; yields the scores of a training that has already ended."""
+    with contextlib.ExitStack() as held:
+
+        def claim() -> str:
+            held.enter_context(checkpoints.locked(folder))
+            check_folder(run, folder)
+            _sweep(folder)
+            if (folder / "scores.json").exists():
+                return json.dumps(checkpoints.read_json(folder / "scores.json"))
+            if not (folder / "config.json").exists():
+                checkpoints.write_json(folder / "config.json", {"format": 1, "run": describe(run)})
+            return "null"
+
+        yield json.loads(group.from_first(claim))
 
 
 def _sweep(folder: Path) -> None:
@@ -320,11 +366,23 @@ def _difference(old: Any, new: Any, path: str = "") -> str:
 class _Training:
     """The state of one training: model, optimizer, step and history."""
 
-    def __init__(self, run: Run, folder: Path, device: str, progress: Callable[[Progress], None]) -> None:
-        self.run, self.folder, self.device, self.report = run, folder, device, progress
+    def __init__(
+        self,
+        run: Run,
+        folder: Path,
+        device: str,
+        progress: Callable[[Progress], None],
+        group: Processes | None = None,
+        following: Following | None = None,
+    ) -> None:
+        self.run, self.folder, self.device = run, folder, device
+        self.group = group or Alone(device)
+        self.report = progress if self.group.first else lambda _: None
+        self.following = following or Following((), run, folder, False)
         self.model = run.build().to(device)
         self.optimizer = run.optimizer.build(self.model)
         self.named = dict(self.model.named_parameters())
+        # the same stream in every process: dropout here is one mask for the whole batch, so all slices get that one
         self.noise = torch.Generator(device=device)
         self.model.draw_from(self.noise)
         self.step, self.losses = 0, [0.0, 0]
@@ -332,11 +390,19 @@ class _Training:
         self.pending: list[Tensor] = []
         self.latest = math.nan
         self.history: list[dict[str, float]] = []
-        self.environments = [environment(device)]
+        self.environments = [self._environment()]
         if (folder / RESUME).exists():
             self._resume()
         elif 0 in run.keep:
             self._keep()
+        self.group.require_same(
+            self.step, f"the processes see different checkpoints; {folder} must lie on a file system that all of them share"
+        )
+        self.parallel = self.group.parallel(self.model, self._predict)
+
+    def _environment(self) -> dict[str, Any]:
+        size = self.group.size
+        return environment(self.device) | ({"processes": size} if size > 1 else {})
 
     # ---- one update --------------------------------------------------------------------------------------------------
     def advance(self) -> None:
@@ -345,7 +411,7 @@ class _Training:
         episodes = task.sample(run.batch_size, "train", rng).to(self.device)
         self._set_rate(run.optimizer.rate(self.step, run.steps))
         self.noise.manual_seed(stream(run.data_seed, "dropout", self.step))
-        if episodes.tokens.is_cuda:
+        if episodes.tokens.is_cuda and self.group.size == 1:  # a captured step would have to send, too
             self._graphed_update(episodes)
         else:
             self._update(episodes)
@@ -369,11 +435,13 @@ class _Training:
         return self.model.answer(tokens) if self.run.answers_only else self.model(tokens)
 
     def _update(self, episodes: Episodes) -> None:
-        loss = self.run.task.loss(self._predict(episodes.tokens), episodes.targets)
+        tokens, targets = self.group.part(episodes.tokens), self.group.part(episodes.targets)
+        loss = self.run.task.loss(self.parallel(tokens), targets)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
+        self.group.check_gradients(self.named)
         norm = nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
-        value = float(loss.detach())
+        value = self.group.mean(float(loss.detach()))
         if not math.isfinite(value) or not math.isfinite(float(norm)):
             self._diverged(value)  # before clipping, which would spread one bad gradient to all
         if self.run.optimizer.clip is not None:
@@ -407,6 +475,7 @@ class _Training:
         where = f"first non-finite gradient in {bad[0]}" if bad else "gradients are finite"
         if keep:
             self.save()  # the weights before the update that failed; where these are gone, the last checkpoint stays
+            self.group.largest(0)  # nobody leaves before the first process has saved
         raise Diverged(
             f"training diverged in the update after step {self.step}: loss {loss}, {where}. The last good checkpoint is kept "
             f"in {self.folder}; lower the learning rate or the clip (optimizer=AdamW(lr=…, clip=…)) and choose another --out"
@@ -415,8 +484,11 @@ class _Training:
     def _evaluate(self) -> None:
         run = self.run
         self._read()
+        losses, self.losses = self.losses, [0.0, 0]
+        if not self.group.first:
+            return
         self.model.eval()
-        row: dict[str, float] = {"step": self.step, "loss": self.losses[0] / max(1, self.losses[1])}
+        row: dict[str, float] = {"step": self.step, "loss": losses[0] / max(1, losses[1])}
         for split in SPLITS:
             row[split] = evaluate(
                 self.model, run.task, split, run.evaluation_episodes, run.data_seed, self.device, run.batch_size
@@ -424,16 +496,19 @@ class _Training:
         seen = run.task.sample(run.batch_size, "test", run.task.rng(run.data_seed, "test", 0)).to(self.device)
         row |= run.architecture.diagnose(self.model, seen.tokens)
         self.model.train()
-        self.losses = [0.0, 0]
         self.history.append(row)
 
     # ---- checkpoints -------------------------------------------------------------------------------------------------
     def _keep(self) -> None:
         self._read()
+        if not self.group.first:
+            return
         checkpoints.write_tensors(kept_weights(self.folder, self.step), self.model.state_dict(), {"step": self.step})
 
     def save(self) -> None:
         self._read()
+        if not self.group.first:
+            return
         tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
         for name, parameter in self.named.items():
             for key, value in self.optimizer.state.get(parameter, {}).items():
@@ -446,6 +521,7 @@ class _Training:
         }
         checkpoints.write_tensors(self.folder / RESUME, tensors, state)
         self._write_history()
+        self.following.log(self.history)
 
     def _resume(self) -> None:
         tensors, state = checkpoints.read_tensors(self.folder / RESUME)
@@ -459,9 +535,10 @@ class _Training:
         self.step, self.losses, self.history = state["step"], state["losses"], state["history"]
         self.environments = state["environments"]
         note = f"resumed at step {self.step}"
-        if self.environments[-1] != environment(self.device):
-            changed = {k: v for k, v in environment(self.device).items() if v != self.environments[-1].get(k)}
-            self.environments.append(environment(self.device))
+        before, here = {"processes": 1, **self.environments[-1]}, {"processes": 1, **self._environment()}
+        if before != here:
+            changed = {k: v for k, v in here.items() if v != before.get(k)}
+            self.environments.append(self._environment())
             note += f" in another environment ({changed}): the weights will not equal an uninterrupted run's bit for bit"
         self.report(Progress(self.step, self.run.steps, float("nan"), {}, note))
 
@@ -489,6 +566,7 @@ class _Training:
         checkpoints.write_tensors(self.folder / "weights.safetensors", self.model.state_dict(), {"step": self.step})
         checkpoints.write_atomically(self.folder / "README.md", card(run, self.folder.name, scores).encode())
         checkpoints.write_json(self.folder / "scores.json", scores)  # last: its presence means "finished"
+        self.following.log(self.history)
         (self.folder / RESUME).unlink(missing_ok=True)
         return scores
 
@@ -501,14 +579,16 @@ def kept_weights(folder: Path, step: int) -> Path:
 def card(run: Run, name: str, scores: dict[str, Any]) -> str:
     """The model card: what was trained on what, the split, the scores with their standard error over compositions."""
     split = run.task.describe_split()
+    trained = f"{scores['step']:,} steps of {run.batch_size} episodes" if run.steps else "not trained here"
     environments = "; ".join(
-        f"torch {e['torch']}, {e['device']} ({e['hardware']}), {e['threads']} thread(s)" for e in scores["environments"]
+        f"torch {e['torch']}, {e['device']} ({e['hardware']}), {e['threads']} thread(s)"
+        + (f", {e['processes']} processes" if "processes" in e else "")
+        for e in scores["environments"]
     )
     lines = [
         f"# {name}",
         "",
-        f"{type(run.architecture).__name__} ({scores['parameters']:,} parameters) on {type(run.task).__name__}, "
-        f"{scores['step']:,} steps of {run.batch_size} episodes.",
+        f"{type(run.architecture).__name__} ({scores['parameters']:,} parameters) on {type(run.task).__name__}, {trained}.",
         "",
         f"| split | {scores['score']} | ± s.e. over compositions | episodes |",
         "|---|---|---|---|",

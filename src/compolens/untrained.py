@@ -35,6 +35,13 @@ def wanted(task: TaskFamily, episodes: Episodes) -> Tensor:
     return targets if targets.is_floating_point() else one_hot(targets, task.d_out).to(torch.get_default_dtype())
 
 
+def _twin(trained: TrainedModel) -> HookedModel:
+    """The untrained twin itself, never what stands in for it."""
+    if trained.why_no_twin:
+        raise DoesNotApply(trained.why_no_twin)
+    return trained.untrained_twin()
+
+
 def last_site(model: HookedModel) -> str:
     """The hook point nearest before the last linear map, at the episode's own positions: the executor's hidden layer, else
     the normalised residual stream, else (where nothing is normalised) the stream itself."""
@@ -71,7 +78,7 @@ class FrozenReadout:
             bool(penalties) and min(penalties) >= 0,
             f"penalties must be one or more numbers of at least 0, got {tuple(penalties)}; for example (0.1, 1, 10)",
         )
-        task, twin = trained.task, trained.untrained_twin()
+        task, twin = trained.task, _twin(trained)
         site, groups = last_site(twin), dict[int, Moments]()
         for batch in record(twin, draw(task, "train", episodes, f"{seed}/frozen", trained.device), [site]):
             if batch.sites[site].shape[1] != task.seq:
@@ -219,9 +226,10 @@ class Linearised:
         patience: int = 5,
         seed: int | str = 0,
     ) -> Linearised:
-        """episodes: of training compositions, held-back ones a quarter more; iterations 0: the untrained twin itself."""
+        """episodes: of training compositions, held-back ones a quarter more; iterations 0: the untrained twin itself.
+        `DoesNotApply` to a model without a twin."""
         require(iterations >= 0 and patience >= 1, f"need iterations >= 0 and patience >= 1, got {iterations} and {patience}")
-        task, tangent = trained.task, Tangent(trained.untrained_twin(), trained.task.answers)
+        task, tangent = trained.task, Tangent(_twin(trained), trained.task.answers)
         train = task.compositions("train")
         require(len(train) > 1, f"need two or more training compositions to hold one back, the family has {len(train)}")
         back = train[3::4] or train[-1:]

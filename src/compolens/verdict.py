@@ -201,6 +201,11 @@ def _diagnosed(group: Group) -> list[Clause]:
     return clauses + (_confirmed(group, found.blamed) if found.blamed and _have(group, "repair") else [])
 
 
+def _told(value: float, digits: int) -> str:
+    """A number that a model may not have."""
+    return "not available" if np.isnan(value) else f"{value:.{digits}f}"
+
+
 def _caused(group: Group) -> list[Clause]:
     """What interventions say about the code: used or only readable, as a whole or factor by factor."""
     found = causes.findings(group.folders)
@@ -364,8 +369,12 @@ def _attention(group: Group) -> list[Clause]:
         ood, twin, raw = mean("ood", ""), mean("ood", "untrained"), mean("ood", "raw input, products")
         where = f"layer {layer}, {role} (the best of {len(own)} places)"
         text = f"attention's code at {where} names {label} on held-out compositions with balanced accuracy {ood.value:.2f}"
-        than = f"products of the raw tokens give {raw.value:.2f}, the untrained twin {twin.value:.2f}"
-        more = "more than its inputs do" if ood.value > max(raw.value, twin.value) + SHARED else "no more than its inputs do"
+        than = f"products of the raw tokens give {raw.value:.2f}, the untrained twin {_told(twin.value, 2)}"
+        more = (
+            "more than its inputs do"
+            if ood.value > np.nanmax([raw.value, twin.value]) + SHARED
+            else "no more than its inputs do"
+        )
         clauses.append(Clause(f"{text}, {more} ({than})", (ood, raw, twin)))
     return clauses
 
@@ -395,7 +404,7 @@ def _learner(group: Group) -> list[Clause]:
     )
     alias = f" (in direction the same as {', '.join(same)})" if same else ""
     beside = f"{found.rival}, the reference nearest to that, has {found.floor:.3f} with it"
-    controls = f"untrained twin {found.twin:.3f}, shuffled answers {found.shuffled:.3f}"
+    controls = f"untrained twin {_told(found.twin, 3)}, shuffled answers {found.shuffled:.3f}"
     if found.cosine > found.floor:
         share = (found.cosine - found.floor) / max(1 - found.floor, 1e-9)
         text = f"answers most like {best}{alias}: sensitivity cosine {found.cosine:.3f}, where {beside}"

@@ -5,35 +5,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from compolens import checkpoints
+from compolens.adopted import NO_TWIN, Adopted
 from compolens.configs import ConfigError, construct
 from compolens.hooks import HookedModel
 from compolens.models import ARCHITECTURES
 from compolens.models import PARTS as MODEL_PARTS
+from compolens.recordings import Recorded, Recording, Replay, is_recording, recorded_task
 from compolens.tasks import FAMILIES, TaskFamily
 from compolens.tasks import PARTS as TASK_PARTS
 from compolens.training import RECIPES, RESUME, Run, kept_weights
 
-BUILT_IN = [kind for known in (ARCHITECTURES, MODEL_PARTS, FAMILIES, TASK_PARTS) for kind in known.values()]
+BUILT_IN = [
+    Adopted,
+    Recorded,
+    *(kind for known in (ARCHITECTURES, MODEL_PARTS, FAMILIES, TASK_PARTS) for kind in known.values()),
+]
 """The classes that a folder may name without the caller naming them too."""
 
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A model with everything it came from. `model` is in evaluation mode; `step` is the training step of its weights."""
+    """A model with everything it came from. `model` is in evaluation mode; `step` is the training step of its weights;
+    `stand_in`: it stands in for its untrained twin, see `with_stand_in`."""
 
     run: Run
     model: HookedModel
     task: TaskFamily
     folder: Path
     step: int
+    stand_in: bool = False
 
     @property
     def name(self) -> str:
@@ -45,11 +53,32 @@ class TrainedModel:
         return next(self.model.parameters()).device
 
     def untrained_twin(self) -> HookedModel:
-        """The same run as initialised, on the same device: what the architecture shows before it has learned anything."""
-        return self.run.build().to(self.device).eval()
+        """The same run as initialised, on the same device: what the architecture shows before it has learned anything.
+        `DoesNotApply` to an adopted network that was given no way to initialise it."""
+        if self.stand_in:
+            return self.model
+        if isinstance(self.model, Replay):
+            return self.model.untrained_twin()
+        run, architecture = self.run, getattr(self.run, "architecture", None)
+        if isinstance(architecture, Adopted):
+            run = replace(run, architecture=architecture.untrained())
+        return run.build().to(self.device).eval()
+
+    @property
+    def why_no_twin(self) -> str:
+        """Why there is no untrained twin ("" if there is one)."""
+        if isinstance(self.model, Replay):
+            return self.model.why_no_twin
+        architecture = getattr(self.run, "architecture", None)
+        return NO_TWIN if isinstance(architecture, Adopted) and architecture.reinit is None else ""
+
+    def with_stand_in(self) -> TrainedModel:
+        """The same for a probe that cannot do without a twin: the model itself takes its place. Whoever asks for this has to
+        take all numbers out again that are said to be the twin's; `recipes` does."""
+        return replace(self, stand_in=True)
 
 
-def read_run(folder: str | Path, classes: Iterable[type] = ()) -> Run:
+def read_run(folder: str | Path, classes: Iterable[Callable[..., Any]] = ()) -> Run:
     """The `Run` a folder describes, built from known classes and the ones handed over, never from the folder."""
     folder = Path(folder)
     if not (folder / "config.json").is_file():
@@ -92,12 +121,17 @@ def step_reached(folder: Path) -> int:
     return int(checkpoints.read_tensors(path)[1]["step"]) if path.exists() else 0
 
 
-def load(folder: str | Path, step: int | None = None, classes: Iterable[type] = (), device: str = "cpu") -> TrainedModel:
+def load(
+    folder: str | Path, step: int | None = None, classes: Iterable[Callable[..., Any]] = (), device: str = "cpu"
+) -> TrainedModel:
     """Load a trained model. `step`: one of the kept steps (default: the final weights); `classes`: classes of your own
-    that the run uses; they are looked up by name among these and the built-in ones, and nowhere else."""
+    that the run uses; they are looked up by name among these and the built-in ones, and nowhere else. A recording's folder
+    gives a model that replays it."""
     folder = Path(folder)
     run = read_run(folder, classes)
     final = read_step(folder)
+    if is_recording(folder):
+        return _replayed(run, folder, step, device)
     path = folder / "weights.safetensors"
     if step is not None and step != final:
         path = kept_weights(folder, step)
@@ -113,7 +147,16 @@ def load(folder: str | Path, step: int | None = None, classes: Iterable[type] = 
     return TrainedModel(run, model.to(device).eval(), run.task, folder, final if step is None else step)
 
 
-def overview(folder: Path, classes: Iterable[type] = ()) -> dict[str, Any]:
+def _replayed(run: Run, folder: Path, step: int | None, device: str) -> TrainedModel:
+    """What stands in for a model where its activations were recorded."""
+    recording = Recording(folder)
+    held = recording.info["step"]
+    if step not in (None, held):
+        raise ConfigError(f"{folder} is a recording of step {held}, not of {step}; record that one with --step {step}")
+    return TrainedModel(run, Replay(recording).to(device).eval(), recorded_task(run.task, recording), folder, held)
+
+
+def overview(folder: Path, classes: Iterable[Callable[..., Any]] = ()) -> dict[str, Any]:
     """One row of `compolens models`: what it is and how it scores, or why it does not load."""
     row: dict[str, Any] = {"model": folder.name}
     try:

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from adopting import ADOPTING
 from attention import BENCHES as ATTENTION
+from recording import BENCHES as RECORDING
 from regression import BENCHES as REGRESSION
 from sklearn.linear_model import Ridge
 from timing import medians, show
@@ -142,5 +144,5 @@ def bench_memory() -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    for bench in (bench_hooks, bench_generation, bench_ridge, bench_memory, *ATTENTION, *REGRESSION):
+    for bench in (bench_hooks, bench_generation, bench_ridge, bench_memory, *ATTENTION, *REGRESSION, *ADOPTING, *RECORDING):
         bench()

@@ -10,14 +10,14 @@ import os
 import sys
 
 from compolens import __version__
-from compolens.cli import analyze, challenge, explain, models, probe, record, report, train
+from compolens.cli import analyze, challenge, cite, explain, models, probe, push, record, report, train
 from compolens.cli.flags import Parser
 from compolens.cli.recipe_flags import add_recipe_flags
 from compolens.configs import ConfigError, nearest
 
 COMMANDS = {
     "train": train, "probe": probe, "analyze": analyze, "explain": explain, "challenge": challenge, "report": report,
-    "record": record, "models": models,
+    "record": record, "models": models, "push": push, "cite": cite,
 }  # fmt: skip
 """Name -> the module of a command, in the order of the help text."""
 

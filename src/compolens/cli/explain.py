@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from compolens.cli.flags import Parser, check_device, command_parser, common_flags, conclude, finished_models
-from compolens.cli.probe import to_measure
+from compolens.cli.flags import Parser, command_parser, common_flags, conclude, engine_of, finished_models
+from compolens.cli.probe import models_of, to_measure
 from compolens.cli.recipe_flags import recipe_arguments
 from compolens.cli.report import write_report
 
@@ -29,23 +29,34 @@ def make(commands: Any) -> Parser:
     parser.add_argument(
         "--episodes", dest="recipe_episodes", type=int, metavar="N", help="for every probe (default: each its own)"
     )
+    parser.add_argument(
+        "--all-sites", dest="recipe_all_sites", action="store_true", default=None,
+        help="controls of swaps and erasures at every place, not only at the two best on training compositions (slower)",
+    )  # fmt: skip
     common_flags(parser, "jobs", "device", "with")
     return parser
 
 
 def run(options: argparse.Namespace) -> int:
-    from compolens import jobs, recipes, tables
+    from compolens import recipes, tables
 
     folders = [Path(f) for f in options.folders]
-    check_device(options.device)
-    models = finished_models(tables.find(folders), folders)
+    found = tables.find(folders)
+    engine = engine_of(options, found[0].parent)
+    mine = models_of(found, options)
+    if not mine:
+        return 0
+    models = finished_models(mine, folders)
     files = [recipes.locate("probes", name) for name in (*EXPLAINS, *(["repair"] if options.confirm else []))]
     wanted = {file: recipe_arguments("probes", file, options) for file in files}
     work = to_measure(models, wanted, options, "final")
-    outcome = jobs.run(work, options.jobs)
+    outcome = engine.run(work)
     for name, reason in outcome.inapplicable.items():
         print(f"{name}: does not apply: {reason}", file=sys.stderr)
     if outcome.signum or outcome.failures:
         return conclude(outcome)
+    if options.shard is not None:
+        print("this shard is measured; the same command without --shard, once all are, writes the report", file=sys.stderr)
+        return 0
     write_report("explain", options, models)
     return 0

@@ -7,10 +7,14 @@ import importlib
 import sys
 import typing
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from compolens.configs import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from compolens.jobs import Engine
 
 
 class Parser(argparse.ArgumentParser):
@@ -39,16 +43,105 @@ def command_parser(commands: Any, name: str, run: Callable, text: str, example: 
 
 def common_flags(parser: Parser, *names: str) -> None:
     if "jobs" in names:
-        parser.add_argument("--jobs", type=int, default=1, metavar="N", help="how many at a time, one thread each (default 1)")
+        _machine_flags(parser)
     if "device" in names:
         parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, … (default cpu)")
     if "with" in names:
         parser.add_argument(
             "--with", dest="classes", action="append", default=[], metavar="PLACE:CLASS",
-            help="a class of your own that a folder may name: package.module:Class or file.py:Class",
+            help="a class or function of your own that a folder may name: package.module:Class or file.py:Class",
         )  # fmt: skip
     if "data" in names:
         parser.add_argument("--data", metavar="DIR", help="the folder of data, for tasks that read some (their setting data)")
+
+
+def _machine_flags(parser: Parser) -> None:
+    parser.add_argument(
+        "--jobs", type=int, metavar="N", help="how many at a time, one thread each (default: here 1, elsewhere no limit)"
+    )
+    parser.add_argument(
+        "--shard", type=Shard.read, metavar="I/N", help="only the I-th of N parts, I from 1: give each of N machines one"
+    )
+    parser.add_argument("--engine", default="local", metavar="NAME", help="where it runs: local (default), slurm or ray")
+    parser.add_argument(
+        "--address", metavar="HOST:PORT", help="for --engine ray: the cluster (default: RAY_ADDRESS, or a local one)"
+    )
+    parser.add_argument(
+        "--slurm", action="append", default=[], metavar="KEY=VALUE",
+        help="for --engine slurm: what to ask for, such as partition=gpu or timeout_min=600",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The index-th of `count` parts of a list, index from 1."""
+
+    index: int
+    count: int
+
+    @classmethod
+    def read(cls, text: str) -> Shard:
+        """From "i/n"; what is none is an error of the command line."""
+        index, _, count = text.partition("/")
+        if not (index.isdecimal() and count.isdecimal() and 1 <= int(index) <= int(count)):
+            raise argparse.ArgumentTypeError(f"must be I/N with I from 1 to N, such as 1/4 or 4/4, got {text!r}")
+        return cls(int(index), int(count))
+
+    def part(self, names: typing.Iterable[str]) -> list[str]:
+        """Every count-th of the sorted names: a function of the names alone, so that all machines agree."""
+        return sorted(names)[self.index - 1 :: self.count]
+
+
+def part_of(names: list[str], shard: Shard | None) -> list[str]:
+    """The names of a shard, in the order given; all where there is no shard. An empty part is said, and is no error."""
+    if shard is None:
+        return names
+    mine = set(shard.part(names))
+    if not mine:
+        print(f"shard {shard.index}/{shard.count} of {len(names)} is empty: nothing to do", file=sys.stderr)
+    return [name for name in names if name in mine]
+
+
+def engine_of(options: argparse.Namespace, folder: Path) -> Engine:
+    """The engine that the flags ask for; folder: where engines on other machines have jobs report."""
+    engines = {"local": _local, "slurm": _slurm, "ray": _ray}
+    if options.engine not in engines:
+        raise ConfigError(f"no engine {options.engine!r}; {nearest(options.engine, engines)}")
+    if options.jobs is not None and options.jobs < 1:
+        raise ConfigError(f"--jobs must be at least 1, got {options.jobs}")
+    for flag, value, engine in (("--address", options.address, "ray"), ("--slurm", options.slurm, "slurm")):
+        if value and options.engine != engine:
+            raise ConfigError(f"{flag} is for --engine {engine}; this is --engine {options.engine}")
+    return engines[options.engine](options, folder)
+
+
+def _local(options: argparse.Namespace, folder: Path) -> Engine:
+    from compolens import jobs
+
+    check_device(options.device)
+    return jobs.Local(options.jobs or 1)
+
+
+def _slurm(options: argparse.Namespace, folder: Path) -> Engine:
+    from compolens import jobs
+
+    settings: dict[str, str | int] = {}
+    for item in options.slurm:
+        key, sign, value = item.partition("=")
+        if not (key and sign and value):
+            raise ConfigError(f"--slurm wants KEY=VALUE, such as partition=gpu; got {item!r}")
+        settings[key] = int(value) if value.isdecimal() else value
+    return jobs.Slurm(folder / ".jobs", options.jobs, gpus=_gpus(options.device), poll=2.0, settings=settings)
+
+
+def _ray(options: argparse.Namespace, folder: Path) -> Engine:
+    from compolens import jobs
+
+    return jobs.Ray(folder / ".jobs", options.jobs, gpus=_gpus(options.device), address=options.address)
+
+
+def _gpus(device: str) -> int:
+    return int(device.startswith("cuda"))
 
 
 def check_device(device: str) -> None:
@@ -63,21 +156,25 @@ def check_device(device: str) -> None:
         ) from error
 
 
-def outside(places: typing.Iterable[str]) -> tuple[type, ...]:
-    """The classes that --with names: package.module:Class or file.py:Class."""
+def outside(places: typing.Iterable[str]) -> tuple[Any, ...]:
+    """The classes and functions that --with names: package.module:Class or file.py:Class. A file is run once for all of them,
+    so that they know one another."""
 
     from compolens.recipes import load_file
 
-    classes = []
+    classes, files = [], {}
     for place in places:
         where, colon, name = place.rpartition(":")
         if not colon:
             raise ConfigError(f"--with wants PLACE:CLASS, such as my_package.models:MyNet or my_file.py:MyNet; got {place!r}")
         try:
-            module = load_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
-            classes.append(getattr(module, name))
+            if where.endswith(".py") and where not in files:
+                files[where] = load_file(Path(where))
+            classes.append(getattr(files.get(where) or importlib.import_module(where), name))
         except (ImportError, AttributeError, OSError) as error:
             raise ConfigError(f"--with {place}: {error}") from error
+        if not callable(classes[-1]):
+            raise ConfigError(f"--with {place}: {name} is a {type(classes[-1]).__name__}, not a class or a function")
     return tuple(classes)
 
 

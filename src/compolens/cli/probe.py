@@ -9,7 +9,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from compolens.cli.flags import Parser, check_device, command_parser, common_flags, conclude, finished_models, outside
+from compolens.cli.flags import (
+    Parser,
+    check_device,
+    command_parser,
+    common_flags,
+    conclude,
+    engine_of,
+    finished_models,
+    outside,
+    part_of,
+)
 from compolens.cli.recipe_flags import list_recipes, need_both, recipe_arguments, split_items
 
 
@@ -33,15 +43,25 @@ def make(commands: Any) -> Parser:
 def run(options: argparse.Namespace) -> int:
     if options.list:
         return list_recipes("probes")
-    from compolens import jobs, recipes, tables
+    from compolens import recipes, tables
 
     files, folders = split_items("probes", options.items)
     need_both("probes", "probe", files, folders)
-    check_device(options.device)
+    found = tables.find(folders)
+    engine = engine_of(options, found[0].parent)
     recipes.check_steps(options.steps)
-    models = finished_models(tables.find(folders), folders)
+    mine = models_of(found, options)
+    if not mine:
+        return 0
+    models = finished_models(mine, folders)
     arguments = {file: recipe_arguments("probes", file, options) for file in files}
-    return conclude(jobs.run(to_measure(models, arguments, options, options.steps), options.jobs))
+    return conclude(engine.run(to_measure(models, arguments, options, options.steps)))
+
+
+def models_of(found: list[Path], options: argparse.Namespace) -> list[Path]:
+    """The models of this shard: whole models, so that one process writes all the tables of one. Of all models found, finished
+    or not, so that the parts stay the same while some are in training."""
+    return [Path(name) for name in part_of([str(folder) for folder in found], options.shard)]
 
 
 def to_measure(models: list[Path], wanted: dict[Path, dict[str, Any]], options: argparse.Namespace, steps: str) -> list[Any]:
@@ -79,6 +99,7 @@ def probe_one(
 
     from compolens import recipes
 
+    check_device(device)
     torch.set_num_threads(
         1
     )  # side by side, more threads than cores slow each other down; and one gives the same digits anywhere

@@ -15,17 +15,23 @@ from compolens.configs import ConfigError
 def make(commands: Any) -> Parser:
     parser = command_parser(
         commands, "record", run, "export activations: one .npy per hook point beside codes, compositions and tokens",
-        "compolens record runs/F-softmax-0 --sites blocks.1.hook_resid_post -o activations",
+        "compolens record runs/F-softmax-0 --sites 'blocks.*.hook_resid_p*' --splits train test ood -o activations\n"
+        "  compolens probe code_structure activations",
     )  # fmt: skip
     parser.add_argument("folder", help="a model folder")
     parser.add_argument(
         "--sites", nargs="+", required=True, metavar="SITE", help="hook points, or patterns such as 'blocks.*.hook_resid_post'"
     )
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help="where the arrays go")
-    parser.add_argument("--split", default="ood", help="train, test or ood (default ood)")
-    parser.add_argument("--episodes", type=int, default=1024, metavar="N", help="how many episodes (default 1024)")
+    parser.add_argument(
+        "--splits", "--split", nargs="+", default=["ood"], metavar="SPLIT",
+        help="train, test, ood (default ood); probes want all three",
+    )  # fmt: skip
+    parser.add_argument("--episodes", type=int, default=1024, metavar="N", help="how many episodes per split (default 1024)")
     parser.add_argument("--seed", type=int, default=0, help="which episodes (default 0)")
     parser.add_argument("--step", type=int, default=None, help="weights of a kept step (default: final)")
+    parser.add_argument("--untrained", action="store_true", help="record the untrained twin, too: the control of most probes")
+    parser.add_argument("--half", action="store_true", help="activations as float16, in half the space")
     common_flags(parser, "data", "device", "with")
     return parser
 
@@ -38,11 +44,17 @@ def run(options: argparse.Namespace) -> int:
     sites: list[str] = []
     for pattern in options.sites:
         sites += [name for name in _matching_sites(trained.model, pattern) if name not in sites]
-    task = with_data(trained.run, options.data).task
-    episodes = activations.draw(task, options.split, options.episodes, options.seed, options.device)
-    folder = activations.export(trained.model, episodes, sites, options.output, options.episodes)
-    for path in sorted(folder.glob("*.npy")):
-        print(path)
+    origin = with_data(trained.run, options.data)
+    task = origin.task if options.data else trained.task
+    for split in options.splits:
+        task.check_split(split)
+    batches = {s: activations.draw(task, s, options.episodes, options.seed, options.device) for s in options.splits}
+    twin = trained.untrained_twin() if options.untrained else None
+    recording = activations.record(
+        trained.model, batches, sites, options.output, run=origin, step=trained.step, twin=twin, half=options.half
+    )
+    for name in sorted(recording.names, key=lambda name: ("/" in name, name)):
+        print(recording.folder / f"{name}.npy")
     return 0
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import fnmatch
+import io
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from compolens.cli.flags import Parser, check_device, command_parser, common_flags, conclude, print_table
+from compolens.cli.flags import Parser, check_device, command_parser, common_flags, conclude, engine_of, part_of, print_table
 from compolens.configs import ConfigError, nearest
 
 
@@ -23,6 +25,9 @@ def make(commands: Any) -> Parser:
     parser.add_argument("names", nargs="*", default=[], help="which runs (names or patterns; default: all)")
     parser.add_argument("--list", action="store_true", help="show the runs and train none")
     parser.add_argument("--out", default="runs", help="where the folders go (default runs)")
+    parser.add_argument(
+        "--track", action="append", default=[], metavar="WHERE", help="also log to tensorboard or wandb, beside the folders"
+    )
     common_flags(parser, "data", "jobs", "device")
     return parser
 
@@ -62,27 +67,92 @@ def run(options: argparse.Namespace) -> int:
         if not matched:
             raise ConfigError(f"{options.file} has no run {pattern!r}; {nearest(pattern, runs)}")
         chosen += [name for name in matched if name not in chosen]
+    chosen = part_of(chosen, options.shard)
     if options.list:
         _print_runs({name: runs[name] for name in chosen}, out)
         return 0
-    check_device(options.device)
+    engine = engine_of(options, out)
+    _trackers(options.track)
     for name in chosen:
         with_data(runs[name], options.data)  # a mistake is one line now, not one per job
-    arguments = (options.data, options.device)
+    arguments = (options.data, options.device, tuple(options.track))
     work = [jobs.Job(name, train_one, (options.file, name, str(out / name), *arguments)) for name in chosen]
-    return conclude(jobs.run(work, options.jobs))
+    return conclude(_train(work, engine, out))
 
 
-def train_one(file: str, name: str, folder: str, data: str | None, device: str, *, report: Callable) -> str:
-    """One run of a file, in whatever process this is."""
-    from compolens.training import train
+def _train(work: list[Any], engine: Any, out: Path) -> Any:
+    """Train what nobody else is training; wait for what somebody is, and go on with it should that somebody die."""
+    from compolens import distributed, jobs
 
-    def progress(state: Any) -> None:
-        scores = "  ".join(f"{split} {value:.3f}" for split, value in state.scores.items())
-        report(state.step, state.steps, state.note or f"loss {state.loss:.4f}  {scores}")
+    rank, size = distributed.launched()
+    if size > 1:
+        return _train_together(work, engine, out, rank)
+    finished = [job for job in work if (out / job.name / "scores.json").exists()]
+    outcome = jobs.Local().run(finished)  # read here: no machine need be asked for
+    if not outcome.signum:
+        left = [job for job in work if job not in finished]
+        outcome.add(jobs.run_claimed(engine, left, _watches(left, out)))
+    return outcome
 
-    run = with_data(read_runs(file)[name], data)
-    scores = train(run, folder, device=device, progress=progress)
+
+def _watches(work: list[Any], out: Path) -> dict[str, Any]:
+    from compolens.claims import Watch
+
+    return {job.name: Watch(claims_on(out / job.name), (out / job.name).name) for job in work}
+
+
+def _train_together(work: list[Any], engine: Any, out: Path, rank: int) -> Any:
+    """The same under torchrun, whose processes do one run together: the first claims it and speaks for all."""
+    from compolens import jobs
+
+    if not isinstance(engine, jobs.Local) or engine.workers > 1:
+        raise ConfigError("under torchrun all processes train one run at a time; leave --engine and --jobs out")
+    if rank == 0:
+        return jobs.run_claimed(engine, work, _watches(work, out))
+    with contextlib.redirect_stderr(io.StringIO()):
+        return engine.run(work)
+
+
+def claims_on(folder: Path) -> Any:
+    """Where the claim on a run's folder lies: beside it."""
+    from compolens.claims import Claims
+
+    return Claims(folder.parent)
+
+
+def train_one(
+    file: str, name: str, folder: str, data: str | None, device: str, track: tuple[str, ...] = (), *, report: Callable
+) -> str:
+    """One run of a file, in whatever process this is, on whatever machine; a run that another process is at is `Held`."""
+    from compolens import checkpoints, distributed
+    from compolens.training import check_folder, train
+
+    check_device(device)
+    run, place, (rank, size) = with_data(read_runs(file)[name], data), Path(folder), distributed.launched()
+    if size == 1 and (place / "scores.json").exists():  # read, not claimed: any number of commands may look at a finished run
+        check_folder(run, place)
+        return _scores_line(checkpoints.read_json(place / "scores.json"))
+    with claims_on(place).take(place.name) if rank == 0 else contextlib.nullcontext() as claim:
+
+        def progress(state: Any) -> None:
+            if claim is not None:
+                claim.check()  # taken for dead, and taken over: what we would write now is another's
+            scores = "  ".join(f"{split} {value:.3f}" for split, value in state.scores.items())
+            report(state.step, state.steps, state.note or f"loss {state.loss:.4f}  {scores}")
+
+        return _scores_line(train(run, place, device=device, progress=progress, trackers=_trackers(track)))
+
+
+def _trackers(names: Iterable[str]) -> list[Any]:
+    """What --track names; a name that means nothing, or a package that is missing, is an error."""
+    if not names:
+        return []
+    from compolens.tracking import tracker
+
+    return [tracker(name) for name in names]
+
+
+def _scores_line(scores: dict[str, Any]) -> str:
     texts = [f"{split} {scores[split]['score']:.4f} ± {scores[split]['se']:.4f}" for split in ("train", "test", "ood")]
     if len(scores["environments"]) > 1:
         texts.append("(resumed in another environment: not an uninterrupted run's weights bit for bit)")
@@ -94,6 +164,7 @@ def _print_runs(runs: dict[str, Any], out: Path) -> None:
     for name, run in runs.items():
         folder = out / name
         done, begun = (folder / "scores.json").exists(), (folder / "config.json").exists()
-        state = "finished" if done else "begun" if begun else ""
+        holder = None if done else claims_on(folder).holder(folder.name)
+        state = "finished" if done else str(holder) if holder else "begun" if begun else ""
         rows.append([name, type(run.architecture).__name__, type(run.task).__name__, f"{run.steps:,}", state])
     print_table(["run", "architecture", "task", "steps", f"in {out}"], rows)

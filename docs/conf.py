@@ -1,0 +1,65 @@
+"""The documentation site: `make docs`, or sphinx-build -W -b html docs docs/_build."""
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+import generate  # noqa: E402
+
+import compolens  # noqa: E402
+
+project, author, version = "compolens", "The compolens developers", compolens.__version__
+release, language, html_show_copyright = version, "en", False
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+exclude_patterns = ["_build"]
+html_theme, html_title = "furo", f"compolens {version}"
+html_copy_source = html_show_sourcelink = False
+html_css_files, html_static_path = ["wide.css"], ["_static"]
+myst_heading_anchors = 3
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+python_maximum_signature_line_length = 90
+CODE = re.compile(r"``(.+?)``|`([^`]+)`")
+
+
+def as_rst(lines: list[str]) -> list[str]:
+    """A docstring as it is written here (plain sentences, `code` in single quotes) in reStructuredText.
+
+    That would read stars, bars and underscores as markup. Whatever is indented or drawn keeps its lines."""
+    out: list[str] = []
+    for paragraph in "\n".join(lines).strip("\n").split("\n\n"):
+        rows = paragraph.split("\n")
+        if any(row.startswith((" ", "|", "+--")) for row in rows):
+            out += ["::", "", *(f"    {row}" for row in rows), ""]
+        else:
+            out += ["\\ " + _escaped(" ".join(rows)), ""]
+    return out
+
+
+def _escaped(text: str) -> str:
+    out, end = "", 0
+    for match in CODE.finditer(text):
+        code = (match.group(1) or match.group(2)).strip()
+        out += re.sub(r"([\\*|_`<])", r"\\\1", text[end : match.start()]) + rf"\ ``{code}``\ "
+        end = match.end()
+    return out + re.sub(r"([\\*|_`<])", r"\\\1", text[end:])
+
+
+def setup(app: Any) -> None:
+    """Makes the generated pages, and has docstrings read as they are written."""
+    generate.write_pages(HERE / "generated")
+    app.connect("autodoc-process-docstring", lambda app, what, name, obj, options, lines: _replace(lines))
+    app.connect("autodoc-skip-member", lambda app, what, name, obj, skip, options: skip or _says_nothing(obj))
+
+
+def _says_nothing(obj: Any) -> bool:
+    """A field of a named tuple, which Python describes by its number."""
+    return str(getattr(obj, "__doc__", "")).startswith("Alias for field number")
+
+
+def _replace(lines: list[str]) -> None:
+    lines[:] = as_rst(list(lines))

@@ -1,0 +1,125 @@
+"""What every engine shares: a job, what became of the jobs, one attempt at one, and a list of them that others work on too."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from compolens.claims import Held, Watch
+from compolens.configs import ConfigError, DoesNotApply
+from compolens.jobs.display import Display
+
+Report = Callable[[float, float, str], None]
+"""report(done, total, text), called from inside a job."""
+
+
+class Job(NamedTuple):
+    """A name to show, a module-level function and its arguments; it is called as ``function(*arguments, report=report)``."""
+
+    name: str
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+
+
+@dataclass
+class Outcome:
+    """What became of the jobs, by name: results, failures, what does not apply, and what another process is doing (held);
+    `signum` of an interruption, else 0."""
+
+    results: dict[str, Any] = field(default_factory=dict)
+    inapplicable: dict[str, str] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    held: dict[str, str] = field(default_factory=dict)
+    signum: int = 0
+
+    def note(self, display: Display, name: str, kind: str, value: Any) -> None:
+        """Enter what `attempt` returned, and show it."""
+        if kind == "done":
+            self.results[name] = value
+            display.finish(name, "done" if value is None else str(value))
+        elif kind == "inapplicable":
+            self.inapplicable[name] = value
+            display.finish(name, f"does not apply: {value}")
+        elif kind == "held":
+            self.held[name] = value
+            display.finish(name, value)
+        elif kind == "failed":
+            self.failures[name] = value
+            display.finish(name, f"failed: {value}")
+        else:
+            signum, message = value
+            self.signum = self.signum or signum
+            self.failures[name] = message or "interrupted"
+            display.finish(name, message or "interrupted")
+
+    def add(self, later: Outcome) -> None:
+        """Take over what became of further jobs."""
+        self.results |= later.results
+        self.inapplicable |= later.inapplicable
+        self.failures |= later.failures
+        self.signum = self.signum or later.signum
+
+
+class Engine(ABC):
+    """Where jobs run. A failing job is reported and the others go on; an interruption stops all, each saving what it can."""
+
+    @abstractmethod
+    def run(self, jobs: list[Job], show: bool | None = None) -> Outcome:
+        """Run all jobs; show: bars (True), lines (False), or bars where stderr is a terminal (None)."""
+
+
+def attempt(job: Job, report: Report) -> tuple[str, Any]:
+    """("done", value), ("inapplicable", reason), ("held", by whom), ("failed", message) or ("interrupted", (signum, message));
+    raises nothing but what COMPOLENS_DEBUG asks for."""
+    try:
+        return "done", job.function(*job.arguments, report=report)
+    except KeyboardInterrupt as error:
+        return "interrupted", (getattr(error, "signum", int(signal.SIGINT)), str(error))
+    except DoesNotApply as error:
+        return "inapplicable", str(error)
+    except Held as error:
+        return "held", str(error)
+    except (ConfigError, OSError) as error:
+        return "failed", str(error)
+    except Exception as error:
+        if os.environ.get("COMPOLENS_DEBUG"):
+            raise
+        return "failed", explain(error)
+
+
+def explain(error: Exception) -> str:
+    """One line for an error that nobody foresaw: what, where, and how to see more."""
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    where = f" ({os.path.basename(place.tb_frame.f_code.co_filename)}:{place.tb_lineno})" if place else ""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}{where}; COMPOLENS_DEBUG=1 shows the traceback"
+
+
+def run_claimed(engine: Engine, jobs: list[Job], watches: dict[str, Watch], poll: float = 2.0) -> Outcome:
+    """Run jobs that other processes may be doing too: what one of them holds is waited for, and done here if it stops.
+
+    watches: job name -> the watch on its claim; a job without one is always free. poll: seconds between looks.
+    """
+    outcome, waiting, told = Outcome(), {job.name: job for job in jobs}, set[str]()
+    while waiting:
+        free = [job for name, job in waiting.items() if name not in watches or watches[name].free()]
+        if not free:
+            for name in waiting.keys() - told:
+                told.add(name)
+                print(f"{name}: {watches[name].held_by()}; waiting for it", file=sys.stderr, flush=True)
+            time.sleep(poll)
+            continue
+        part = engine.run(free)
+        outcome.add(part)
+        told |= set(part.held)
+        waiting = {name: job for name, job in waiting.items() if name in part.held or job not in free}
+        if outcome.signum:
+            break
+    return outcome

@@ -1,0 +1,69 @@
+"""The progress of several jobs: bars on a terminal, lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+
+class Display:
+    """Progress bars on a terminal; elsewhere a line per finished job and per tenth of a running one."""
+
+    def __init__(self, count: int, show: bool | None = None) -> None:
+        self.bars: Any = None
+        self.tasks: dict[str, Any] = {}
+        self.tenths: dict[str, int] = {}
+        self.started = time.monotonic()
+        self.live = sys.stderr.isatty() if show is None else show
+        self.count = count
+
+    def __enter__(self) -> Display:
+        if self.live:
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=24),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[text]}"),
+            )
+            self.bars = Progress(*columns, console=Console(stderr=True))
+            self.bars.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self.bars is not None:
+            self.bars.stop()
+
+    def update(self, name: str, done: float, total: float, text: str = "") -> None:
+        if self.bars is not None:
+            if name not in self.tasks:
+                self.tasks[name] = self.bars.add_task(name, total=total, text=text)
+            self.bars.update(self.tasks[name], completed=done, total=total, text=text)
+            return
+        tenth = int(10 * done / total) if total else 0
+        if total > 1 and tenth != self.tenths.get(name, 0):
+            self.tenths[name] = tenth
+            self._line(name, f"{done:.0f}/{total:.0f} {text}".rstrip())
+
+    def say(self, name: str, text: str) -> None:
+        """A sentence on a job that is not finished."""
+        if self.bars is not None:
+            self.update(name, 0, 1, text)
+        else:
+            self._line(name, text)
+
+    def finish(self, name: str, text: str) -> None:
+        if self.bars is not None:
+            if name not in self.tasks:
+                self.tasks[name] = self.bars.add_task(name, total=1, text=text)
+            total = self.bars.tasks[self.tasks[name]].total or 1
+            completed = {} if text.startswith("failed") else {"completed": total}
+            self.bars.update(self.tasks[name], text=text, **completed)
+        else:
+            self._line(name, text)
+
+    def _line(self, name: str, text: str) -> None:
+        print(f"[{time.monotonic() - self.started:6.1f} s] {name}: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,523 @@
+"""Networks from elsewhere: hooked without a change of one bit, saved, loaded only when named, measured without a twin."""
+
+import copy
+import json
+import runpy
+import shutil
+
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+import compolens
+from compolens import Adopted, Run, adopt, challenge, cli, recipes
+from compolens.activations import Place, draw, put, residual_sites
+from compolens.adopted import NO_TWIN
+from compolens.configs import ConfigError, DoesNotApply
+from compolens.repairs import Budget, fine_tune, folds, parameters_downstream, whole
+from compolens.training import train
+from compolens.untrained import FrozenReadout, Linearised
+from compolens.zoo import load
+
+SITES = {
+    "blocks.0.hook_resid_pre": "embed",
+    "blocks.0.attn.hook_z": ("attend.0", "output", 0),
+    "blocks.0.hook_resid_post": ("attend.1", "input", 0),
+    "blocks.1.hook_resid_post": ("read", "input"),
+    "hook_code": "code",
+}
+IDENTITY = {"metric", "split", "site", "role", "control", "reference", "composition"}
+
+
+class Stepped(nn.Module):
+    """Attention twice, then answers from the stream and from a code (batch, 4) of its mean."""
+
+    def __init__(self, d_in=7, d_out=2, width=8):
+        super().__init__()
+        self.embed = nn.Linear(d_in, width)
+        self.attend = nn.ModuleList(nn.MultiheadAttention(width, 2, batch_first=True) for _ in range(2))
+        self.code = nn.Linear(width, 4)
+        self.read = nn.Linear(width, d_out)
+        self.scale = nn.Linear(4, d_out)
+
+    def forward(self, tokens, keep=None):
+        x = self.embed(tokens)
+        code = self.code(x.mean(1))
+        for attend in self.attend:
+            x = x + attend(x, x, value=x)[0]
+        return self.read(x) + self.scale(code)[:, None]
+
+
+def third_answers(module, tokens):
+    return module(tokens)[:, 6:9]
+
+
+def failing(module, tokens):
+    raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+
+@pytest.fixture
+def net():
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        return Stepped().eval()
+
+
+@pytest.fixture
+def tokens(tiny_task):
+    return next(draw(tiny_task, "test", 5, 0)).tokens
+
+
+@pytest.fixture
+def adopted(net, tiny_task):
+    return adopt(net, tiny_task, sites=SITES, evaluation_episodes=64)
+
+
+def bits(tensor):
+    return tensor.detach().numpy().tobytes()
+
+
+# ---- hooked, and the same ----------------------------------------------------------------------------------------------
+def test_outputs_are_the_bare_networks_bit_for_bit_hooked_or_not(net, tiny_task, tokens):
+    before = bits(net(tokens))
+    model = adopt(net, tiny_task, sites=SITES).model
+    assert bits(model(tokens)) == bits(net(tokens)) == before
+    assert bits(model.run_with_cache(tokens)[0]) == before
+    with torch.no_grad():
+        fused = bits(net(tokens))
+        assert bits(model(tokens)) == fused
+
+
+def test_a_fused_layer_of_torch_stays_fused_while_nothing_is_read(tiny_task, tokens, monkeypatch):
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    network = nn.Sequential(nn.Linear(7, 8), layer, nn.Linear(8, 2)).eval()
+    model = adopt(network, tiny_task, sites={"blocks.0.hook_resid_pre": "0", "blocks.0.hook_resid_post": "1"}).model
+    kernel, calls = torch._transformer_encoder_layer_fwd, []
+    monkeypatch.setattr(torch, "_transformer_encoder_layer_fwd", lambda *given: [calls.append(1), kernel(*given)][1])
+    with torch.no_grad():
+        alone = network(tokens)
+        assert bits(model(tokens)) == bits(alone) and len(calls) == 2
+        assert torch.allclose(model.run_with_cache(tokens)[0], alone, atol=1e-5) and len(calls) == 2
+
+
+def test_nothing_stays_attached_to_the_network(net, adopted, tokens):
+    adopted.model.run_with_cache(tokens)
+    with pytest.raises(ZeroDivisionError):
+        adopted.model.run_with_hooks(tokens, fwd_hooks=[("blocks.0.attn.hook_z", lambda tensor, hook: 1 / 0)])
+    assert not any(part._forward_hooks or part._forward_pre_hooks for part in net.modules())
+
+
+def test_hook_points_hold_what_passes_at_the_submodules(net, adopted, tokens):
+    _, cache = adopted.model.run_with_cache(tokens)
+    x = net.embed(tokens)
+    z = net.attend[0](x, x, x)[0]
+    after = x + z
+    assert bits(cache["blocks.0.hook_resid_pre"]) == bits(x)
+    assert bits(cache["blocks.0.attn.hook_z"]) == bits(z)
+    assert bits(cache["blocks.0.hook_resid_post"]) == bits(after)
+    assert cache["hook_code"].shape == (5, 1, 4)
+    assert residual_sites(adopted.model)[2] == "blocks.1.hook_resid_post"
+    assert adopted.model.roles == {"context": [0, 1, 2, 3, 4, 5], "readout": [6, 7, 8]}
+
+
+def test_an_edit_is_what_the_network_goes_on_with(net, adopted, tokens):
+    edited = torch.randn(5, 9, 8, generator=torch.Generator().manual_seed(0))
+    answer = adopted.model.run_with_hooks(tokens, fwd_hooks=[("blocks.1.hook_resid_post", lambda tensor, hook: edited)])
+    code = net.scale(net.code(net.embed(tokens).mean(1)))[:, None]
+    assert torch.equal(answer, net.read(edited) + code)
+    zero = adopted.model.run_with_hooks(tokens, fwd_hooks=[("hook_code", lambda tensor, hook: torch.zeros_like(tensor))])
+    assert torch.allclose(net(tokens) - zero, code - net.scale.bias, atol=1e-6)
+    put_back = put(adopted.model, tokens, Place(2, "blocks.1.hook_resid_post", "all"), edited)
+    assert torch.equal(put_back, answer)
+    z = adopted.model.run_with_hooks(tokens, fwd_hooks=[("blocks.0.attn.hook_z", lambda tensor, hook: 0 * tensor)])
+    x = net.embed(tokens)
+    assert torch.allclose(z, net.read(x + net.attend[1](x, x, x)[0]) + code, atol=1e-6)
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2])
+def test_resuming_from_its_own_stream_is_the_forward_pass(adopted, tokens, layer):
+    prediction, cache = adopted.model.run_with_cache(tokens)
+    assert torch.equal(adopted.model.resume(cache[residual_sites(adopted.model)[layer]], layer, tokens), prediction)
+
+
+def test_keywords_and_mappings_can_be_sites(tiny_task, tokens):
+    class Keyed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = Inner()
+
+        def forward(self, tokens):
+            return self.inner(stream=tokens)["answer"]
+
+    class Inner(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.read = nn.Linear(7, 2)
+
+        def forward(self, stream):
+            return {"answer": self.read(stream), "n": 1}
+
+    sites = {"blocks.0.hook_resid_pre": ("inner", "input", "stream"), "hook_out": ("inner", "output", "answer")}
+    model = adopt(Keyed().eval(), tiny_task, sites=sites).model
+    hooks = [("blocks.0.hook_resid_pre", lambda t, hook: 0 * t), ("hook_out", lambda t, hook: t + 1)]
+    answer = model.run_with_hooks(tokens, fwd_hooks=hooks)
+    assert torch.allclose(answer, model.module.inner.read.bias.expand(5, 9, 2) + 1)
+
+
+def test_a_copy_has_hook_points_of_its_own(adopted, tokens):
+    twin = copy.deepcopy(adopted.model)
+    with torch.no_grad():
+        twin.module.embed.weight.zero_()
+    seen = twin.run_with_cache(tokens)[1]["blocks.0.hook_resid_pre"]
+    assert torch.allclose(seen, twin.module.embed.bias.expand_as(seen))
+    assert not torch.equal(adopted.model.run_with_cache(tokens)[1]["blocks.0.hook_resid_pre"], seen)
+
+
+def test_parts_after_a_place_are_found_and_tuned_on_a_copy(adopted, tiny_task):
+    episodes = next(draw(tiny_task, "test", 4, 0))
+    after = parameters_downstream(adopted.model, episodes, Place(2, "blocks.1.hook_resid_post", "readout"))
+    assert {"module.read.weight", "module.read.bias"} <= after
+    assert not any("attend" in name for name in after)
+    before = bits(adopted.model.module.read.weight)
+    tuned = fine_tune(adopted.model, tiny_task, whole(adopted.model, after), folds(tiny_task, 0)[0], Budget(2, 4), 0)
+    assert bits(adopted.model.module.read.weight) == before != bits(tuned.module.read.weight)
+
+
+def test_answers_alone_are_placed_where_they_belong(net, tiny_task, tokens):
+    model = adopt(net, tiny_task, sites={}, call=third_answers).model
+    prediction = model(tokens)
+    assert torch.equal(prediction[:, 6:], net(tokens)[:, 6:]) and not prediction[:, :6].any()
+
+
+# ---- folders -------------------------------------------------------------------------------------------------------------
+def test_a_saved_network_is_an_ordinary_folder(adopted, tokens, tmp_path):
+    folder = adopted.save(tmp_path / "net", note="trained in a paper")
+    files = {"config.json", "weights.safetensors", "scores.json", "history.csv", "README.md"}
+    assert {path.name for path in folder.iterdir()} == files
+    again = load(folder, classes=[Stepped])
+    assert bits(again.model(tokens)) == bits(adopted.model(tokens)) and again.run == adopted.run
+    assert "trained in a paper" in (folder / "README.md").read_text()
+    scores = json.loads((folder / "scores.json").read_text())
+    assert scores["step"] == 0 and scores["parameters"] == sum(p.numel() for p in adopted.model.module.parameters())
+    assert pd.read_csv(folder / "history.csv")["ood"].item() == pytest.approx(scores["ood"]["score"])
+
+
+def test_a_folder_names_what_it_needs_and_never_where_it_lies(adopted, tmp_path, capsys):
+    folder = adopted.save(tmp_path / "net")
+    text = (folder / "config.json").read_text()
+    assert '"outside": "Stepped"' in text and "test_adopt" not in text and "/" not in text
+    with pytest.raises(ConfigError, match=r"--with FILE\.py:Stepped, or load\(folder, classes=\[Stepped\]\)"):
+        load(folder)
+    assert cli.main(["probe", "generalization", str(folder)]) == 1
+    assert "--with FILE.py:Stepped" in capsys.readouterr().err
+
+
+def test_functions_are_named_all_at_once(net, tiny_task, tmp_path):
+    kept = adopt(net, tiny_task, sites=SITES, call=third_answers, reinit=Stepped, evaluation_episodes=8).save(tmp_path / "net")
+    with pytest.raises(ConfigError, match=r"--with FILE\.py:Stepped --with FILE\.py:third_answers"):
+        load(kept)
+    with pytest.raises(ConfigError, match="third_answers"):
+        load(kept, classes=[Stepped])
+    assert load(kept, classes=[Stepped, third_answers]).run.architecture.call is third_answers
+
+
+def test_what_cannot_be_named_is_refused_before_anything_is_written(net, tiny_task, tmp_path):
+    with pytest.raises(ConfigError, match=r"cannot describe <lambda>.*def my_function"):
+        adopt(net, tiny_task, sites=SITES, call=lambda module, tokens: module(tokens)).save(tmp_path / "net")
+    assert not (tmp_path / "net").exists()
+
+
+@pytest.mark.parametrize(
+    ("width", "given", "message"),
+    [
+        (12, {}, r"these weights do not fit .*arguments=\{…\}\) or built_by="),
+        (8, {"arguments": {"widht": 8}}, r"Stepped\(d_in=7, d_out=2, width=8\).* cannot be called as Stepped\(widht=8\)"),
+        (8, {"built_by": third_answers}, r"third_answers\(module, tokens\) cannot be called as third_answers\(\)"),
+        (8, {"built_by": dict}, r"made a dict, not a torch\.nn\.Module"),
+    ],
+)
+def test_saving_says_what_would_not_build_the_network_again(tiny_task, tmp_path, width, given, message):
+    network = adopt(Stepped(width=width).eval(), tiny_task, sites=SITES, **given)
+    with pytest.raises(ConfigError, match=message):
+        network.save(tmp_path / "net")
+    assert not (tmp_path / "net").exists()
+
+
+def test_a_finished_folder_is_never_overwritten(adopted, tmp_path):
+    folder = adopted.save(tmp_path / "net")
+    with pytest.raises(ConfigError, match="holds a finished model"):
+        adopted.save(folder)
+
+
+def test_an_adopted_architecture_trains_like_any_other(tiny_task, tmp_path):
+    architecture = Adopted(Stepped, sites=SITES, reinit=Stepped)
+    run = Run(architecture, tiny_task, steps=2, batch_size=4, evaluations=1, evaluation_episodes=16)
+    train(run, tmp_path / "net")
+    trained = load(tmp_path / "net", classes=[Stepped])
+    weights = [model.module.embed.weight for model in (trained.model, trained.untrained_twin(), run.build())]
+    assert torch.equal(weights[1], weights[2]) and not torch.equal(weights[0], weights[1])
+
+
+# ---- without a twin --------------------------------------------------------------------------------------------------------
+PROBES = {
+    "generalization": {"episodes": 32},
+    "latent_code": {"episodes": 256},
+    "patching": {"episodes": 24},
+    "code_structure": {"episodes": 64},
+    "which_prior": {"episodes": 24, "tangent_episodes": 16, "iterations": 1},
+    "inference_or_execution": {"episodes": 32, "fitted": 64, "searched": 8, "search_steps": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def saved(tiny_task, tmp_path_factory):
+    """Equal weights saved without and with a way to initialise them anew."""
+    root = tmp_path_factory.mktemp("adopted")
+    sites = {name: at for name, at in SITES.items() if name != "hook_code"}
+    for name, reinit in (("without", None), ("with", Stepped)):
+        adopt(Stepped().eval(), tiny_task, sites=sites, reinit=reinit, evaluation_episodes=16).save(root / name)
+    shutil.copy(root / "with" / "weights.safetensors", root / "without" / "weights.safetensors")
+    return root
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_rows_of_a_twin_that_cannot_be_had_say_so_and_hold_no_number(saved, name):
+    tables = {}
+    for kind in ("with", "without"):
+        path = recipes.run_probe(recipes.locate("probes", name), saved / kind, PROBES[name], classes=(Stepped,))
+        tables[kind] = pd.read_csv(path, keep_default_na=True).fillna({"control": "", "note": ""})
+    twins = {kind: table[table["control"].str.contains("untrained")] for kind, table in tables.items()}
+    assert len(twins["without"]) and twins["with"]["value"].notna().any()
+    keys = [column for column in twins["without"] if column in IDENTITY - {"reference" if name == "which_prior" else ""}]
+    there = {kind: {tuple(row) for row in rows[keys].astype(str).to_numpy()} for kind, rows in twins.items()}
+    assert there["without"] == there["with"]
+    rows = twins["without"]
+    assert (rows["note"] == f"not available: {NO_TWIN}").all() and (rows["n"] == 0).all()
+    counted = {"layer", "n", "step", "weight", "chosen", "effective", "code_width", "n_fitted"}
+    measured = rows.select_dtypes("number").drop(columns=[c for c in counted if c in rows])
+    assert measured.isna().all(axis=None) and {"value", "lo", "hi"} <= set(measured)
+    if name != "which_prior":  # there, learners made from the twin are missing
+        own = {kind: table[table["control"] == ""]["value"].tolist() for kind, table in tables.items()}
+        assert own["without"] == pytest.approx(own["with"], nan_ok=True)
+
+
+def test_learners_made_from_the_twin_are_not_available_either(saved):
+    trained = load(saved / "without", classes=[Stepped])
+    for fit in (FrozenReadout.fit, Linearised.fit):
+        for one in (trained, trained.with_stand_in()):
+            with pytest.raises(DoesNotApply, match=r"adopt\(…, reinit=MyNet\)"):
+                fit(one, episodes=16)
+    with pytest.raises(DoesNotApply, match="reinit"):
+        trained.untrained_twin()
+    table, _ = recipes.load_recipe("probes", "which_prior")(trained, **PROBES["which_prior"])
+    lazy = table[table["reference"].isin(["frozen features", "linearised net"])]
+    assert set(lazy["reference"]) == {"frozen features", "linearised net"}
+    assert lazy["value"].isna().all() and lazy["note"].str.startswith("not available: ").all()
+
+
+def test_a_challenge_leaves_the_twin_out_and_says_so(saved):
+    trained = load(saved / "without", classes=[Stepped])
+    assert "untrained twin" in challenge.left_out(trained)
+    assert {s.control for s in challenge.choices(trained)} == {"raw input"}
+    assert {s.control for s in challenge.choices(load(saved / "with", classes=[Stepped]))} == {"raw input", "untrained twin"}
+
+
+def test_a_twin_is_initialised_as_the_run_says(net, tiny_task):
+    network = adopt(net, tiny_task, sites=SITES, reinit=Stepped)
+    before = torch.random.get_rng_state()
+    one, two = (network.untrained_twin().module.embed.weight for _ in range(2))
+    assert torch.equal(one, two) and not torch.equal(one, net.embed.weight)
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+# ---- refusals --------------------------------------------------------------------------------------------------------------
+def test_a_probe_names_the_site_that_it_lacks(net, tiny_task):
+    network = adopt(net, tiny_task, sites={"blocks.0.hook_resid_post": ("attend.1", "input", 0)})
+    with pytest.raises(DoesNotApply, match=r'"blocks\.0\.hook_resid_pre": \("SUBMODULE", "output"\)'):
+        recipes.load_recipe("probes", "patching")(network, episodes=4)
+    with pytest.raises(
+        DoesNotApply, match=r"no hook point 'blocks\.0\.hook_resid_pots'; did you mean 'blocks\.0\.hook_resid_post'"
+    ):
+        network.model.run_with_hooks(torch.zeros(1, 9, 7), fwd_hooks=[("blocks.0.hook_resid_pots", lambda t, hook: t)])
+
+
+@pytest.mark.parametrize("name", ["dual_model", "weight_structure", "transfer", "activation_sparsity", "attention_code"])
+def test_a_probe_of_other_parts_does_not_apply(adopted, name):
+    with pytest.raises(DoesNotApply):
+        recipes.load_recipe("probes", name)(adopted, episodes=4)
+
+
+@pytest.mark.parametrize(
+    ("sites", "message"),
+    [
+        ({"hook_code": "cod"}, r"site 'hook_code': Stepped has no submodule 'cod'; did you mean 'code'"),
+        ({"hook_z": ("attend.0", "output", 2)}, r"the output of 'attend\.0' is a tuple of 2 and has no index 2"),
+        ({"hook_z": "attend.0"}, r"is a tuple of 2, no tensor; say which part: \('attend\.0', 'output', INDEX\)"),
+        ({"hook_q": ("attend.0", "input", "q")}, r"the input of 'attend\.0' .* has no index 'q'; .* 'value'"),
+        ({"hook_q": ("attend.0", "inputs")}, r"must be a submodule's name, \(name, 'output'\)"),
+        ({"hook_o": "attend.0.out_proj"}, r"'attend\.0\.out_proj' was called 0 times in one forward pass"),
+        ({"blocks.1.hook_resid_post": "embed"}, r"numbered from 0 without a gap, got \[1\]"),
+        ({"blocks.0.hook_resid_pre": "code"}, r"holds a tensor \(5, 4\); the residual stream is \(batch, positions, width\)"),
+        ({"module.hook": "code"}, r"'module' is taken"),
+        ({"hook code": "code"}, r"must be named like 'hook_code'"),
+    ],
+    ids=str,
+)
+def test_a_site_that_does_not_fit_is_refused(net, tiny_task, sites, message):
+    with pytest.raises(ConfigError, match=message.replace(r"\(5, 4\)", r"\(\d, 4\)")):
+        adopt(net, tiny_task, sites=sites)
+
+
+class Compiled(Stepped):
+    """What torch.compile leaves on a module that it compiled in place."""
+
+    def __init__(self):
+        super().__init__()
+        self._compiled_call_impl = self._call_impl
+
+
+class Wide(Stepped):
+    def forward(self, tokens, mask):
+        return super().forward(tokens)
+
+
+@pytest.mark.parametrize(
+    ("make", "settings", "message"),
+    [
+        (lambda: Stepped(), {}, r"in training mode \(Stepped\).*call \.eval\(\) on it first"),
+        (lambda: Stepped, {}, r"got the class Stepped; make one: adopt\(MyNet\(…\)\.eval\(\)"),
+        (lambda: nn.Identity().eval(), {"sites": {}}, "has no parameters"),
+        (lambda: Compiled().eval(), {}, "was compiled"),
+        (
+            lambda: Wide().eval(),
+            {},
+            r"run as module\(tokens\), but Wide\.forward is forward\(tokens, mask\): missing .*'mask'",
+        ),
+        (
+            lambda: Stepped().eval(),
+            {"call": lambda tokens: tokens},
+            r"call\(module, tokens\), but <lambda> is <lambda>\(tokens\)",
+        ),
+        (lambda: Stepped().eval(), {"call": failing}, r"failed on tokens \(3, 9, 7\) torch\.float32: RuntimeError: mat1"),
+        (lambda: Stepped(d_in=4).eval(), {}, r"failed on tokens \(3, 9, 7\) torch\.float32: RuntimeError"),
+        (lambda: Stepped(d_out=3).eval(), {}, r"returned a tensor \(3, 9, 3\); allowed: .*= \(3, 9, 2\) or .*= \(3, 3, 2\)"),
+        (lambda: Stepped().eval(), {"call": lambda m, t: (m(t), 1)}, r"returned a tuple of 2; allowed: tensors"),
+        (lambda: Stepped().eval(), {"reinit": 3}, "reinit must be a class or a function, got 3"),
+        (lambda: Stepped().eval(), {"roles": {"context": [0]}}, "at least 'context' and 'readout'"),
+        (lambda: Stepped().eval(), {"roles": {"context": [0], "readout": [9]}}, "roles name position 9"),
+    ],
+)
+def test_a_network_that_does_not_fit_is_refused(tiny_task, make, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        adopt(make(), tiny_task, **{"sites": SITES} | settings)
+
+
+def test_a_stream_of_another_length_needs_its_roles(tiny_task):
+    class Shorter(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.read = nn.Linear(7, 4), nn.Linear(4, 2)
+
+        def forward(self, tokens):
+            return self.read(self.embed(tokens[:, :7])).mean(1, keepdim=True).expand(-1, 9, -1)
+
+    sites = {"blocks.0.hook_resid_pre": "embed"}
+    with pytest.raises(
+        ConfigError, match=r"has 7 positions, an episode 9; .* roles=\{'context': \[0, 1, …\], 'readout': \[…\]\}"
+    ):
+        adopt(Shorter().eval(), tiny_task, sites=sites)
+    roles = {"context": range(6), "readout": [6]}
+    assert adopt(Shorter().eval(), tiny_task, sites=sites, roles=roles).model.roles == {
+        "context": [0, 1, 2, 3, 4, 5],
+        "readout": [6],
+    }
+
+
+def test_with_names_classes_and_functions_of_one_file_run_once(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import torch\nclass Net(torch.nn.Linear): ...\ndef made(): return Net(1, 1)\nnumber = 3\n"
+    )
+    net, made = cli.flags.outside([f"{tmp_path}/mine.py:Net", f"{tmp_path}/mine.py:made"])
+    assert isinstance(made(), net)
+    with pytest.raises(ConfigError, match="number is a int, not a class or a function"):
+        cli.flags.outside([f"{tmp_path}/mine.py:number"])
+
+
+# ---- three networks, each to a report in at most 20 lines ------------------------------------------------------------------
+ATTENTION = """
+import torch
+from compolens import Hyperteacher, adopt
+
+class MyNet(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.read = torch.nn.Linear(7, 8), torch.nn.Linear(8, 2)
+        self.attention = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        return self.read(x + self.attention(x, x, x)[0])
+
+sites = {"blocks.0.hook_resid_pre": "embed", "blocks.0.hook_resid_post": ("read", "input")}
+task = Hyperteacher(d_x=4, d_y=2, d_hidden=6, n_modules=6, n_context=6, n_queries=3)
+if __name__ == "__main__":
+    adopt(MyNet().eval(), task, sites=sites, reinit=MyNet, evaluation_episodes=16).save("net")
+"""
+TRANSFORMERS = """
+import torch
+from transformers import GPT2Config, GPT2ForTokenClassification
+from compolens import Hyperteacher, adopt
+
+def MyNet():
+    return GPT2ForTokenClassification(GPT2Config(vocab_size=1, n_embd=8, n_layer=2, n_head=2, n_positions=9, num_labels=2))
+
+def my_call(module, tokens):
+    return module(inputs_embeds=torch.nn.functional.pad(tokens, (0, 1))).logits
+
+sites = {"blocks.0.hook_resid_pre": ("transformer.h.0", "input")}
+sites |= {f"blocks.{i}.hook_resid_post": f"transformer.h.{i}" for i in range(2)}
+task = Hyperteacher(d_x=4, d_y=2, d_hidden=6, n_modules=6, n_context=6, n_queries=3)
+if __name__ == "__main__":
+    network = adopt(MyNet().eval(), task, sites=sites, call=my_call, built_by=MyNet, reinit=MyNet, evaluation_episodes=16)
+    network.save("net")
+"""
+BRIDGE = """
+import torch
+from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
+from transformers import GPT2Config, GPT2LMHeadModel
+from compolens import Hyperteacher, adopt
+
+def MyNet():
+    config = GPT2Config(vocab_size=2, n_embd=8, n_layer=2, n_head=2, n_positions=9)
+    return build_bridge_from_module(GPT2LMHeadModel(config), "GPT2LMHeadModel", hf_config=config)
+
+def my_call(module, tokens):
+    return module.original_model(inputs_embeds=torch.nn.functional.pad(tokens, (0, 1))).logits
+
+sites = {"blocks.0.hook_resid_pre": "blocks.0.hook_in"}
+sites |= {f"blocks.{i}.hook_resid_post": f"blocks.{i}.hook_out" for i in range(2)}
+task = Hyperteacher(d_x=4, d_y=2, d_hidden=6, n_modules=6, n_context=6, n_queries=3)
+if __name__ == "__main__":
+    network = adopt(MyNet().eval(), task, sites=sites, call=my_call, built_by=MyNet, reinit=MyNet, evaluation_episodes=16)
+    network.save("net")
+"""
+
+
+@pytest.mark.parametrize("story", [ATTENTION, TRANSFORMERS, BRIDGE], ids=["attention", "transformers", "bridge"])
+def test_a_network_from_another_directory_reaches_a_report(story, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    place = tmp_path / "elsewhere" / "my_net.py"
+    place.write_text(story)
+    assert len([line for line in story.splitlines() if line.strip()]) + 2 <= 20
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(place), run_name="__main__")
+    names = recipes.load_file(place)
+    mine = [word for name in ("MyNet", "my_call") if hasattr(names, name) for word in ("--with", f"{place}:{name}")]
+    assert cli.main(["probe", "generalization", "patching", "net", *mine, "--episodes", "12"]) == 0
+    assert cli.main(["report", "net", "-o", "report.html", *mine]) == 0
+    assert "Adopted" in (tmp_path / "report.html").read_text()
+    recovered = pd.read_csv(tmp_path / "net" / "tables" / "patching.csv")
+    assert recovered[recovered["role"] == "readout"]["value"].notna().all()
+    trained = compolens.load("net", classes=[value for value in (names.MyNet, getattr(names, "my_call", None)) if value])
+    assert trained.model.cfg.n_layers == len(residual_sites(trained.model)) - 1

@@ -1,0 +1,300 @@
+"""Claims: of all who want one, one gets it; it is kept while its owner lives, and passes on, once, when the owner is dead."""
+
+import contextlib
+import errno
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from compolens import claims as module
+from compolens.claims import Claims, Held, Lost, Watch
+from compolens.configs import ConfigError
+
+ELSEWHERE = "another boot"
+"""What a claim of a machine that is not this one calls its machine."""
+
+
+@pytest.fixture
+def quick(tmp_path):
+    """Claims with twenty heartbeats a second, dead after five."""
+    return Claims(tmp_path, beat=0.05)
+
+
+@pytest.fixture(params=["links", "no links"])
+def both(request, quick, monkeypatch):
+    """The same on a file system with hard links, and on one without."""
+    if request.param == "no links":
+        monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError(errno.EPERM, "no hard links")))
+    return quick
+
+
+@pytest.fixture
+def abroad(monkeypatch):
+    """A context in which this process is of another machine."""
+
+    @contextlib.contextmanager
+    def elsewhere():
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "machine", lambda: ELSEWHERE)
+            yield
+
+    return elsewhere
+
+
+def hold(claims, name, stack):
+    return stack.enter_context(claims.take(name))
+
+
+def until(condition, seconds=20.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.01)
+
+
+def files(folder):
+    return sorted(path.name for path in folder.glob(".claims/*"))
+
+
+# ---- one of many -----------------------------------------------------------------------------------------------------
+def test_a_claim_is_held_by_one_and_leaves_nothing(both, tmp_path):
+    with both.take("run"):
+        assert files(tmp_path) == ["run.claim"]
+        with pytest.raises(Held, match=rf"run is in work on .* \(process {os.getpid()}\)"), both.take("run"):
+            pass
+        with both.take("another"):
+            pass
+    assert list(tmp_path.iterdir()) == []
+    with both.take("run"):
+        pass
+
+
+def test_a_claim_says_who_holds_it(quick):
+    with quick.take("run") as claim:
+        said = json.loads(quick.path("run").read_text())
+        assert said["pid"] == os.getpid() and said["token"] == claim.token and said["host"]
+        assert quick.holder("run").token == claim.token
+    assert quick.holder("run") is None
+
+
+def wanting(folder, start, wins):
+    """Wait for the start, then try to take twenty claims; write down which were won."""
+    claims = Claims(folder)
+    start.wait()
+    with contextlib.ExitStack() as stack:
+        for number in range(20):
+            with contextlib.suppress(Held):
+                hold(claims, str(number), stack)
+                wins.put((number, os.getpid()))
+        start.wait()  # nobody lets go before all have tried
+
+
+def test_of_many_processes_one_gets_each_claim(tmp_path):
+    context = multiprocessing.get_context("fork")
+    start, wins = context.Barrier(4), context.Queue()
+    processes = [context.Process(target=wanting, args=(tmp_path, start, wins)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    won = [wins.get(timeout=60)[0] for _ in range(20)]
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
+    assert sorted(won) == list(range(20)) and wins.empty()
+    assert not (tmp_path / ".claims").exists()
+
+
+def test_a_link_whose_answer_was_lost_is_a_link(quick, monkeypatch):
+    link = os.link
+
+    def forgetful(*arguments):
+        link(*arguments)
+        raise FileExistsError  # as a server answers when it is asked again
+
+    monkeypatch.setattr(os, "link", forgetful)
+    with quick.take("run") as claim:
+        assert quick.holder("run").token == claim.token
+
+
+# ---- heartbeats ------------------------------------------------------------------------------------------------------
+def test_a_living_claim_is_never_free(tmp_path, abroad):
+    quick = Claims(tmp_path, beat=0.05, missed=12)
+    with abroad():
+        stack = contextlib.ExitStack()
+        hold(quick, "run", stack)
+    watch, beats = Watch(quick, "run"), set()
+    end = time.monotonic() + 1.5  # more than twice what makes a claim dead
+    with stack:
+        while time.monotonic() < end:
+            assert not watch.free()
+            beats.add(quick.holder("run").beat)
+            time.sleep(0.02)
+    assert len(beats) >= 5
+    assert watch.free()
+
+
+def test_a_claim_that_stands_still_becomes_free_and_its_owner_is_told(both, abroad, tmp_path):
+    with abroad():
+        stack = contextlib.ExitStack()
+        claim = hold(both, "run", stack)
+    claim.stop()  # the machine hangs: no more heartbeats
+    watch, looks = Watch(both, "run"), 0
+    started = time.monotonic()
+    while not watch.free():
+        looks += 1
+        time.sleep(0.02)
+    assert time.monotonic() - started >= both.missed * both.beat and looks > both.missed
+    with both.take("run") as ours:
+        with pytest.raises(Lost, match=r"run was taken over \(this process was not heard of for too long\); it is in work on"):
+            claim.check()
+        stack.close()  # the hung one ends: what is ours stays
+        assert both.holder("run").token == ours.token
+        ours.check()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_hanging_file_server_makes_nobody_dead(quick, abroad):
+    with abroad(), contextlib.ExitStack() as stack:
+        hold(quick, "run", stack).stop()
+        watch = Watch(quick, "run")
+        assert not watch.free()
+        for _ in range(4):  # each look took as long as ten heartbeats
+            watch.looked -= 10 * quick.beat
+            assert not watch.free()
+
+
+def test_whoever_cannot_renew_stops_before_others_may_take_over(quick, monkeypatch):
+    with quick.take("run") as claim:
+        claim.check()
+        claim.stop()
+        monkeypatch.setattr(os, "utime", lambda *_: (_ for _ in ()).throw(OSError(errno.ESTALE, "stale")))
+        claim.renewed -= (quick.missed - 1) * quick.beat
+        with pytest.raises(Lost):
+            claim.check()
+
+
+def test_a_process_that_was_stopped_looks_before_it_goes_on(quick):
+    with quick.take("run") as claim:
+        claim.stop()
+        claim.renewed -= 100 * quick.beat
+        claim.check()  # nobody had taken it: renewed, and ours
+        assert time.monotonic() - claim.renewed < 10
+        quick.path("run").unlink()
+        claim.renewed -= 100 * quick.beat
+        with pytest.raises(Lost, match="it is free now"):
+            claim.check()
+
+
+# ---- the dead --------------------------------------------------------------------------------------------------------
+HOLD = """
+import sys, time
+from pathlib import Path
+from compolens.claims import Claims
+with Claims(Path(sys.argv[1])).take("run"):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_killed_process_of_this_machine_is_followed_at_once(tmp_path):
+    process = subprocess.Popen([sys.executable, "-c", HOLD, tmp_path], stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"held\n"
+    claims = Claims(tmp_path)  # its heartbeats are 20 s apart: nothing below waits for one
+    with pytest.raises(Held, match=f"process {process.pid}"), claims.take("run"):
+        pass
+    assert not Watch(claims, "run").free()
+    process.send_signal(signal.SIGKILL)
+    until(lambda: module.birth(process.pid) == "")  # dead, though not yet buried
+    with claims.take("run"):
+        pass
+    process.wait()
+    process.stdout.close()
+
+
+def test_a_process_of_a_machine_of_the_same_name_is_not_taken_for_dead(quick, abroad, monkeypatch):
+    with abroad(), monkeypatch.context() as patch:
+        patch.setattr(module, "birth", lambda pid: "1")  # a process that this machine does not have
+        stack = contextlib.ExitStack()
+        hold(quick, "run", stack)
+    with stack:
+        assert not quick.holder("run").died_here()
+        with pytest.raises(Held), quick.take("run"):
+            pass
+
+
+def dead_claim(claims, name, monkeypatch):
+    """A claim whose process is there no more; its token."""
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "birth", lambda pid: "1")
+        claim = claims._make(name)
+    claim.close()
+    return claim.token
+
+
+def test_of_many_who_find_a_claim_dead_one_follows(quick, monkeypatch):
+    for _ in range(10):
+        dead_claim(quick, "run", monkeypatch)
+        start, won, done = threading.Barrier(6), [], threading.Event()
+
+        def follow(start=start, won=won, done=done):
+            start.wait()
+            with contextlib.suppress(Held), quick.take("run") as claim:
+                won.append(claim.token)
+                done.wait(20)
+
+        threads = [threading.Thread(target=follow) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        until(lambda won=won, threads=threads: won and sum(thread.is_alive() for thread in threads) <= 1)
+        assert len(won) == 1 and quick.holder("run").token == won[0]
+        done.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_who_comes_late_to_a_dead_claim_removes_no_living_one(quick, monkeypatch):
+    token = dead_claim(quick, "run", monkeypatch)
+    with quick.take("run") as claim:
+        assert not quick.remove("run", token)
+        assert quick.holder("run").token == claim.token and files(quick.folder) == ["run.claim"]
+
+
+def test_one_who_died_while_following_is_followed(quick, monkeypatch, abroad):
+    token = dead_claim(quick, "run", monkeypatch)
+    with abroad():  # the follower's machine crashed with the right in its hand
+        quick._make(quick.right("run", token)).close()
+    watch = Watch(quick, "run")
+    assert not watch.free()
+    until(watch.free)
+    with quick.take("run"):
+        pass
+    assert files(quick.folder) == []
+
+
+def test_a_claim_that_was_never_finished_writing_becomes_free(quick):
+    quick.path("run").parent.mkdir()
+    quick.path("run").write_bytes(b"")
+    watch = Watch(quick, "run")
+    assert not watch.free() and watch.held_by() == "in work on another machine (process 0)"
+    until(watch.free)
+
+
+# ---- mistakes --------------------------------------------------------------------------------------------------------
+def test_claims_that_could_not_work_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="beat must be positive, got 0"):
+        Claims(tmp_path, beat=0)
+    with pytest.raises(ConfigError, match="missed must be at least 2"):
+        Claims(tmp_path, missed=1)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_cannot_be_written_is_said(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(PermissionError), Claims(tmp_path).take("run"):
+        pass

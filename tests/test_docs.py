@@ -1,0 +1,219 @@
+"""The documentation: every code block runs as printed, generated pages leave nothing out, links lead somewhere, it builds."""
+
+import contextlib
+import importlib.util
+import io
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from glob import glob
+from pathlib import Path
+
+import pytest
+
+from compolens import cli, tables
+from compolens.models import ARCHITECTURES
+from compolens.places import built_in
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
+BLOCK = re.compile(r"^```(\S+|\{code-block\} python)\n(?::caption: (\S+)\n\n)?(.*?)^```$", re.MULTILINE | re.DOTALL)
+START = "quickstart"
+
+
+def blocks(path):
+    """(language, file name or "", code) of every code block of a page, in order."""
+    return [match.groups() for match in BLOCK.finditer(path.read_text(encoding="utf-8"))]
+
+
+def words(line):
+    """A command's words as a shell has them: quotes taken off, and patterns without quotes expanded."""
+    for token in shlex.split(line, posix=False):
+        quoted = token[0] in "'\""
+        yield from [token[1:-1]] if quoted else (sorted(glob(token)) or [token])
+
+
+def shell(line):
+    """Run one `compolens` command here, without a new process; `> FILE` writes what it prints."""
+    command, arrow, target = line.partition(" > ")
+    program, *arguments = words(command.split(" #")[0])
+    assert program == "compolens", f"only compolens commands are run here, not {program}"
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        try:
+            status = cli.main(arguments)
+        except SystemExit as error:
+            status = error.code or 0
+    assert status == 0, line
+    if arrow:
+        Path(target.strip()).write_text(out.getvalue(), encoding="utf-8")
+
+
+def follow(path):
+    """Do what a page says, in the working folder: write named files, run commands, run Python in one namespace."""
+    names = {}
+    for language, file, code in blocks(path):
+        if file:
+            Path(file).write_text(code, encoding="utf-8")
+        elif language == "bash":
+            for line in code.replace("\\\n", " ").strip().splitlines():
+                shell(line)
+        elif language == "python":
+            exec(compile(code, f"{path.name}", "exec"), names)
+        else:
+            assert language.startswith("{"), f"{path.name}: a block of {language!r} is neither run nor a file"
+
+
+@contextlib.contextmanager
+def inside(folder):
+    """Work in a folder, and import from it, as a user who types there."""
+    before, known = Path.cwd(), set(sys.modules)
+    os.chdir(folder)
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        os.chdir(before)
+        sys.path[:] = [place for place in sys.path if place not in (str(folder), str(Path(folder).resolve()))]
+        for name in set(sys.modules) - known:
+            if name.startswith(("my_", "compolens_file_")):
+                del sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory):
+    """The folder of someone who followed the quick start."""
+    folder = tmp_path_factory.mktemp("started")
+    with inside(folder):
+        follow(DOCS / f"{START}.md")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def generate():
+    """docs/generate.py as a module."""
+    spec = importlib.util.spec_from_file_location("docs_generate", DOCS / "generate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# ---- what is printed runs --------------------------------------------------------------------------------------------
+def test_the_quick_start_makes_what_it_promises(started):
+    assert tables.find([started / "runs"]) == [started / "runs" / "hypernetwork", started / "runs" / "softmax"]
+    drawn = {path.name for path in (started / "figures").iterdir()}
+    assert drawn == {f"who_generalizes.{suffix}" for suffix in ("pdf", "png", "csv", "json")}
+
+
+@pytest.mark.parametrize("page", [path.stem for path in PAGES if path.stem != START])
+def test_every_block_of_a_page_runs(page, started, tmp_path):
+    shutil.copytree(started, tmp_path / "work")
+    with inside(tmp_path / "work"):
+        follow(DOCS / f"{page}.md")
+
+
+def test_no_block_escapes_being_run():
+    fences = {page.stem: len(re.findall(r"^```\S", page.read_text(), re.MULTILINE)) for page in PAGES}
+    assert fences == {page.stem: len(blocks(page)) for page in PAGES}
+    assert sum(bool(file) for page in PAGES for _, file, _ in blocks(page)) >= 5
+
+
+def test_a_block_that_is_wrong_is_noticed(tmp_path):
+    page = tmp_path / "page.md"
+    for wrong in (
+        "```python\nassert 1 == 2\n```\n",
+        "```bash\ncompolens modles\n```\n",
+        "```bash\nls\n```\n",
+        "```sh\nls\n```\n",
+    ):
+        page.write_text(wrong)
+        with inside(tmp_path), pytest.raises(AssertionError):
+            follow(page)
+
+
+# ---- what is generated is complete -----------------------------------------------------------------------------------
+def test_the_cheat_sheet_has_every_architecture_and_true_shapes(generate):
+    text = generate.hooks_page()
+    assert all(text.count(f"\n- `{name}`: ") == 1 for name in ARCHITECTURES)
+    sections = {name: part for part in text.split("\n## ")[1:] for name in re.findall(r"^- `(\w+)`: ", part, re.MULTILINE)}
+    assert "| `blocks.{l}.attn.hook_pattern` | batch, n_heads, seq, seq |" in sections["SoftmaxTransformer"]
+    assert "| `blocks.{l}.attn.hook_code` | batch, seq, seq, n_heads |" in sections["HYLA"]
+    assert "| `hook_code` | batch, 1, d_code |" in sections["HypernetworkTransformer"]
+    assert "hook_code` | batch, 1" not in sections["SoftmaxTransformer"]
+    shapes = re.findall(r"^\| `\S+` \| (.*) \|$", text, re.MULTILINE)
+    sizes = {size for shape in shapes for size in shape.split(", ") if size.isdigit()}
+    assert len(shapes) > 50 and sizes == {"1"}, "every size has a name"
+
+
+def test_the_cheat_sheet_names_what_fires_and_nothing_else(generate):
+    model, task, _ = generate.small_model(ARCHITECTURES["HYLA"])
+    _, cache = model.run_with_cache(task.sample(2, "test", task.rng(0, "test")).tokens)
+    shapes = generate.shapes(ARCHITECTURES["HYLA"])
+    assert {re.sub(r"\.\d+\.", ".{l}.", name) for name in cache.keys()} == set(shapes)  # noqa: SIM118
+    assert shapes["blocks.{l}.attn.hook_pre"] == "batch, seq, seq, d_value"
+
+
+def test_the_zoo_has_every_folder_and_its_scores(generate, tiny_models, tmp_path):
+    text = generate.zoo_page(ROOT / "trained_models")
+    folders = tables.find([ROOT / "trained_models"])
+    assert sum(line.startswith("| `") for line in text.splitlines()) == len(folders)
+    assert all(f"| `{folder.name}` | " in text for folder in folders)
+    copy = shutil.copytree(tiny_models["softmax"], tmp_path / "zoo" / "mine")
+    scores = tables.read_json(copy / "scores.json")
+    shown = " | ".join(f"{scores[split]['score']:.3f}" for split in ("train", "test", "ood"))
+    assert f"| `mine` | SoftmaxTransformer | Hyperteacher | 2 | {shown} |" in generate.zoo_page(tmp_path / "zoo")
+    (copy / "scores.json").unlink()
+    assert "in training" in generate.zoo_page(tmp_path / "zoo")
+
+
+def test_every_recipe_is_listed(generate):
+    text = generate.recipes_page()
+    assert all(f"| `{name}` | " in text for kind in ("probes", "analyses") for name in built_in(kind))
+
+
+def test_the_api_reference_has_every_module_of_its_rooms(generate):
+    rooms = [room for rooms in generate.GROUPS.values() for room in rooms]
+    listed = {name for room in rooms for name in re.findall(r"automodule:: (\S+)", generate.api_page(room))}
+    package = ROOT / "src" / "compolens"
+    there = {path for room in rooms for path in ([package / f"{room}.py"] if (package / f"{room}.py").exists() else
+             (p for p in (package / room).glob("*.py") if p.name != "__init__.py"))}  # fmt: skip
+    assert listed == {".".join(["compolens", *path.relative_to(package).with_suffix("").parts]) for path in there}
+    assert all(f"\n{room}\n" in generate.api_index() for room in rooms)
+
+
+# ---- links, and the site ---------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def written(generate, tmp_path_factory):
+    """A copy of docs/ with its generated pages."""
+    folder = tmp_path_factory.mktemp("site") / "docs"
+    shutil.copytree(DOCS, folder, ignore=shutil.ignore_patterns("generated", "_build", "__pycache__"))
+    generate.write_pages(folder / "generated")
+    return folder
+
+
+def test_links_between_pages_lead_somewhere(written):
+    dead = []
+    for page in written.rglob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        links = [link for link in re.findall(r"\]\(([^)#\s]+)", text) if not link.startswith("http")]
+        for toctree in re.findall(r"^```\{toctree\}\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+            links += [f"{line}.md" for line in toctree.splitlines() if line and not line.startswith(":")]
+        dead += [f"{page.name}: {link}" for link in links if not (page.parent / link).is_file()]
+    assert not dead
+
+
+@pytest.mark.timeout(1200)
+def test_the_site_builds_without_a_warning(tmp_path):
+    for module in ("sphinx", "furo", "myst_parser"):
+        pytest.importorskip(module)
+    copy = shutil.copytree(
+        DOCS, tmp_path / "checkout" / "docs", ignore=shutil.ignore_patterns("generated", "_build", "__pycache__")
+    )
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", str(copy), str(tmp_path / "html")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert {"index.html", "quickstart.html", "extending.html"} <= {path.name for path in (tmp_path / "html").glob("*.html")}

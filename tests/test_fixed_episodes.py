@@ -1,0 +1,436 @@
+"""A user's own episodes: what is written comes back, mistakes are named before a training, and batches are fair draws."""
+
+import dataclasses
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from compolens import Hyperteacher, Run, SoftmaxTransformer, cli, load_recipe, train
+from compolens.activations import draw
+from compolens.configs import ConfigError, DoesNotApply, construct, describe
+from compolens.places import built_in
+from compolens.recipes import run_probe
+from compolens.references import REFERENCES
+from compolens.tasks import SPLITS, FixedEpisodes
+from compolens.tasks.stored_episodes import FewerEpisodes
+from compolens.zoo import load
+
+FAMILY = Hyperteacher(d_x=4, d_y=2, d_hidden=6, n_modules=6, n_context=6, n_queries=3)
+EACH = 8
+
+
+def made(split, composition, n=EACH):
+    return FAMILY.sample(n, split, FAMILY.rng(composition, split), [composition])
+
+
+def arrays(n=EACH):
+    """Arguments of `write`: n episodes of every composition and split of a small hyperteacher, split after split."""
+    drawn = [(split, made(split, c, n)) for split in SPLITS for c in FAMILY.compositions(split)]
+    return {
+        "tokens": torch.cat([e.tokens for _, e in drawn]),
+        "targets": torch.cat([e.targets for _, e in drawn]),
+        "codes": {"modules": torch.cat([e.codes["modules"] for _, e in drawn])},
+        "composition": torch.cat([e.composition for _, e in drawn]),
+        "split": np.repeat([split for split, _ in drawn], n),
+        "answers": FAMILY.answers,
+    }
+
+
+def words(n=10):
+    """The same for classes: ids in, one class out, compositions with names; token 0 says which episode it is."""
+    rng = np.random.default_rng(0)
+    left, right = np.divmod(np.repeat(np.arange(9), 2 * n), 3)
+    tokens = np.stack([np.arange(18 * n), 200 + left, 210 + right], axis=1)
+    names = [f"{a}{b}" for a, b in zip(left, right, strict=True)]
+    split = np.array(["ood" if name in ("02", "20") else ("train", "test")[i % 2] for i, name in enumerate(names)])
+    targets = (left + right + rng.integers(0, 2, 18 * n)) % 4
+    codes = {"left": left, "both": np.stack([left, right], axis=1)}
+    return {"tokens": tokens, "targets": targets, "composition": names, "split": split, "codes": codes}
+
+
+def write(folder, **changes):
+    return FixedEpisodes.write(folder, **{**arrays(), **changes})
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    """Read only."""
+    return write(tmp_path_factory.mktemp("fixed") / "episodes", d_x=4, mask=FAMILY.mask)
+
+
+@pytest.fixture(scope="module")
+def classes(tmp_path_factory):
+    return FixedEpisodes.write(tmp_path_factory.mktemp("fixed") / "classes", **words())
+
+
+def draws(task, split, n, seed=0):
+    return task.sample(n, split, task.rng(seed, split))
+
+
+# ---- there and back --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("split", SPLITS)
+def test_what_is_written_comes_back(task, split):
+    given = arrays()
+    here = torch.from_numpy(given["split"] == split)
+    total = int(here.sum())
+    drawn = draws(task, split, total)
+    rows = drawn.inputs[:, 0]
+    assert sorted(rows.tolist()) == here.nonzero().flatten().tolist(), "all of them, each once"
+    for mine, theirs in (
+        (drawn.tokens, given["tokens"]),
+        (drawn.targets, given["targets"]),
+        (drawn.codes["modules"], given["codes"]["modules"]),
+        (drawn.composition, given["composition"]),
+    ):
+        assert torch.equal(mine, theirs[rows])
+
+
+def test_the_shapes_a_model_needs_are_found(task, classes):
+    assert task.dimensions | {"mask": None} == FAMILY.dimensions | {"mask": None}
+    assert torch.equal(task.mask, FAMILY.mask) and task.code_kinds == {"modules": "continuous"}
+    assert (classes.d_in, classes.d_out, classes.seq, classes.answers, classes.mask) == (213, 4, 3, (2,), None)
+    assert classes.code_kinds == {"left": "categorical", "both": "categorical"}
+
+
+def test_token_ids_are_shown_as_one_hot_vectors(classes):
+    drawn = draws(classes, "ood", 5)
+    assert drawn.tokens.shape == (5, 3, 213) and drawn.targets.dtype == torch.int64
+    ids = words()["tokens"][np.isin(words()["split"], "ood")]
+    assert {tuple(row) for row in drawn.tokens.argmax(-1).tolist()} <= {tuple(row) for row in ids.tolist()}
+    assert torch.equal(drawn.tokens.sum(-1), torch.ones(5, 3))
+
+
+def test_rows_may_come_in_any_order(task, tmp_path):
+    given = arrays()
+    order = torch.randperm(len(given["tokens"]), generator=torch.Generator().manual_seed(0))
+    moved = {k: given[k][order] for k in ("tokens", "targets", "composition")} | {"split": given["split"][order.numpy()]}
+    codes, inputs = {"modules": given["codes"]["modules"][order]}, order[:, None].float()
+    shuffled = write(tmp_path / "o", **moved, codes=codes, inputs=inputs)
+    drawn = draws(shuffled, "ood", 24)
+    assert torch.equal(drawn.tokens, given["tokens"][drawn.inputs[:, 0].long()])
+    assert set(drawn.composition.tolist()) == set(task.compositions("ood"))
+
+
+def test_answers_alone_are_enough(task, tmp_path):
+    alone = write(tmp_path / "o", targets=arrays()["targets"][:, 6:])
+    ours, theirs = draws(alone, "test", 9), draws(task, "test", 9)
+    assert torch.equal(ours.targets[:, 6:], theirs.targets[:, 6:]) and not ours.targets[:, :6].any()
+    assert alone.examples(ours) is None, "what the context shows is not known"
+    single = write(tmp_path / "p", targets=arrays()["targets"][:, 8], answers=(-1,))
+    assert torch.equal(draws(single, "test", 9).targets[:, 8], theirs.targets[:, 8]) and single.answers == (8,)
+
+
+def as_columns(given, split):
+    columns = {k: v for k, v in given.items() if k not in ("codes", "answers", "split")}
+    return columns | {"codes.modules": given["codes"]["modules"], "split": split}
+
+
+def test_files_of_every_kind_hold_the_same_episodes(task, tmp_path):
+    given = arrays()
+    numpy = {k: v.numpy() for k, v in as_columns(given, None).items() if v is not None}
+    np.savez(tmp_path / "a.npz", **numpy, split=given["split"])
+    number = torch.tensor([SPLITS.index(s) for s in given["split"]])
+    save_file(as_columns(given, number), tmp_path / "a.safetensors")
+    frame = pd.DataFrame({k: v.tolist() for k, v in numpy.items()} | {"split": given["split"]})
+    frame.to_parquet(tmp_path / "a.parquet")
+    for suffix in ("npz", "safetensors", "parquet"):
+        made = FixedEpisodes.convert(
+            tmp_path / f"a.{suffix}", tmp_path / suffix, answers=FAMILY.answers, d_x=4, mask=FAMILY.mask
+        )
+        assert made.describe_split() == task.describe_split(), suffix
+
+
+def test_files_that_do_not_fit_are_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"there is no file .*a\.npz"):
+        FixedEpisodes.convert(tmp_path / "a.npz", tmp_path / "o")
+    with pytest.raises(ConfigError, match=r"cannot read \.csv; allowed: \.npz, \.safetensors, \.parquet"):
+        FixedEpisodes.convert(tmp_path / "a.csv", tmp_path / "o")
+    np.savez(tmp_path / "a.npz", token=np.zeros(3))
+    with pytest.raises(ConfigError, match="has no 'tokens'; did you mean 'token'"):
+        FixedEpisodes.convert(tmp_path / "a.npz", tmp_path / "o")
+    np.savez(tmp_path / "a.npz", tokens=[0], targets=[0], composition=[0], split=["ood"], module=[0])
+    with pytest.raises(ConfigError, match=r"has 'module', which means nothing here; codes are called codes\.module"):
+        FixedEpisodes.convert(tmp_path / "a.npz", tmp_path / "o")
+    for suffix in ("npz", "safetensors", "parquet"):
+        (tmp_path / f"b.{suffix}").write_bytes(b"no such thing")
+        with pytest.raises(ConfigError, match=rf"b\.{suffix} cannot be read"):
+            FixedEpisodes.convert(tmp_path / f"b.{suffix}", tmp_path / "o")
+
+
+def test_the_description_is_the_folder(task):
+    assert construct(describe(task), [FixedEpisodes]) == task == FixedEpisodes(task.data)
+    assert describe(task) == {"class": "FixedEpisodes", "data": task.data}
+
+
+def test_writing_the_same_again_changes_nothing_and_others_are_refused(task, tmp_path):
+    first = write(tmp_path / "o")
+    before = (tmp_path / "o" / "episodes.json").stat().st_mtime_ns
+    assert write(tmp_path / "o") == first and (tmp_path / "o" / "episodes.json").stat().st_mtime_ns == before
+    with pytest.raises(ConfigError, match="holds other episodes; delete it, or choose another folder"):
+        write(tmp_path / "o", targets=arrays()["targets"] + 1)
+
+
+def test_a_folder_that_is_not_there_names_the_way_out(tmp_path):
+    for task, text in (
+        (FixedEpisodes(), r"needs a folder: FixedEpisodes\('my_episodes'\)"),
+        (
+            FixedEpisodes(tmp_path / "absent"),
+            r"absent' does not exist \(no episodes.json\); write one with FixedEpisodes.write",
+        ),
+        (FixedEpisodes(tmp_path), "is there, but holds none that are whole"),
+    ):
+        with pytest.raises(ConfigError, match=text):
+            task.compositions("train")
+    (tmp_path / "episodes.json").write_text("[]")
+    with pytest.raises(ConfigError, match="does not describe stored episodes"):
+        FixedEpisodes(tmp_path).compositions("train")
+    with pytest.raises(ConfigError, match="data must be the path of a folder, got 3"):
+        FixedEpisodes(3)
+
+
+# ---- checks ----------------------------------------------------------------------------------------------------------
+def changed(name, index, value):
+    """The array with one entry replaced."""
+    array = arrays()[name]
+    array = array.clone() if isinstance(array, torch.Tensor) else array.astype(object)
+    array[index] = value
+    return {name: array}
+
+
+def leaking(split, other):
+    """An episode of one split with the tokens of another's."""
+    given = arrays()
+    tokens = given["tokens"].clone()
+    tokens[int((given["split"] == split).argmax())] = tokens[int((given["split"] == other).argmax())]
+    return {"tokens": tokens}
+
+
+def of_split(old, new, composition=None):
+    """Words, with those of a split renamed, of all its compositions or of one."""
+    given = arrays()
+    here = given["split"] == old
+    if composition is not None:
+        here &= given["composition"].numpy() == composition
+    return {"split": np.where(here, new, given["split"])}
+
+
+HELD_OUT, SEEN = FAMILY.compositions("ood")[0], FAMILY.compositions("train")[0]
+MISTAKES = {
+    "lengths": (lambda: {"targets": arrays()["targets"][:-1]}, r"a row per episode; got \{'tokens': 312, 'targets': 311"),
+    "code length": (lambda: {"codes": {"z": torch.zeros(7)}}, r"\"codes\['z'\]\": 7"),
+    "nan": (lambda: changed("tokens", (17, 3, 0), torch.nan), r"tokens\[17, 3, 0\] is nan, and so are 0 more; drop or repair"),
+    "inf": (lambda: changed("targets", (5, 8, 1), -torch.inf), r"targets\[5, 8, 1\] is -inf"),
+    "code nan": (lambda: {"codes": {"z": torch.full((312,), torch.nan)}}, r"codes\['z'\]\[0\] is nan, and so are 311 more"),
+    "no split": (lambda: changed("split", 3, "trian"), "no split 'trian'; did you mean 'train'"),
+    "no test": (lambda: of_split("test", "train"), "no episode is of split 'test', which holds more of train's compositions"),
+    "no ood": (lambda: of_split("ood", "ood ", None), "no split 'ood '; did you mean 'ood'"),
+    "held out and trained on": (
+        lambda: {"composition": torch.where(arrays()["composition"] == HELD_OUT, SEEN, arrays()["composition"])},
+        rf"leak: 1 composition\(s\) are in 'train' and in 'ood' \({SEEN}\)",
+    ),
+    "tested, not trained": (lambda: of_split("ood", "test", HELD_OUT), rf"that training never shows \({HELD_OUT}\)"),
+    "trained, not tested": (lambda: of_split("test", "train", SEEN), rf"compositions have no test episodes \({SEEN}\)"),
+    "same tokens in test": (lambda: leaking("test", "train"), r"of 'test' have the very tokens .*144 those of 0"),
+    "same tokens in ood": (lambda: leaking("ood", "train"), r"leak: 1 episode\(s\) of 'ood' have the very tokens"),
+    "too few": (lambda: {"at_least": 9}, r"fewer than 9 train episodes of 18 composition\(s\) \(.*: 8\); give more"),
+    "ragged": (lambda: {"tokens": [[[0.0]], [[0.0], [1.0]]]}, "tokens: the episodes do not all have the same shape"),
+    "flat": (lambda: {"tokens": torch.zeros(312, 9)}, r"tokens must be floats \(episode, position, d_in\) or whole numbers"),
+    "words": (lambda: {"tokens": np.array([["a"]])}, "tokens must hold numbers, got"),
+    "target shape": (lambda: {"targets": torch.zeros(312, 5, 2)}, r"9 positions and 3 answer\(s\); got float32 \(312, 5, 2\)"),
+    "ambiguous": (lambda: {"targets": torch.zeros(312, 9)}, r"write targets\[:, :, None\] for the first"),
+    "answers": (lambda: {"answers": (9,)}, r"answers must be positions of the 9 tokens \(-9 to 8\), got 9"),
+    "answer twice": (lambda: {"answers": (8, -1)}, r"each once, got \[8, -1\]"),
+    "constant": (lambda: {"targets": torch.ones(312, 9, 2)}, "all training episodes have the same answer"),
+    "negative class": (lambda: {"targets": -torch.ones(312, 9, dtype=torch.int64)}, "are classes, numbered from 0; got -1"),
+    "negative composition": (lambda: changed("composition", 0, -1), "compositions are numbered from 0, got -1"),
+    "half a composition": (lambda: {"composition": torch.zeros(312)}, "must hold whole numbers or words, got float32"),
+    "kind of nothing": (lambda: {"kinds": {"module": "continuous"}}, "names 'module', which is no code; did you mean"),
+    "no kind": (lambda: {"kinds": {"modules": "cat"}}, "must be 'continuous' or 'categorical', got 'cat'"),
+    "kind that does not fit": (lambda: {"kinds": {"modules": "categorical"}}, r"is categorical, so it must hold whole"),
+    "name of a code": (lambda: {"codes": {"a/b": torch.zeros(312)}}, "a code's name is part of a file's: .* got 'a/b'"),
+    "d_x": (lambda: {"d_x": 8}, "d_x must be 1 to d_in coordinates, got 8"),
+    "mask": (lambda: {"mask": torch.ones(3, 3)}, r"mask must be \(9, 9\), got \(3, 3\)"),
+    "blind": (lambda: {"mask": torch.zeros(9, 9)}, "every position must see at least one"),
+    "blocks": (lambda: {"blocks": [[0, 1], [1, 2]]}, "blocks must hold every position from 0 to 8 once"),
+    "inputs": (lambda: {"inputs": torch.zeros(5)}, "inputs has 5 rows for 312 episodes"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_named_before_anything_is_written(mistake, tmp_path):
+    change, message = MISTAKES[mistake]
+    with pytest.raises(ConfigError, match=message) as caught:
+        write(tmp_path / "o", **change())
+    assert "\n" not in str(caught.value) and not (tmp_path / "o").exists()
+
+
+def test_compositions_are_called_by_their_names(classes):
+    assert [classes.composition_name(c) for c in classes.compositions("ood")] == ["02", "20"]
+    assert classes.describe_split()["held_out"] == ["02", "20"]
+    assert classes.describe_split()["episodes"] == {"train": 70, "test": 70, "ood": 40}
+    given = words()
+    with pytest.raises(ConfigError, match=r"have no test episodes \(00\)"):
+        split = np.where(np.array(given["composition"]) == "00", "train", given["split"])
+        FixedEpisodes.write("nowhere", **given | {"split": split})
+
+
+# ---- drawing ---------------------------------------------------------------------------------------------------------
+def test_a_batch_holds_no_episode_twice_unless_it_must(task):
+    for n in (3, 50, 144):
+        assert draws(task, "train", n).inputs.unique().numel() == n
+    counts = draws(task, "ood", 60).inputs.unique(return_counts=True)[1]
+    assert counts.tolist().count(3) == 12 and counts.tolist().count(2) == 12, "24 episodes, 60 wanted"
+
+
+def test_few_of_many_are_drawn_as_fairly(tmp_path):
+    n = 100
+    given = arrays(n)
+    task = FixedEpisodes.write(tmp_path / "o", **given)
+    seen = torch.cat([draws(task, "train", 2, seed).inputs for seed in range(900)]).flatten()
+    assert all(draws(task, "train", 9, seed).inputs.unique().numel() == 9 for seed in range(50))
+    tenths = torch.histc(seen.float(), 10, 0, 18 * n)
+    assert (tenths - 180).abs().max() < 5 * 180**0.5
+
+
+def test_a_measurement_holds_no_episode_twice_even_over_batches(task):
+    batches = list(draw(task, "train", 144, 3, batch=40))
+    assert [len(b.tokens) for b in batches] == [40, 40, 40, 24]
+    assert torch.cat([b.inputs for b in batches]).unique().numel() == 144
+    again = list(draw(task, "train", 144, 3, batch=40))
+    assert all(torch.equal(a.inputs, b.inputs) for a, b in zip(batches, again, strict=True))
+    other = next(draw(task, "train", 144, 4, batch=40))
+    assert not torch.equal(other.inputs, batches[0].inputs)
+    some = task.compositions("train")[2:4]
+    (few,) = draw(task, "train", 16, 3, compositions=some)
+    assert set(few.composition.tolist()) == set(some)
+
+
+def test_where_more_are_asked_for_than_there_are_each_is_measured_once_and_said(task):
+    with pytest.warns(FewerEpisodes, match="500 episodes of split 'ood' were asked for; 24 are stored for this"):
+        assert sum(len(b.tokens) for b in draw(task, "ood", 500, 0)) == 24
+
+
+@pytest.mark.filterwarnings("ignore::compolens.tasks.stored_episodes.FewerEpisodes")
+@pytest.mark.parametrize("split", ["test", "ood"])
+def test_episodes_that_a_readout_is_fitted_on_are_never_those_it_is_scored_on(task, split):
+    def rows(seed):
+        return {int(row) for batch in draw(task, split, 10_000, seed) for row in batch.inputs}
+
+    fitted, scored, everything = rows("0/fit"), rows("7/score"), rows(0)
+    assert not fitted & scored and fitted | scored == everything
+    assert rows("3/choose") == rows("1/repair") == fitted
+    (batch,) = draw(task, split, 4 * len(task.compositions(split)), "0/score")
+    assert set(batch.composition.unique(return_counts=True)[1].tolist()) == {4}, "half of every composition"
+
+
+def test_a_split_that_is_not_stored_is_named(task, tmp_path):
+    with pytest.raises(ConfigError, match="composition 99 is not in split 'ood'"):
+        task.sample(2, "ood", task.rng(0, "ood"), compositions=[99])
+
+
+# ---- loss, score, factors --------------------------------------------------------------------------------------------
+def test_the_score_is_r2_about_the_mean_answer_of_training(task):
+    given = arrays()
+    train = torch.from_numpy(given["split"] == "train")
+    mean = given["targets"][train][:, 6:].double().mean(0)
+    drawn = draws(task, "ood", 24)
+    prediction = drawn.targets + torch.randn(drawn.targets.shape, generator=torch.Generator().manual_seed(0))
+    error = ((prediction - drawn.targets)[:, 6:].double() ** 2).sum()
+    spread = ((drawn.targets[:, 6:].double() - mean) ** 2).sum()
+    assert task.score(prediction, drawn.targets) == pytest.approx(float(1 - error / spread), rel=1e-6)
+    constant = torch.zeros_like(drawn.targets)
+    constant[:, 6:] = mean
+    assert task.score(constant, drawn.targets) == pytest.approx(0, abs=1e-6) and task.score_name == "R²"
+    assert task.loss(prediction, drawn.targets).item() == pytest.approx(float(error / (24 * 3 * 2)), rel=1e-5)
+
+
+def test_classes_are_scored_by_whether_all_answers_are_right(tmp_path):
+    given = words()
+    targets = np.stack([given["targets"], np.roll(given["targets"], 1)], axis=1)
+    task = FixedEpisodes.write(tmp_path / "o", **given | {"targets": targets, "answers": (1, 2)})
+    drawn = draws(task, "test", 10)
+    prediction = 20.0 * torch.nn.functional.one_hot(drawn.targets, 4)
+    prediction[:3, 2] = prediction[:3, 2].roll(1, -1)
+    assert task.score(prediction, drawn.targets) == pytest.approx(0.7)
+    error, weight = task.metrics(prediction, drawn.targets)["accuracy per answer"]
+    assert float(1 - error.sum() / weight.sum()) == pytest.approx(0.85)
+    expected = torch.nn.functional.cross_entropy(prediction[:, 1:].reshape(20, 4), drawn.targets[:, 1:].reshape(20))
+    assert task.loss(prediction, drawn.targets) == pytest.approx(float(expected))
+
+
+def test_factors_are_the_coordinates_of_codes(task, classes):
+    drawn = draws(task, "test", 5)
+    factors = task.factors(drawn.codes)
+    assert list(factors) == [f"modules[{i}]" for i in range(6)]
+    assert torch.equal(torch.cat(list(factors.values()), 1), drawn.codes["modules"])
+    drawn = draws(classes, "test", 5)
+    factors = classes.factors(drawn.codes)
+    assert list(factors) == ["left", "both[0]", "both[1]"] and {f.shape for f in factors.values()} == {(5, 3)}
+    assert torch.equal(factors["both[1]"].argmax(1), drawn.codes["both"][:, 1])
+    assert torch.equal(factors["left"], factors["both[0]"])
+
+
+def test_pairs_of_input_and_answer_are_regressed_on_like_the_familys_own(task):
+    """In-context ridge answers as it does on the family that the episodes came from, whose examples are the same."""
+    drawn = draws(task, "test", 12)
+    (x, y), (theirs_x, theirs_y) = task.examples(drawn), FAMILY.examples(drawn)
+    assert torch.equal(x, theirs_x) and torch.equal(y, theirs_y)
+    ridge = next(kind for kind in REFERENCES.values() if kind().name == "in-context ridge")(l2=1.0)
+    assert torch.equal(ridge.predict(task, drawn), ridge.predict(FAMILY, drawn))
+    ours, theirs = task.raw_statistic(drawn), FAMILY.raw_statistic(drawn)
+    assert torch.linalg.matrix_rank(torch.cat([ours, theirs], 1)) == torch.linalg.matrix_rank(ours), (
+        "the same moments, and more"
+    )
+
+
+# ---- from end to end -------------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def trained(task, classes, tmp_path_factory):
+    root, net = tmp_path_factory.mktemp("models"), SoftmaxTransformer(n_layers=1, d_model=16, n_heads=2)
+    for name, family in (("task", task), ("classes", classes)):
+        run = Run(net, family, steps=2, batch_size=8, evaluations=1, evaluation_episodes=16)
+        train(run, root / name)
+    return root
+
+
+def test_it_is_trained_on_and_loaded_again(trained, task):
+    model = load(trained / "task")
+    assert model.task == task and (trained / "task" / "README.md").read_text().count("held_out") == 1
+
+
+@pytest.mark.filterwarnings("ignore::compolens.tasks.stored_episodes.FewerEpisodes")
+@pytest.mark.parametrize("name", ["task", "classes"])
+def test_probes_that_need_no_other_code_measure_it(trained, name):
+    for probe in ("generalization", "code_structure", *(["latent_code"] if name == "task" else [])):
+        table, _ = load_recipe("probes", probe)(load(trained / name), episodes=24)
+        assert table[table["control"] == ""]["value"].notna().any() and (table["control"] == "untrained").any()
+
+
+@pytest.mark.parametrize("probe", ["patching", "swap_factor", "inference_or_execution", "latent_geometry", "latent_code"])
+def test_what_it_cannot_do_is_said(trained, probe):
+    with pytest.raises(
+        DoesNotApply, match=r"FixedEpisodes: (its|it) (episodes are fixed|does not say at which|codes are categories)"
+    ):
+        run_probe(built_in("probes")[probe], trained / "classes", {})
+
+
+def test_other_data_is_named_on_the_command_line(trained, task, tmp_path, capsys):
+    folder = tmp_path / "model"
+    shutil.copytree(trained / "task", folder)
+    shutil.copytree(task.data, tmp_path / "moved")
+    config = (folder / "config.json").read_text().replace(task.data, str(tmp_path / "gone"))
+    (folder / "config.json").write_text(config)
+    assert cli.main(["probe", "generalization", str(folder), "--episodes", "8"]) == 1
+    assert "gone' does not exist" in capsys.readouterr().err
+    runs = tmp_path / "runs.py"
+    runs.write_text(
+        "from compolens import FixedEpisodes, Run, SoftmaxTransformer\n"
+        "net = SoftmaxTransformer(n_layers=1, d_model=8, n_heads=1)\n"
+        "runs = {'mine': Run(net, FixedEpisodes(), steps=1, batch_size=4, evaluations=1, evaluation_episodes=8)}\n"
+    )
+    assert cli.main(["train", str(runs), "--data", str(tmp_path / "moved"), "--out", str(tmp_path / "out")]) == 0
+    assert load(tmp_path / "out" / "mine").task == dataclasses.replace(task, data=str(tmp_path / "moved"))
