@@ -1,12 +1,9 @@
 """Recording and intervening: what a hook point saw, nothing else, and edits that reach the answer and nothing else."""
 
-import json
-
-import numpy as np
 import pytest
 import torch
 
-from compolens.activations import at_role, draw, export, intervene, record, residual_sites
+from compolens.activations import at_role, draw, intervene, record, residual_sites
 from compolens.configs import ConfigError
 from compolens.tasks import SPLITS
 from compolens.zoo import load
@@ -163,21 +160,3 @@ def test_drawing_can_be_confined_to_compositions(tiny_task):
 def test_drawing_no_episodes_is_refused(tiny_task, n):
     with pytest.raises(ConfigError, match=f"need at least one episode, got {n}"):
         list(draw(tiny_task, "test", n, seed=0))
-
-
-# ---- export ----------------------------------------------------------------------------------------------------------
-def test_an_export_reads_back_as_what_was_recorded(trained, tmp_path):
-    batches = list(draw(trained.task, "ood", 11, seed=2, batch=4))
-    folder = export(trained.model, iter(batches), SITES, tmp_path / "a" / "b", 11)
-    arrays = {path.stem: np.load(path, mmap_mode="r") for path in folder.glob("*.npy")}
-    recorded = list(record(trained.model, batches, SITES))
-    expected = {site: torch.cat([r.sites[site] for r in recorded]) for site in SITES}
-    expected["prediction"] = torch.cat([r.prediction for r in recorded])
-    expected |= {name: torch.cat([getattr(b, name) for b in batches]) for name in ("tokens", "targets", "composition")}
-    expected["codes.modules"] = torch.cat([b.codes["modules"] for b in batches])
-    assert set(arrays) == set(expected)
-    for name, tensor in expected.items():
-        np.testing.assert_array_equal(arrays[name], tensor.numpy())
-        assert arrays[name].dtype == tensor.numpy().dtype
-    names = [trained.task.composition_name(c) for c in arrays["composition"].tolist()]
-    assert json.dumps(names) and set(names) <= {"0+3", "1+4", "2+5"}

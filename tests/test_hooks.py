@@ -5,7 +5,7 @@ import torch
 from transformer_lens import ActivationCache
 
 from compolens import HypernetworkTransformer, Run, SoftmaxTransformer, intervene, record
-from compolens.activations import at_role, draw, export, residual_sites
+from compolens.activations import at_role, draw, residual_sites
 from compolens.configs import ConfigError
 
 BATCH, SEQ, D_MODEL, HEADS, D_HEAD, D_VALUE, D_MLP = 5, 9, 16, 2, 8, 3, 20
@@ -378,23 +378,3 @@ def test_residual_sites_are_the_stream_before_and_after_every_block(model, token
     assert sites == {0: "blocks.0.hook_resid_pre", 1: "blocks.0.hook_resid_post", 2: "blocks.1.hook_resid_post"}
     _, cache = model.run_with_cache(tokens)
     assert cache[sites[1]].any() and torch.equal(cache[sites[1]], cache["resid_pre", 1])
-
-
-def test_exported_activations_are_what_was_recorded(model, tiny_task, tmp_path):
-    import numpy as np
-
-    sites = ["blocks.1.hook_resid_post"]
-    batches = list(draw(tiny_task, "ood", 6, seed=0, batch=4))
-    folder = export(model, batches, sites, tmp_path / "out", 6)
-    recorded = list(record(model, batches, sites))
-    expected = {
-        "blocks.1.hook_resid_post": [r.sites[sites[0]] for r in recorded],
-        "prediction": [r.prediction for r in recorded],
-        "tokens": [b.tokens for b in batches],
-        "targets": [b.targets for b in batches],
-        "composition": [b.composition for b in batches],
-        "codes.modules": [b.codes["modules"] for b in batches],
-    }
-    assert {path.stem for path in folder.iterdir()} == set(expected)
-    for name, parts in expected.items():
-        np.testing.assert_array_equal(np.load(folder / f"{name}.npy"), torch.cat(parts).numpy())

@@ -149,7 +149,7 @@ def test_the_table_itself_has_no_cycle():
 
 def test_names_are_traced_to_where_they_are_defined():
     tree = ast.parse("from compolens import SoftmaxTransformer, tables, load, __version__\nimport compolens.tasks.base")
-    assert rooms_used(tree) == {"models", "tables", "zoo", "tasks"}
+    assert rooms_used(tree) == {"models", "tables", "sharing", "tasks"}
     assert rooms_used(ast.parse("import compolens\nprint(compolens.Run, compolens.__file__)")) == {"training"}
 
 

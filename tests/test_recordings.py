@@ -14,7 +14,8 @@ from compolens.activations import draw, intervene, record, residual_sites
 from compolens.configs import ConfigError, DoesNotApply
 from compolens.places import built_in
 from compolens.recipes import run_probe
-from compolens.recordings import UNFINISHED, NotRecorded, Recording, is_recording
+from compolens.recordings import NotRecorded, Recording, is_recording
+from compolens.recordings.reading import UNFINISHED
 from compolens.tasks import SPLITS, FixedEpisodes, SRaven
 from compolens.zoo import TrainedModel, load
 

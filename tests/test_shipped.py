@@ -42,7 +42,9 @@ def test_a_shipped_model_scores_what_its_card_says_and_its_tables_are_fresh(fold
     trained = compolens.load(folder)
     scores = checkpoints.read_json(folder / "scores.json")
     for split in ("test", "ood"):
-        fresh = compolens.evaluate(trained.model, trained.task, split, 512, "check")
+        # fuzzy logic's score on held-out functions has a heavy tail: a few hundred episodes can be .15 off
+        n = 4096 if type(trained.task).__name__ == "FuzzyLogic" else 512
+        fresh = compolens.evaluate(trained.model, trained.task, split, n, "check")
         assert fresh.score == pytest.approx(scores[split]["score"], abs=5 * max(scores[split]["se"], 0.004))
     continuous = "continuous" in trained.task.code_kinds.values()
     for probe in ("generalization", "patching", *(["latent_code"] if continuous else ["attention_code", "latent_geometry"])):
@@ -132,8 +134,8 @@ def test_the_readmes_snippet_runs(monkeypatch, capsys):
     assert float(score) > 0.9 and "256, 1, 8" in shape
 
 
-def test_the_readmes_second_snippet_brings_weights_in(monkeypatch, tmp_path):
-    snippet = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[1]
+def test_the_readmes_snippet_brings_weights_in(monkeypatch, tmp_path):
+    (snippet,) = (s for s in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "load_reference_parameters" in s)
     sizes = {"n_layers": 4, "d_model": 128, "n_heads": 16, "d_head": 4, "d_value": 4, "d_mlp": 256}
     source = compolens.HYLA(**sizes, n_ctx=36).build(d_in=8, d_out=8)
     own = dict(source.named_parameters())

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, overload
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -202,33 +201,3 @@ def put(model: HookedModel, tokens: Tensor, place: Place, activation: Tensor) ->
     if place.site == "hook_code":
         return model.run_with_hooks(tokens, fwd_hooks=[(place.site, lambda tensor, hook: activation)])
     return model.resume(activation, place.layer, tokens)
-
-
-def export(model: HookedModel, batches: Iterable[Episodes], sites: Sequence[str], folder: str | Path, n: int) -> Path:
-    """Write n episodes' activations to a folder: one memory-mapped .npy per site, beside codes, compositions and tokens."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    files: dict[str, np.ndarray] = {}
-
-    def put(name: str, start: int, value: Tensor) -> None:
-        array = value.detach().cpu().numpy()
-        if name not in files:
-            shape = (n, *array.shape[1:])
-            files[name] = np.lib.format.open_memmap(folder / f"{name}.npy", mode="w+", dtype=array.dtype, shape=shape)
-        files[name][start : start + len(array)] = array
-
-    start = 0
-    for batch in record(model, batches, sites):
-        episodes = batch.episodes
-        put("tokens", start, episodes.tokens)
-        put("targets", start, episodes.targets)
-        put("prediction", start, batch.prediction)
-        put("composition", start, episodes.composition)
-        for name, code in episodes.codes.items():
-            put(f"codes.{name}", start, code)
-        for site, activation in batch.sites.items():
-            put(site, start, activation)
-        start += len(episodes.tokens)
-    for array in files.values():
-        array.flush()  # type: ignore[attr-defined]
-    return folder

@@ -13,9 +13,7 @@ What is written is checked first (shapes, finite numbers, compositions and episo
 
 from __future__ import annotations
 
-import hashlib
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,10 +25,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
-from compolens.configs import ConfigError, nearest, require
+from compolens.configs import nearest, require
 from compolens.tasks.base import SPLITS, Episodes, TaskFamily
-from compolens.tasks.episode_checks import Arrays, checked, numbers
-from compolens.tasks.stored_episodes import MANIFEST, Stored, StoredEpisodes, write_manifest
+from compolens.tasks.episode_checks import checked, numbers
+from compolens.tasks.episode_files import READERS, describe_arrays, save
+from compolens.tasks.stored_episodes import Stored, StoredEpisodes
 
 FIXED = "its episodes are fixed, and nobody knows the answers of the same inputs under another code"
 UNPLACED = "it does not say at which pair of positions a code acts"
@@ -92,7 +91,7 @@ class FixedEpisodes(StoredEpisodes, TaskFamily):
         """
         found = checked(tokens, targets, codes or {}, composition, split, answers, at_least)
         seq = found.tokens.shape[1]
-        described = _described(found, kinds or {}, d_x, blocks)
+        described = describe_arrays(found, kinds or {}, d_x, blocks)
         arrays = {"tokens": found.tokens, "targets": found.targets, "composition": found.composition}
         arrays |= {f"codes.{name}": code for name, code in found.codes.items()}
         if inputs is not None:
@@ -105,7 +104,7 @@ class FixedEpisodes(StoredEpisodes, TaskFamily):
             require(allowed.shape == (seq, seq), f"mask must be ({seq}, {seq}), got {allowed.shape}")
             require(bool(allowed.any(1).all()), "mask: every position must see at least one; itself, for instance")
             described["mask"] = allowed.astype(int).tolist()
-        _save(Path(folder), arrays, described | {"inputs": inputs is not None})
+        save(Path(folder), arrays, described | {"inputs": inputs is not None})
         return cls(os.fspath(folder))
 
     @classmethod
@@ -115,10 +114,9 @@ class FixedEpisodes(StoredEpisodes, TaskFamily):
         like are columns of lists; split and composition may be words there and in .npz, numbers in .safetensors, where
         split 0, 1, 2 stands for train, test, ood."""
         path = Path(file)
-        readers = {".npz": _from_npz, ".safetensors": _from_safetensors, ".parquet": _from_parquet}
-        require(path.suffix in readers, f"{path}: cannot read {path.suffix or 'that'}; allowed: {', '.join(readers)}")
+        require(path.suffix in READERS, f"{path}: cannot read {path.suffix or 'that'}; allowed: {', '.join(READERS)}")
         require(path.is_file(), f"there is no file {path}")
-        columns = readers[path.suffix](path)
+        columns = READERS[path.suffix](path)
         needed = ("tokens", "targets", "composition", "split")
         for name in needed:
             require(name in columns, f"{path} has no {name!r}; {nearest(name, columns)}")
@@ -283,105 +281,3 @@ class FixedEpisodes(StoredEpisodes, TaskFamily):
         targets, at = self._folder.array("targets"), list(self.answers)
         pieces = (targets[i : min(i + 4096, stop)][:, at] for i in range(start, stop, 4096))
         return torch.from_numpy(np.asarray(sum(p.sum(0, dtype=np.float64) for p in pieces) / (stop - start)))
-
-
-# ---- files -----------------------------------------------------------------------------------------------------------
-def _described(found: Arrays, kinds: Mapping[str, str], d_x: int | None, blocks: Any) -> dict[str, Any]:
-    """What the arrays do not say themselves."""
-    for name in found.codes:
-        require(
-            bool(re.fullmatch(r"[\w -]+", name)), f"a code's name is part of a file's: letters, digits, _ and -; got {name!r}"
-        )
-    for name, kind in kinds.items():
-        require(name in found.codes, f"kinds names {name!r}, which is no code; {nearest(name, found.codes)}")
-        require(kind in ("continuous", "categorical"), f"kinds[{name!r}] must be 'continuous' or 'categorical', got {kind!r}")
-    seq, ids = found.tokens.shape[1], found.tokens.dtype.kind == "i"
-    described = {n: "categorical" if code.dtype.kind == "i" else "continuous" for n, code in found.codes.items()} | dict(kinds)
-    levels: dict[str, int] = {}
-    for name, kind in described.items():
-        code = found.codes[name]
-        whole = kind == "continuous" or (code.min() >= 0 and bool((code == np.round(code)).all()))
-        require(whole, f"codes[{name!r}] is categorical, so it must hold whole numbers from 0; it holds {code.min()}")
-        levels |= {name: int(code.max()) + 1} if kind == "categorical" else {}
-    require(d_x is None or (not ids and 0 < d_x <= found.tokens.shape[2]), f"d_x must be 1 to d_in coordinates, got {d_x}")
-    last = found.answers == tuple(range(found.answers[0], seq))
-    if blocks is not None:
-        every = sorted(position for block in blocks for position in block)
-        require(every == list(range(seq)), f"blocks must hold every position from 0 to {seq - 1} once, got {list(blocks)}")
-    return {
-        "rows": _rows(found.split),
-        "answers": list(found.answers),
-        "codes": list(found.codes),
-        "kinds": described,
-        "levels": levels,
-        "names": {str(number): name for number, name in enumerate(found.names)},
-        "vocabulary": int(found.tokens.max()) + 1 if ids else None,
-        "n_classes": int(found.targets.max()) + 1 if found.targets.dtype.kind == "i" else None,
-        "d_x": d_x,
-        "pairs": d_x is not None and found.everywhere and last and found.targets.dtype.kind == "f",
-        "blocks": None if blocks is None else [list(block) for block in blocks],
-    }
-
-
-def _rows(split: np.ndarray) -> dict[str, list[int]]:
-    """split -> [start, stop] of sorted words."""
-    rows, start = {}, 0
-    for name in SPLITS:
-        stop = start + int((split == name).sum())
-        rows[name] = [start, stop]
-        start = stop
-    return rows
-
-
-def _save(folder: Path, arrays: dict[str, np.ndarray], described: dict[str, Any]) -> None:
-    """Write arrays, then the manifest; the same episodes once more change nothing, others are refused."""
-    digest = hashlib.sha256(repr(sorted(described.items(), key=lambda item: item[0])).encode())
-    for name in sorted(arrays):
-        digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())
-        digest.update(arrays[name].tobytes())
-    if (folder / MANIFEST).exists():
-        same = Stored(folder).manifest.get("sha256") == digest.hexdigest()
-        require(same, f"{folder} holds other episodes; delete it, or choose another folder")
-        return
-    try:
-        (folder / "more").mkdir(parents=True, exist_ok=True)
-        for name, array in arrays.items():
-            np.save(folder / f"{name}.npy", array, allow_pickle=False)
-        write_manifest(folder, described | {"sha256": digest.hexdigest()})
-    except OSError as error:
-        raise ConfigError(f"could not write {folder}: {error.strerror or error}") from error
-
-
-def _from_npz(path: Path) -> dict[str, Any]:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (ValueError, OSError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
-
-
-def _from_safetensors(path: Path) -> dict[str, Any]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        columns: dict[str, Any] = load_file(str(path))
-    except (SafetensorError, OSError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
-    if "split" in columns:
-        numbered = columns["split"].tolist()
-        wrong = next((k for k in numbered if k not in range(len(SPLITS))), None)
-        require(wrong is None, f"{path}: split must be 0 (train), 1 (test) or 2 (ood), got {wrong}")
-        columns["split"] = [SPLITS[k] for k in numbered]
-    return columns
-
-
-def _from_parquet(path: Path) -> dict[str, Any]:
-    import pandas as pd
-    from pyarrow import ArrowException
-
-    try:
-        frame = pd.read_parquet(path)
-    except (ArrowException, OSError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
-    return {str(name): frame[name].to_numpy() for name in frame.columns}
