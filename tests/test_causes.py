@@ -63,6 +63,15 @@ def test_an_exchange_names_its_rank_and_the_place_where_it_moves_most(folder):
     )
 
 
+def test_an_exchange_that_leads_nowhere_is_said_to(folder):
+    known = {"metric": "recovered", "split": "test", "rank": 16, "value": -400.0} | at(EARLY)
+    save(folder, "swap_code", [known | {"control": ""}, known | {"control": "copied"}])
+    (found,) = causes.findings([folder])
+    assert found.text == (
+        "no place is known whose activations, exchanged, take its answer towards another episode's (at best none)"
+    )
+
+
 @pytest.mark.parametrize(
     ("test", "ood", "score", "end"),
     [

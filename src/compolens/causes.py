@@ -19,6 +19,8 @@ FOLLOWS = 0.5
 """An exchange counts if it takes the answer at least this share of the way to the counterfactual's."""
 CAME_BACK = 0.5
 """An erasure without effect says nothing if later readouts find at least this share of the R² that was there before."""
+NOTHING = 0.1
+"""An exchange that takes the answer no more than this share of the way does nothing."""
 RANDOM = ("random orthogonal", "random whitened", "random variance-matched")
 
 
@@ -73,6 +75,11 @@ def _named(frames: Sequence[pd.DataFrame], places: Sequence[str]) -> str:
     return text + (f" (another place in {others} of {len(places)} models)" if others else "")
 
 
+def _share(number: Number) -> str:
+    """A share of the way; far off it, a number would say nothing."""
+    return f"{number.value:.2f}" if number.value > -1 else "none"
+
+
 def _best(rows: pd.DataFrame) -> str:
     return str(rows["place"].iloc[int(rows["value"].argmax())])
 
@@ -115,11 +122,15 @@ def exchanged(frames: Sequence[pd.DataFrame]) -> Finding:
         places.append(_best(whole))
         here = _rows(rows, place=places[-1])
         full.append(here.iloc[-1][["value", "lo", "hi"]])
-        enough.append(int(here[here["value"] >= 0.9 * here["value"].iloc[-1]]["rank"].iloc[0]))
+        most = float(here["value"].iloc[-1])
+        enough.append(int(here[here["value"] >= min(most, 0.9 * most)]["rank"].iloc[0]))
     number = Number(
         known | {"control": "", "rank": "all"}, *(float(np.mean([row[c] for row in full])) for c in ("value", "lo", "hi"))
     )
     copied = _number(frames, places, **known, control="copied")
+    if number.value < NOTHING:
+        text = "no place is known whose activations, exchanged, take its answer towards another episode's"
+        return Finding(f"{text} (at best {_share(number)})", "swap_code", (number, copied))
     ranks = str(enough[0]) if len(set(enough)) == 1 else f"{min(enough)} to {max(enough)}"
     text = (
         f"another episode's activations at {_named(frames, places)} take its answer {number.value:.2f} of the way to that "
@@ -145,8 +156,8 @@ def reused(frames: Sequence[pd.DataFrame]) -> Finding:
     else:
         end = "no place is known where they are used one by one"
     text = (
-        f"one factor exchanged alone at {_named(frames, places)} takes its answer {test.value:.2f} of the way to the "
-        f"recombined task's where that is one of training, {ood.value:.2f} where it is held out (score {score.value:.2f}; "
+        f"one factor exchanged alone at {_named(frames, places)} takes its answer {_share(test)} of the way to the "
+        f"recombined task's where that is one of training, {_share(ood)} where it is held out (score {score.value:.2f}; "
         f"shown the recombined task itself {shown.value:.2f}, random coordinates exchanged {random.value:.2f}): {end}"
     )
     return Finding(text, "swap_factor", (test, ood, score, shown, random))
