@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from test_contracts import SMALL_TASK, small
 from test_tracking import events
 from test_training import KEPT, STEPS, TASK, at_call, checkpoint, contents, make_run
 
-from compolens import distributed, training
+from compolens import cli, distributed, training
 from compolens.configs import ConfigError
 from compolens.distributed import Alone, Group, check_divisible, check_mean, launched, together
 from compolens.models import (
@@ -201,15 +202,46 @@ def test_a_signal_to_one_process_stops_all_at_the_same_step_and_the_group_resume
     assert contents(together_folder / "stopped" / "softmax") == contents(together_folder / "softmax")
 
 
+def test_the_process_that_is_left_says_why_it_stops_and_what_goes_on(tmp_path):
+    """Without torchrun beside them, which stops whoever is left and may be faster than this sentence."""
+    (tmp_path / "runs.py").write_text(KILLED_ONCE)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    here = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    shared = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    shared |= {"PYTHONPATH": here, "TORCHELASTIC_RESTART_COUNT": "0"}
+    command = [sys.executable, "-m", "compolens.cli", "train", tmp_path / "runs.py", "--out", tmp_path / "out"]
+    with contextlib.ExitStack() as stack:
+        left, killed = (
+            stack.enter_context(subprocess.Popen(command, env=shared | {"RANK": rank}, stderr=subprocess.PIPE, text=True))
+            for rank in "01"
+        )
+        stack.callback(left.kill)
+        _, text = left.communicate(timeout=240)
+        assert killed.wait(240) == -signal.SIGKILL
+    assert left.returncode == 1
+    assert "another process of this training has ended, so this one stops as well" in text
+    assert checkpoint(tmp_path / "out" / "softmax")[1] == KEPT - 1
+
+
 def test_the_command_goes_on_by_itself_after_a_process_was_killed_and_only_the_first_prints(together_folder, tmp_path):
     (tmp_path / "runs.py").write_text(KILLED_ONCE)
     command = ("-m", "compolens.cli", "train", tmp_path / "runs.py", "--out", tmp_path / "out", "--track", "tensorboard")
     status, text = torchrun("--max-restarts", "1", *command)
-    if status:  # who is faster, torchrun or the process that is left, decides whether it begins the group again
-        pytest.skip(f"torchrun gave up instead of beginning again: {text.splitlines()[-1:]}")
+    assert status == 0, text
     assert f"softmax: 20/{STEPS}" in text and text.count("softmax: train ") == 1
     assert contents(tmp_path / "out" / "softmax") == contents(together_folder / "softmax")
     assert list(events(tmp_path / "out" / "softmax")) == [10, 20, 30]
+
+
+def test_torchrun_is_given_one_run_by_name(tmp_path, monkeypatch, capsys):
+    (tmp_path / "runs.py").write_text("from test_distributed import RUNS as runs")
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert cli.main(["train", str(tmp_path / "runs.py"), "--out", str(tmp_path / "out")]) == 2
+    assert "all processes train one run, and 5 were named; name one, such as softmax" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_one_process_goes_on_where_two_stopped_and_says_so(alone_folder, together_folder, tmp_path, monkeypatch):

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import test_jobs
 from test_jobs import logged, slow, square, until
+from test_training import checkpoint
 
 from compolens import cli, jobs
 from compolens.claims import Claims
@@ -385,8 +386,8 @@ def test_a_training_that_lost_its_claim_writes_no_more(tmp_path, monkeypatch):
 
     kind, message = jobs.base.attempt(sweep_jobs(file, out)[0], take_it_away)
     assert kind == "held" and "run-00 was taken over" in message
-    assert [step for step, _ in updates(tmp_path)["run-00"]][-1] == 39  # it looks every 20 steps: lost at 20, noticed at 40
-    assert not (out / "run-00" / "scores.json").exists()
+    assert [step for step, _ in updates(tmp_path)["run-00"]][-1] == 19  # lost in the update 20, noticed before that was saved
+    assert checkpoint(out / "run-00")[1] == 19 and not (out / "run-00" / "scores.json").exists()
 
 
 def test_models_are_measured_by_shard_and_reported_by_the_whole(tiny_models, tmp_path, capsys, monkeypatch):

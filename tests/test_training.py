@@ -21,6 +21,7 @@ import pytest
 import torch
 
 from compolens import checkpoints, cli, training
+from compolens.claims import Held
 from compolens.configs import ConfigError
 from compolens.models import BottleneckMLP, HypernetworkTransformer, SoftmaxTransformer
 from compolens.tasks import SPLITS, Hyperteacher
@@ -347,6 +348,34 @@ OTHERS = {
     "optimizer.lr is 0.001 there, 0.1 here": {"optimizer": AdamW(lr=0.1, warmup=10)},
     "architecture.class is 'SoftmaxTransformer' there, 'BottleneckMLP' here": {"architecture": BottleneckMLP()},
 }
+
+
+WRITES = ["checkpoint"] * (KEPT - 1) + ["kept weights"] + ["checkpoint"] * (STEPS - KEPT + 1) + ["scores"]
+
+
+@pytest.mark.parametrize("number", [0, 1, KEPT - 1, KEPT, STEPS, STEPS + 1], ids=lambda number: f"{number}-{WRITES[number]}")
+def test_a_folder_that_somebody_else_took_over_is_written_no_more(uninterrupted, tmp_path, number):
+    folder, calls, before = tmp_path / "run", 0, {}
+
+    def may_write():
+        nonlocal calls, before
+        before, calls = contents(folder), calls + 1
+        del before[".lock"]  # which training itself removes
+        if calls > number:
+            raise Held("somebody else is at it")
+
+    with pytest.raises(Held, match="somebody else is at it"):
+        train(make_run(), folder, save_every=0, may_write=may_write)
+    assert calls == number + 1 and contents(folder) == before
+    assert ("steps/13.safetensors" in before) == ("kept weights" in WRITES[:number])
+    train(make_run(), folder)  # whoever took it over ends it
+    assert contents(folder) == contents(uninterrupted)
+
+
+def test_whoever_may_write_is_asked_before_every_write(tmp_path):
+    asked = []
+    train(make_run(), tmp_path / "run", save_every=0, may_write=lambda: asked.append(len(asked)))
+    assert len(asked) == len(WRITES)
 
 
 @pytest.mark.parametrize(("difference", "settings"), OTHERS.items(), ids=OTHERS)

@@ -260,10 +260,12 @@ def train(
     progress: Callable[[Progress], None] | None = None,
     save_every: float = 20.0,
     trackers: Iterable[Tracker] = (),
+    may_write: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Train a run into a folder, or go on where it was interrupted; returns the final scores.
 
-    save_every: seconds between checkpoints; trackers: who else is told the rows of history.csv. A finished folder is
+    save_every: seconds between checkpoints; trackers: who else is told the rows of history.csv; may_write: called before
+    anything is written into the folder, and raises where somebody else has taken it over. A finished folder is
     returned as it is; a folder holding another run, or one in training by another process, is refused. SIGINT and SIGTERM
     save first, then raise `Interrupted`. Under torchrun every process calls this with the same arguments, and all return the
     scores; a batch that does not divide among them is refused.
@@ -278,7 +280,7 @@ def train(
                 return finished
             resumed = (folder / RESUME).exists()
             with Following(trackers if group.first else (), run, folder, resumed) as following:
-                loop = _Training(run, folder, group.device, progress or (lambda _: None), group, following)
+                loop = _Training(run, folder, group.device, progress or (lambda _: None), group, following, may_write)
                 _advance_to_the_end(loop, stop, save_every)
                 following.scores = scores = json.loads(group.from_first(lambda: json.dumps(loop.finish())))
             if stop:  # it came too late to stop this run, not too late to stop what the caller does next
@@ -374,8 +376,9 @@ class _Training:
         progress: Callable[[Progress], None],
         group: Processes | None = None,
         following: Following | None = None,
+        may_write: Callable[[], None] = lambda: None,
     ) -> None:
-        self.run, self.folder, self.device = run, folder, device
+        self.run, self.folder, self.device, self.may_write = run, folder, device, may_write
         self.group = group or Alone(device)
         self.report = progress if self.group.first else lambda _: None
         self.following = following or Following((), run, folder, False)
@@ -503,12 +506,14 @@ class _Training:
         self._read()
         if not self.group.first:
             return
+        self.may_write()
         checkpoints.write_tensors(kept_weights(self.folder, self.step), self.model.state_dict(), {"step": self.step})
 
     def save(self) -> None:
         self._read()
         if not self.group.first:
             return
+        self.may_write()
         tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
         for name, parameter in self.named.items():
             for key, value in self.optimizer.state.get(parameter, {}).items():
@@ -562,6 +567,7 @@ class _Training:
             scores[split] = {"score": result.score, "se": result.se, "episodes": 4 * run.evaluation_episodes}
         scores["parameters"] = count_parameters(self.model)
         scores["environments"] = self.environments
+        self.may_write()
         self._write_history()
         checkpoints.write_tensors(self.folder / "weights.safetensors", self.model.state_dict(), {"step": self.step})
         checkpoints.write_atomically(self.folder / "README.md", card(run, self.folder.name, scores).encode())

@@ -106,7 +106,11 @@ def _train_together(work: list[Any], engine: Any, out: Path, rank: int) -> Any:
     from compolens import jobs
 
     if not isinstance(engine, jobs.Local) or engine.workers > 1:
-        raise ConfigError("under torchrun all processes train one run at a time; leave --engine and --jobs out")
+        raise ConfigError("under torchrun all processes train one run; leave --engine and --jobs out")
+    if len(work) > 1:  # one that another machine holds would be skipped by the first process alone
+        raise ConfigError(
+            f"under torchrun all processes train one run, and {len(work)} were named; name one, such as {work[0].name}"
+        )
     if rank == 0:
         return jobs.run_claimed(engine, work, _watches(work, out))
     with contextlib.redirect_stderr(io.StringIO()):
@@ -133,14 +137,14 @@ def train_one(
         check_folder(run, place)
         return _scores_line(checkpoints.read_json(place / "scores.json"))
     with claims_on(place).take(place.name) if rank == 0 else contextlib.nullcontext() as claim:
+        owned = claim.check if claim is not None else lambda: None  # a run that was taken over is another's to write
 
         def progress(state: Any) -> None:
-            if claim is not None:
-                claim.check()  # taken for dead, and taken over: what we would write now is another's
+            owned()  # and not worth another step
             scores = "  ".join(f"{split} {value:.3f}" for split, value in state.scores.items())
             report(state.step, state.steps, state.note or f"loss {state.loss:.4f}  {scores}")
 
-        return _scores_line(train(run, place, device=device, progress=progress, trackers=_trackers(track)))
+        return _scores_line(train(run, place, device=device, progress=progress, trackers=_trackers(track), may_write=owned))
 
 
 def _trackers(names: Iterable[str]) -> list[Any]:
