@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from compolens.cli.flags import Parser, command_parser, common_flags, conclude, engine_of, finished_models
+from compolens.cli.engines import engine_of
+from compolens.cli.flags import Parser, command_parser, common_flags, conclude, finished_models
 from compolens.cli.probe import models_of, to_measure
 from compolens.cli.recipe_flags import recipe_arguments
 from compolens.cli.report import write_report

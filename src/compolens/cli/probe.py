@@ -9,13 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from compolens.cli.engines import engine_of
 from compolens.cli.flags import (
     Parser,
     check_device,
     command_parser,
     common_flags,
     conclude,
-    engine_of,
     finished_models,
     outside,
     part_of,

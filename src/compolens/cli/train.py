@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from compolens.cli.flags import Parser, check_device, command_parser, common_flags, conclude, engine_of, part_of, print_table
+from compolens.cli.engines import engine_of
+from compolens.cli.flags import Parser, check_device, command_parser, common_flags, conclude, part_of, print_table
 from compolens.configs import ConfigError, nearest
 
 

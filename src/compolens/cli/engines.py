@@ -1,0 +1,55 @@
+"""The engine that --engine, --jobs, --address and --slurm ask for."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from compolens.cli.flags import check_device
+from compolens.configs import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from compolens.jobs import Engine
+
+
+def engine_of(options: argparse.Namespace, folder: Path) -> Engine:
+    """The engine that the flags ask for; folder: where engines on other machines have jobs report."""
+    engines = {"local": _local, "slurm": _slurm, "ray": _ray}
+    if options.engine not in engines:
+        raise ConfigError(f"no engine {options.engine!r}; {nearest(options.engine, engines)}")
+    if options.jobs is not None and options.jobs < 1:
+        raise ConfigError(f"--jobs must be at least 1, got {options.jobs}")
+    for flag, value, engine in (("--address", options.address, "ray"), ("--slurm", options.slurm, "slurm")):
+        if value and options.engine != engine:
+            raise ConfigError(f"{flag} is for --engine {engine}; this is --engine {options.engine}")
+    return engines[options.engine](options, folder)
+
+
+def _local(options: argparse.Namespace, folder: Path) -> Engine:
+    from compolens import jobs
+
+    check_device(options.device)
+    return jobs.Local(options.jobs or 1)
+
+
+def _slurm(options: argparse.Namespace, folder: Path) -> Engine:
+    from compolens import jobs
+
+    settings: dict[str, str | int] = {}
+    for item in options.slurm:
+        key, sign, value = item.partition("=")
+        if not (key and sign and value):
+            raise ConfigError(f"--slurm wants KEY=VALUE, such as partition=gpu; got {item!r}")
+        settings[key] = int(value) if value.isdecimal() else value
+    return jobs.Slurm(folder / ".jobs", options.jobs, gpus=_gpus(options.device), poll=2.0, settings=settings)
+
+
+def _ray(options: argparse.Namespace, folder: Path) -> Engine:
+    from compolens import jobs
+
+    return jobs.Ray(folder / ".jobs", options.jobs, gpus=_gpus(options.device), address=options.address)
+
+
+def _gpus(device: str) -> int:
+    return int(device.startswith("cuda"))
