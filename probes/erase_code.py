@@ -11,6 +11,7 @@ from compolens.activations import BATCH, EVERYWHERE, Place, draw, intervene, pla
 from compolens.configs import require
 from compolens.measures.erasure import Eraser, orthogonal_erasers, variance_matched_erasers, whitened_erasers
 from compolens.measures.readouts import Moments, add_by_group, grouped_r2, leave_groups_out
+from compolens.oracles import code_features
 from compolens.training import summarise
 from compolens.zoo import TrainedModel
 
@@ -70,11 +71,6 @@ def probe(
 
 
 # ---- fitting ---------------------------------------------------------------------------------------------------------
-def _features(task, codes) -> torch.Tensor:
-    """(batch, k): the factors side by side."""
-    return torch.cat(list(task.factors(codes).values()), dim=1)
-
-
 def _part(model, activation, place: Place) -> torch.Tensor:
     """(batch, positions, d): the activation at the place's positions."""
     return activation[:, positions(model, place.role)].flatten(2)
@@ -84,7 +80,7 @@ def _moments(trained, model, spots, n, seed) -> tuple[dict[Place, Moments], dict
     """place -> moments of (token, factors of its episode), and of another episode, over unedited training episodes."""
     totals: tuple[dict[Place, Moments], dict[Place, Moments]] = ({}, {})
     for batch in draw(trained.task, "train", n, seed, trained.device):
-        z = _features(trained.task, batch.codes)
+        z = code_features(trained.task, batch.codes)
         order = torch.randperm(len(z), generator=torch.Generator().manual_seed(len(z))).to(z.device)
         _, seen = _run(model, batch, {}, spots, {})
         for place in spots:
@@ -176,7 +172,7 @@ def _measure(trained, model, plan, spots, split, n, seed) -> dict[Key, Result]:
     scores: dict[Key, list] = {key: [] for key in plan}
     moments: dict[Key, dict] = {key: {reader: {} for reader in _readers(spots, key[0])} for key in plan}
     for batch in draw(trained.task, split, n, seed, trained.device):
-        z = _features(trained.task, batch.codes)
+        z = code_features(trained.task, batch.codes)
         _, own = _run(model, batch, {}, places(model), {})
         for key, erasers in plan.items():
             prediction, seen = _run(model, batch, erasers, list(moments[key]), own)

@@ -18,13 +18,13 @@ from compolens.interchange import (
     check_renders,
     held,
     learn,
+    pooled,
     reader,
     remaining,
     whole_codes,
 )
 from compolens.measures.subspaces import split_by_reader
 from compolens.tasks.base import stream
-from compolens.training import summarise
 from compolens.zoo import TrainedModel
 
 RANKS = (1, 2, 4, 8, 16)
@@ -164,17 +164,14 @@ def _overlap(model, one: Place, other: Place) -> bool:
 # ---- rows ------------------------------------------------------------------------------------------------------------
 def _row(metric, result, fresh, split, place, rank, control):
     """A pooled score with its interval over the bases' compositions; no row where there is nothing to move."""
-    composition = fresh.pairs.base.composition.cpu().numpy()
-    error, weight = (part.cpu().numpy() for part in result)
-    known = np.isin(composition, np.unique(composition[weight > 0]))  # elsewhere there is nothing to score
-    if not known.any():
+    found = pooled(result, fresh.pairs.base.composition)
+    if found is None:
         return []
-    pooled = summarise(error[known], weight[known], composition[known])
-    value, (lo, hi) = pooled.score, pooled.interval
+    value, lo, hi, n = found
     if metric == "lost":
         value, lo, hi = 1 - value, 1 - hi, 1 - lo
     where = {"split": split, "site": place.site, "role": place.role, "layer": place.layer, "rank": rank}
-    return [{"metric": metric, "value": value, "lo": lo, "hi": hi, **where, "control": control, "n": int(known.sum())}]
+    return [{"metric": metric, "value": value, "lo": lo, "hi": hi, **where, "control": control, "n": n}]
 
 
 def _curve(task, model, fresh, split, place, subspace, control, full=True):

@@ -20,10 +20,10 @@ from compolens.interchange import (
     exchanged_factors,
     held,
     learn,
+    pooled,
     remaining,
 )
 from compolens.tasks.base import stream
-from compolens.training import summarise
 from compolens.zoo import TrainedModel
 
 SOURCES = 8
@@ -188,14 +188,13 @@ def _value(task, model, fresh, place, coordinates) -> float:
 def _row(metric, result, fresh, split, place, factor, control, which=None):
     """A pooled score with its interval over recombined compositions; no row where there is nothing to score."""
     chosen = slice(None) if which is None else which
-    composition, error, weight = (part[chosen].cpu().numpy() for part in (fresh.pairs.wanted.composition, *result))
-    known = np.isin(composition, np.unique(composition[weight > 0]))  # elsewhere there is nothing to score
-    if not known.any():
+    found = pooled(tuple(part[chosen] for part in result), fresh.pairs.wanted.composition[chosen])
+    if found is None:
         return []
-    pooled = summarise(error[known], weight[known], composition[known])
-    lo, hi = pooled.interval
     where = {"split": split, "site": place.site, "role": place.role, "layer": place.layer, "factor": factor}
-    return [{"metric": metric, "value": pooled.score, "lo": lo, "hi": hi, **where, "control": control, "n": int(known.sum())}]
+    return [
+        {"metric": metric, "value": found.value, "lo": found.lo, "hi": found.hi, **where, "control": control, "n": found.n}
+    ]
 
 
 def _neither(share):

@@ -24,6 +24,7 @@ from compolens.configs import ConfigError, nearest, require
 from compolens.figures import Band, Drawing, HeatMap, Map, Panel, Rule
 from compolens.hooks import HookedModel
 from compolens.measures.readouts import Moments
+from compolens.oracles import code_features
 from compolens.tasks import TaskFamily
 from compolens.zoo import TrainedModel, load
 
@@ -155,7 +156,7 @@ def left_out(trained: TrainedModel) -> dict[str, str]:
         found["context length"] = " ".join(str(error).split())[:120]
     (batch,) = draw(task, "train", 512, "challenge/half", compositions=half(task), batch=512)
     (whole,) = draw(task, "train", 512, "challenge/half", batch=512)
-    some, every = ((labels(task, b.codes).std(0) > 0).cpu() for b in (batch, whole))
+    some, every = ((code_features(task, b.codes).std(0) > 0).cpu() for b in (batch, whole))
     if bool((every & ~some).any()):
         found["number of compositions"] = "half of the training compositions do not show every part of the code"
     return found
@@ -201,11 +202,6 @@ def latent_code(
     return measure(data, specifications, permutations, seed)
 
 
-def labels(task: TaskFamily, codes: dict[str, Tensor]) -> Tensor:
-    """(batch, width): all factors of the code side by side."""
-    return torch.cat(list(task.factors(codes).values()), dim=1).double()
-
-
 def observe(models, sites, episodes, seed, device) -> Data:
     """Features of train and held-out episodes at all sites, of model and twin, and the raw input's."""
     task = models[""][1]
@@ -218,7 +214,7 @@ def observe(models, sites, episodes, seed, device) -> Data:
             for site, role in sites:
                 found[name, site, role] = torch.cat([at_role(a.sites[site], model, role).double() for a in seen])
         parts.append(found)
-        codes.append(torch.cat([labels(task, b.codes) for b in batches]))
+        codes.append(torch.cat([code_features(task, b.codes) for b in batches]))
         compositions.append(torch.cat([b.composition for b in batches]))
     features = {key: (parts[0][key], parts[1][key]) for key in parts[0]}
     return Data(features, (codes[0], codes[1]), (compositions[0], compositions[1]))

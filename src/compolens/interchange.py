@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,6 +20,7 @@ from compolens.activations import Place, positions, put, record
 from compolens.configs import ConfigError, DoesNotApply, require, require_positive
 from compolens.hooks import HookedModel, LayerNorm
 from compolens.tasks.base import Episodes, TaskFamily, stream
+from compolens.training import summarise
 
 BATCH = 256
 
@@ -36,7 +38,7 @@ class Pairs(NamedTuple):
 
     def take(self, index: Tensor) -> Pairs:
         """The pairs at these places (n,), or where (batch,) bool is True."""
-        return Pairs(take(self.base, index), take(self.source, index), take(self.wanted, index), self.mask[index])
+        return Pairs(self.base.take(index), self.source.take(index), self.wanted.take(index), self.mask[index])
 
 
 class Held(NamedTuple):
@@ -79,18 +81,6 @@ class Search:
 
 
 # ---- pairs -----------------------------------------------------------------------------------------------------------
-def take(episodes: Episodes, index: Tensor) -> Episodes:
-    """The episodes at these places (n,), or where (batch,) bool is True."""
-    return Episodes(
-        episodes.tokens[index],
-        episodes.targets[index],
-        {name: code[index] for name, code in episodes.codes.items()},
-        episodes.composition[index],
-        episodes.inputs[index],
-        {name: value[index] for name, value in episodes.nuisances.items()},
-    )
-
-
 def check_renders(task: TaskFamily) -> None:
     """Raise `DoesNotApply` unless the family can show the same inputs under another code."""
     if "render" in task.missing:
@@ -101,7 +91,7 @@ def check_renders(task: TaskFamily) -> None:
 def whole_codes(task: TaskFamily, episodes: Episodes) -> Pairs:
     """Every episode as base, the one before it as source; pairs with equal codes are left out. Wanted: the source's code."""
     check_renders(task)
-    source = take(episodes, torch.arange(len(episodes.tokens), device=episodes.tokens.device).roll(1))
+    source = episodes.take(torch.arange(len(episodes.tokens), device=episodes.tokens.device).roll(1))
     wanted = task.render(source.codes, episodes.inputs)
     other = torch.zeros(len(episodes.tokens), dtype=torch.bool, device=episodes.tokens.device)
     for name, code in episodes.codes.items():
@@ -115,12 +105,12 @@ def exchanged_factors(task: TaskFamily, episodes: Episodes, sources: int, rng: t
     check_renders(task)
     found = []
     for shift in range(1, sources + 1):
-        source = take(episodes, torch.arange(len(episodes.tokens), device=episodes.tokens.device).roll(shift))
+        source = episodes.take(torch.arange(len(episodes.tokens), device=episodes.tokens.device).roll(shift))
         codes, mask = task.exchange(episodes.codes, source.codes, rng)
         possible = mask.any(1)
         if bool(possible.any()):
             wanted = task.render({n: code[possible] for n, code in codes.items()}, episodes.inputs[possible])
-            found.append(Pairs(take(episodes, possible), take(source, possible), wanted, mask[possible]))
+            found.append(Pairs(episodes.take(possible), source.take(possible), wanted, mask[possible]))
     if not found:
         raise ConfigError(f"no factor can be exchanged between any two of {len(episodes.tokens)} episodes; draw more of them")
     return joined(found)
@@ -254,6 +244,26 @@ def reader(model: HookedModel, place: Place) -> Tensor | None:
 
 
 # ---- how far an answer moved -----------------------------------------------------------------------------------------
+class Pooled(NamedTuple):
+    """A score over pairs, its 95 % interval over compositions, and how many pairs there were."""
+
+    value: float
+    lo: float
+    hi: float
+    n: int
+
+
+def pooled(result: tuple[Tensor, Tensor], composition: Tensor) -> Pooled | None:
+    """1 - error / weight, pooled, for (error, weight), each (n,), of pairs of the compositions (n,); those of compositions
+    with no weight at all are left out, and None is returned where no other are left: there is nothing to score."""
+    (error, weight), known = (part.cpu().numpy() for part in result), composition.cpu().numpy()
+    kept = np.isin(known, np.unique(known[weight > 0]))
+    if not kept.any():
+        return None
+    found = summarise(error[kept], weight[kept], known[kept])
+    return Pooled(found.score, *found.interval, int(kept.sum()))
+
+
 def remaining(edited: Tensor, start: Tensor, goal: Tensor, at: Sequence[int]) -> tuple[Tensor, Tensor]:
     """(squared distance from edited to goal, from start to goal), each (batch,), at the answer positions.
 

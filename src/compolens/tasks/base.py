@@ -56,6 +56,17 @@ class Episodes(NamedTuple):
             {name: value.to(device) for name, value in self.nuisances.items()},
         )
 
+    def take(self, index: Tensor) -> Episodes:
+        """The episodes at these places (n,), or where (batch,) bool is True."""
+        return Episodes(
+            self.tokens[index],
+            self.targets[index],
+            {name: code[index] for name, code in self.codes.items()},
+            self.composition[index],
+            self.inputs[index],
+            {name: value[index] for name, value in self.nuisances.items()},
+        )
+
 
 class Readouts(NamedTuple):
     """What can be read where an answer is given, for categorical codes; "answer" counts the positions of `answers`.
