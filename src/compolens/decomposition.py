@@ -37,11 +37,6 @@ class Loss(NamedTuple):
     lo: float
     hi: float
 
-    @property
-    def detectable(self) -> float:
-        """The smallest loss whose interval would exclude 0 in four of five measurements as noisy as this one."""
-        return (1.96 + 0.84) * (self.hi - self.lo) / (2 * 1.96)
-
     def __str__(self) -> str:
         spread = "" if np.isnan(self.lo) else f" [{self.lo:.3f}, {self.hi:.3f}]"
         return f"{self.value:.3f}{spread}"
@@ -54,27 +49,32 @@ class Rungs(NamedTuple):
     names: tuple[str, ...]
     scores: dict[str, tuple[np.ndarray, np.ndarray]]
 
-    def pooled(self, rng: np.random.Generator | None = None) -> dict[str, float]:
-        """Every rung's score over all compositions, or over as many drawn with replacement: the same ones for every rung."""
-        n = len(self.scores["own answer"][0])
-        pick = np.arange(n) if rng is None else rng.integers(n, size=n)
+    def pooled(self, drawn: np.ndarray | None = None) -> dict[str, np.ndarray]:
+        """Every rung's score over all compositions, (1,), or (draws,) where drawn (draws, compositions) says how often each
+        was drawn; NaN where a rung was measured on none of them."""
+        counts = np.ones((1, len(self.names))) if drawn is None else drawn
         found = {}
         for rung, (score, weight) in self.scores.items():
-            total = weight[pick].sum()
-            found[rung] = float((score[pick] * weight[pick]).sum() / total) if total else np.nan
+            total = counts @ weight
+            found[rung] = np.divide(counts @ (score * weight), total, out=np.full(len(total), np.nan), where=total > 0)
         return _fairly(found)
 
-    def alone(self, i: int) -> dict[str, float]:
-        """Every rung's score on one composition."""
-        return _fairly({rung: score[i] if weight[i] else np.nan for rung, (score, weight) in self.scores.items()})
+    def alone(self) -> dict[str, np.ndarray]:
+        """Every rung's score on each composition, (compositions,)."""
+        return self.pooled(np.eye(len(self.names)))
+
+    def lowered(self, rungs: Sequence[str], loss: float) -> Rungs:
+        """The same with the scores of these rungs lower by a loss, on every composition."""
+        lower = {name: (score - loss * (name in rungs), weight) for name, (score, weight) in self.scores.items()}
+        return self._replace(scores=lower)
 
 
-def _fairly(scores: dict[str, float]) -> dict[str, float]:
-    """Without what is not known; "best code", searched for on fewer episodes, as its gain on these beside the own answer."""
-    searched = scores.pop("own answer, searched", np.nan)
-    if not np.isnan(searched):
-        scores["best code"] += scores["own answer"] - searched
-    return {rung: value for rung, value in scores.items() if not np.isnan(value)}
+def _fairly(scores: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """ "best code", searched for on fewer episodes, as its gain on these beside the own answer."""
+    searched = scores.pop("own answer, searched", None)
+    if searched is not None:
+        scores["best code"] = scores["best code"] + np.nan_to_num(scores["own answer"] - searched)
+    return scores
 
 
 @dataclass(frozen=True)
@@ -150,13 +150,15 @@ class Measured:
         return rows.set_index("reference")["value"]
 
 
-def split_loss(top: float, score: dict[str, float], cost: float) -> dict[str, float]:
-    """The parts of top - own answer, from every rung's score; cost: what the interventions lose on training compositions."""
-    informed = max(score["own answer"], score["own code written"])
-    right = max(informed, score["true code written"])
-    able = max(right, score.get("best code", -np.inf))
-    beyond = max(top - able, 0.0)
-    unexplained = min(max(cost, 0.0), beyond)
+def split_loss(top: float, score: dict[str, np.ndarray], cost: np.ndarray) -> dict[str, np.ndarray]:
+    """The parts of top - own answer, from every rung's score; cost: what the interventions lose on training compositions.
+
+    All (draws,). A rung that was not measured, NaN, is passed over."""
+    informed = np.fmax(score["own answer"], score["own code written"])
+    right = np.fmax(informed, score["true code written"])
+    able = np.fmax(right, score.get("best code", np.nan))
+    beyond = np.maximum(top - able, 0.0)
+    unexplained = np.minimum(np.maximum(cost, 0.0), beyond)
     return {
         "use": informed - score["own answer"],
         "inference": right - informed,
@@ -166,38 +168,86 @@ def split_loss(top: float, score: dict[str, float], cost: float) -> dict[str, fl
     }
 
 
+Ladders = Sequence[dict[str, Rungs]]
+"""Of every model: split -> rungs."""
+
+
 def decompose(models: Sequence[Measured], top: float) -> dict[str, dict[str, Loss]]:
     """split -> part -> loss: means over the models, with two-level intervals; "lost" holds ood minus test, part by part."""
-    seeds = [{split: model.rungs(split) for split in ("test", "ood")} for model in models]
-    point = _parts(seeds, top, None)
-    rng = np.random.default_rng(0)
-    draws = [_parts([seeds[i] for i in rng.integers(len(seeds), size=len(seeds))], top, rng) for _ in range(DRAWS)]
-    found: dict[str, dict[str, Loss]] = {}
-    for split, parts in point.items():
-        found[split] = {}
-        for part, value in parts.items():
-            sampled = np.array([d[split][part] for d in draws])
-            found[split][part] = Loss(value, *(float(q) for q in np.quantile(sampled, [0.025, 0.975])))
-    return found
-
-
-def _parts(seeds: Sequence[dict[str, Rungs]], top: float, rng: np.random.Generator | None) -> dict[str, dict[str, float]]:
-    rows = []
-    for seed in seeds:
-        test, ood = seed["test"].pooled(rng), seed["ood"].pooled(rng)
-        cost = _cost(test)
-        parts = {"test": split_loss(top, test, cost), "ood": split_loss(top, ood, cost)}
-        parts["lost"] = {part: parts["ood"][part] - parts["test"][part] for part in PARTS}
-        rows.append(parts)
+    found = _measurement(ladders(models), top)
     return {
-        split: {part: float(np.mean([row[split][part] for row in rows])) for part in PARTS}
-        for split in ("test", "ood", "lost")
+        split: {
+            part: Loss(value, *(float(q) for q in np.quantile(sampled, [0.025, 0.975])))
+            for part, (value, sampled) in parts.items()
+        }
+        for split, parts in found.items()
     }
 
 
-def _cost(test: dict[str, float]) -> float:
+def ladders(models: Sequence[Measured]) -> Ladders:
+    """What `decompose` splits."""
+    return [{split: model.rungs(split) for split in ("test", "ood")} for model in models]
+
+
+BELOW = {
+    "use": ("own answer", "own answer, searched"),
+    "inference": ("own answer", "own answer, searched", "own code written"),
+    "execution": ("own answer", "own answer, searched", "own code written", "true code written", "best code"),
+}
+"""Part -> the rungs that such a loss lowers."""
+
+
+def power(seeds: Ladders, top: float, part: str, loss: float) -> float:
+    """How likely a loss of that size, planted on held-out compositions, would have shown: its interval excluding 0.
+
+    Planted in the models' own scores, on every composition, and split anew: as noisy as they are, as many seeds and
+    compositions. loss: in score units; part: one of `BELOW`. In [0, 1]."""
+    planted = [{"test": seed["test"], "ood": seed["ood"].lowered(BELOW[part], loss)} for seed in seeds]
+    value, sampled = _measurement(planted, top)["lost"][part]
+    return float(np.mean(sampled > value - np.quantile(sampled, 0.025)))
+
+
+def _measurement(seeds: Ladders, top: float) -> dict[str, dict[str, tuple[float, np.ndarray]]]:
+    """split -> part -> (loss, (draws,) losses of the bootstrap: seeds drawn, then compositions within each)."""
+    every = [_parts(seed, top, {}) for seed in seeds]
+    rng = np.random.default_rng(0)
+    drawn = [_drawn(seeds, top, rng) for _ in seeds]
+    return {
+        split: {
+            part: (float(np.mean([own[split][part] for own in every])), np.mean([d[split][part] for d in drawn], axis=0))
+            for part in PARTS
+        }
+        for split in every[0]
+    }
+
+
+def _drawn(seeds: Ladders, top: float, rng: np.random.Generator) -> dict[str, dict[str, np.ndarray]]:
+    """The parts of one seed per draw, on compositions drawn with replacement."""
+    which = rng.integers(len(seeds), size=DRAWS)
+    found = {split: {part: np.empty(DRAWS) for part in PARTS} for split in ("test", "ood", "lost")}
+    for i, seed in enumerate(seeds):
+        here = which == i
+        counts = {}
+        for split, rungs in seed.items():
+            n = len(rungs.names)
+            counts[split] = rng.multinomial(n, np.full(n, 1 / n), size=int(here.sum())).astype(float)
+        for split, parts in _parts(seed, top, counts).items():
+            for part, values in parts.items():
+                found[split][part][here] = values
+    return found
+
+
+def _parts(seed: dict[str, Rungs], top: float, counts: dict[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
+    test, ood = (seed[split].pooled(counts.get(split)) for split in ("test", "ood"))
+    cost = _cost(test)
+    parts = {"test": split_loss(top, test, cost), "ood": split_loss(top, ood, cost)}
+    parts["lost"] = {part: parts["ood"][part] - parts["test"][part] for part in PARTS}
+    return parts
+
+
+def _cost(test: dict[str, np.ndarray]) -> np.ndarray:
     """What the interventions lose on training compositions, from the rungs' scores."""
-    return test["own answer"] - max(test["true code written"], test.get("best code", -np.inf))
+    return test["own answer"] - np.fmax(test["true code written"], test.get("best code", np.nan))
 
 
 def by_composition(model: Measured, top: float) -> pd.DataFrame:
@@ -207,13 +257,11 @@ def by_composition(model: Measured, top: float) -> pd.DataFrame:
         raise ConfigError("the table does not name factors; type: compolens probe inference_or_execution FOLDER --again")
     named = dict(zip(model.ladder["composition"], model.ladder["parts"].str.split(" · "), strict=True))
     own, weights = rungs.scores["own answer"]
-    rows = [
-        {"composition": name, "factors": tuple(named[name]), "weight": weights[i], "loss": top - own[i]}
-        | split_loss(top, rungs.alone(i), cost)
-        for i, name in enumerate(rungs.names)
-        if weights[i]  # else none of its episodes was drawn
-    ]
-    return pd.DataFrame(rows)
+    rows = pd.DataFrame(
+        {"composition": rungs.names, "weight": weights, "loss": top - own} | split_loss(top, rungs.alone(), cost)
+    )
+    rows.insert(1, "factors", [tuple(named[name]) for name in rungs.names])
+    return rows[rows["weight"] > 0].reset_index(drop=True)  # of the others, none of the episodes was drawn
 
 
 def factors_of(rows: pd.DataFrame) -> dict[str, np.ndarray]:

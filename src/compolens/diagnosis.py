@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from compolens import tables
-from compolens.decomposition import NEEDS, Loss, Measured, decompose, in_words
+from compolens.decomposition import BELOW, NEEDS, Loss, Measured, decompose, in_words, ladders, power
 
 LEARNED = 0.9
 """Test score as a share of the ceiling from which training compositions count as learned: below it the model has not finished
@@ -53,7 +53,8 @@ LABELS = {
 @dataclass(frozen=True)
 class Diagnosis:
     """A label with its reasons. parts: split -> part -> loss; share: (score - floor) / (ceiling - floor) on held-out ones;
-    blamed: the part, "" if none; place: where the code is read; change: what would change the label."""
+    blamed: the part, "" if none; place: where the code is read; change: what would change the label; power: part of which no
+    loss was found (its interval does not exclude 0) -> how likely one of `FAILS` would have been (`decomposition.power`)."""
 
     label: str
     reasons: tuple[str, ...]
@@ -63,12 +64,13 @@ class Diagnosis:
     blamed: str
     place: str
     change: str
+    power: dict[str, float]
 
 
 def faithful(models: Sequence[Measured]) -> bool:
     """Whether the right code, written, costs next to nothing on training compositions."""
     test = [model.rungs("test").pooled() for model in models]
-    return float(np.mean([t["own answer"] - t["true code written"] for t in test])) <= FAITHFUL
+    return float(np.mean([(t["own answer"] - t["true code written"]).item() for t in test])) <= FAITHFUL
 
 
 def frame_of_scores(models: Sequence[Measured]) -> dict[str, float]:
@@ -128,7 +130,9 @@ def diagnose(folders: Sequence[Path]) -> Diagnosis | None:
     parts = decompose(models, scores["ceiling"])
     label, reasons, blamed = _label(models, scores, share, parts["lost"])
     place = models[0].place if min(model.moved for model in models) >= MOVES else "no place that is known"
-    return Diagnosis(label, tuple(reasons), parts, scores, share, blamed, place, _CHANGES[label])
+    seeds, absent = ladders(models), [part for part in BELOW if not parts["lost"][part].lo > 0]
+    powers = {part: power(seeds, scores["ceiling"], part, FAILS) for part in absent}
+    return Diagnosis(label, tuple(reasons), parts, scores, share, blamed, place, _CHANGES[label], powers)
 
 
 def _label(

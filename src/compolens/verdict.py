@@ -197,7 +197,7 @@ def _diagnosed(group: Group) -> list[Clause]:
     lacks = found.scores["ceiling"] - found.scores["ood"]
     text = f"lacks {lacks:.3f} on held-out compositions: {decomposition.in_words(found.parts['ood'])}"
     clauses.append(Clause(f"{text}; its code is read at {found.place}", (*parts["ood"], *parts["test"])))
-    clauses.append(Clause(f"{_power(found.parts['lost'])}; the label would change with {found.change}", (*parts["lost"],)))
+    clauses.append(Clause(f"{_power(found.power)}the label would change with {found.change}", (*parts["lost"],)))
     return clauses + (_confirmed(group, found.blamed) if found.blamed and _have(group, "repair") else [])
 
 
@@ -215,10 +215,12 @@ def _caused(group: Group) -> list[Clause]:
     ]
 
 
-def _power(lost: dict[str, decomposition.Loss]) -> str:
-    """What the verdict may have overlooked: the losses of each kind that are too small to show with so much noise."""
-    told = ", ".join(f"{part} {lost[part].detectable:.3f}" for part in ("use", "inference", "execution"))
-    return f"in four of five such measurements it would have shown a loss to {told} or more"
+def _power(found: dict[str, float]) -> str:
+    """How likely the kinds of loss that were not found would have been, had they been there."""
+    if not found:
+        return ""
+    told = ", ".join(f"{part} {power:.0%}" for part, power in found.items())
+    return f"a loss of {diagnosis.FAILS} planted in these numbers is found with a probability of: {told}; "
 
 
 def _confirmed(group: Group, blamed: str) -> list[Clause]:
