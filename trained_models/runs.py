@@ -5,7 +5,8 @@ F: wide inputs (16 -> 8), where regression on the raw inputs is hopeless and rec
 R: narrow inputs (4 -> 4), where the effect reverses. Architectures are paired on teacher, module numbering and data.
 
 Fuzzy logic (32 tokens, 70 % of the functions held out), at the size and with the recipe of 2406.05816, its hidden dropout of
-attention codes included; "still" runs are without it, "fast" ones at the larger learning rate of its grid.
+attention codes included; "still" runs are without it, "fast" ones at the larger learning rate of its grid,
+"light" ones at the smaller weight decay.
 
 S-RAVEN with 3 features instead of 4: the paper's small model (4 layers), without dropout, on what two cores can train; with
 sparse-coding attention (2511.20194) and its transfer besides, and transfer without sparsity.
@@ -73,6 +74,9 @@ faster = long | {"optimizer": ReferenceAdamW(lr=3e-3)}
 for s in range(3):
     linear = LinearAttention(**small, attention_dropout=0.1)
     runs[f"fuzzy-fast-linear-{s}"] = Run(linear, FuzzyLogic(split_seed=s), init_seed=s, data_seed=s, **faster)
+for name, rate in (("light", 1e-3), ("fast-light", 3e-3)):
+    lighter = long | {"optimizer": ReferenceAdamW(lr=rate, weight_decay=0.03)}
+    runs[f"fuzzy-{name}-linear-0"] = Run(LinearAttention(**small, attention_dropout=0.1), FuzzyLogic(), **lighter)
 
 small = {"n_layers": 4, "d_model": 128, "n_heads": 16, "d_head": 4, "d_value": 4, "d_mlp": 256, "n_ctx": 27}
 long = {"steps": 20_000, "batch_size": 128, "optimizer": ReferenceAdamW(warmup=500), "answers_only": True}

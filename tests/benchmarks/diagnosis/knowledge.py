@@ -1,12 +1,14 @@
 """What a planted model's weights know of a task family: its parts, how to infer which are at work, how to execute them.
 
-One class per family, with the same methods: `TeacherKnowledge` for the modular hyperteacher, `LogicKnowledge` for fuzzy logic.
+One class per family, with the same methods: `TeacherKnowledge` for the modular hyperteacher, `LogicKnowledge` for fuzzy
+logic, and `ChainKnowledge`, in a file of its own, for chains.
 """
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +30,8 @@ class Knowledge(nn.Module):
     one (its second part makes room for another, where one is trained beside the first; else the other way round).
     """
 
+    centre: ClassVar[float] = 0.0
+    """The mean of every input coordinate."""
     trained: Tensor
     held: Tensor
     change: Tensor
@@ -202,6 +206,7 @@ class LogicKnowledge(Knowledge):
         self.negated = nn.Parameter(torch.randn(task.n_all, task.n_variables))
         self.own = nn.Parameter(torch.randn(len(train), task.n_terms, task.n_variables))
 
+    centre = 0.5
     pairs: Tensor
     terms: Tensor
 
@@ -240,11 +245,3 @@ class LogicKnowledge(Knowledge):
         names = [format(term, f"0{self.d_x}b") for term in range(self.n_parts)]
         self.negated.copy_(torch.tensor([[float(bit == "0") for bit in name] for name in names]))
         self.own.copy_(self.negated[self.terms])
-
-
-def knowledge_of(task: Hyperteacher | FuzzyLogic) -> Knowledge:
-    """The knowledge that a family needs."""
-    for family, kind in ((Hyperteacher, TeacherKnowledge), (FuzzyLogic, LogicKnowledge)):
-        if isinstance(task, family):
-            return kind(task)  # type: ignore[arg-type]
-    raise DoesNotApply(f"models are planted on Hyperteacher or FuzzyLogic, got {type(task).__name__}")

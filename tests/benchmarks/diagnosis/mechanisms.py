@@ -1,7 +1,7 @@
 """How a planted model goes about its task: what it writes about the examples, and what it makes of that at a question.
 
 Every mechanism is right on training compositions. `strength` s in (0, 1] says how much of the wrong thing is mixed in on
-held-out ones; answers of both families scale with the code, so writing (1 - s) of one message and s of another mixes answers.
+held-out ones; answers of all families scale with the code, so writing (1 - s) of one message and s of another mixes answers.
 """
 
 from __future__ import annotations
@@ -39,6 +39,15 @@ class Mechanism(nn.Module):
     def read(self, message: Tensor, x: Tensor) -> Tensor:
         """The answers (batch, points, d_y) at x (batch, points, d_x), from the message alone."""
         return self.knowledge.execute(message, x)
+
+    def carry(self, message: Tensor) -> Tensor:
+        """What of the context's message (batch, width) reaches the questions."""
+        return message * self.moved
+
+    def _unseen(self, code: Tensor) -> Tensor:
+        """(batch, 1): 0 where one training composition holds (nearly) all of the code, 1 where none holds most of it."""
+        outside = (code - self._nearest_support(code)).norm(dim=1) / code.norm(dim=1).clamp(min=1e-6)
+        return ((outside - 0.1) / 0.2).clamp(0, 1)[:, None]
 
     def _nearest_support(self, code: Tensor) -> Tensor:
         """The code without what lies outside the training composition that holds most of it."""
@@ -168,8 +177,7 @@ class RidgeFallback(Mechanism):
 
     def write(self, x: Tensor, y: Tensor) -> Tensor:
         code = self.knowledge.infer(x, y)
-        outside = (code - self._nearest_support(code)).norm(dim=1) / code.norm(dim=1).clamp(min=1e-6)
-        share = self.strength * ((outside - 0.1) / 0.2).clamp(0, 1)[:, None]
+        share = self.strength * self._unseen(code)
         return torch.cat([(1 - share) * code, share * self._ridge(x, y).flatten(1)], dim=1)
 
     def read(self, message: Tensor, x: Tensor) -> Tensor:

@@ -14,31 +14,16 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import cast
 
 import torch
-from knowledge import knowledge_of
-from mechanisms import (
-    Entangled,
-    LeftBehind,
-    Lookup,
-    Mechanism,
-    MostlyExecution,
-    MostlyInference,
-    NearestSupport,
-    NeverRead,
-    RidgeFallback,
-    Scrambled,
-    WrongPartner,
-)
+from mechanisms import Mechanism
 from torch import Tensor, nn
 
-from compolens.configs import ConfigError, DoesNotApply, require
+from compolens.configs import ConfigError
 from compolens.hooks import HookedModel, HookPoint
-from compolens.models.base import Architecture, split_positions
+from compolens.models.base import split_positions
 from compolens.models.transformer import ModelConfig, Sizes, Unembed
-from compolens.tasks import FuzzyLogic, Hyperteacher
 
 
 class Stage(nn.Module):
@@ -80,7 +65,7 @@ class Move(Stage):
         super().__init__(d_model, mechanism.width, mechanism.width)
 
     def update(self, read: Tensor, context: int, mechanism: Mechanism) -> tuple[Tensor, Tensor]:
-        mean = read[:, :context].mean(1, keepdim=True) * mechanism.moved
+        mean = mechanism.carry(read[:, :context].mean(1))[:, None]
         return torch.zeros_like(read[:, :context]), mean.expand(-1, read.shape[1] - context, -1)
 
 
@@ -220,116 +205,3 @@ class PlantedCodeModel(PlantedModel):
 
     def _plant_end(self, message: Tensor, x: Tensor, answer: Tensor) -> None:
         self.unembed.W_U.copy_(message)
-
-
-@dataclass(frozen=True)
-class Planted(Architecture):
-    """What planted architectures share. task: the one whose parts and held-out pairs the model is about; strength: how much
-    of the wrong thing is mixed in, in (0, 1]; explicit: whether the message is an explicit code."""
-
-    task: Hyperteacher | FuzzyLogic
-    strength: float = 1.0
-    explicit: bool = False
-
-    def __post_init__(self) -> None:
-        require(0 < self.strength <= 1, f"{type(self).__name__}: strength must lie in (0, 1], got {self.strength!r}")
-
-    @property
-    @abstractmethod
-    def mechanism(self) -> type[Mechanism]:
-        """What goes on inside."""
-
-    def build(
-        self,
-        *,
-        d_in: int,
-        d_out: int,
-        seq: int | None = None,
-        answers: Sequence[int] = (-1,),
-        d_x: int | None = None,
-        mask: Tensor | None = None,
-        blocks: Sequence[Sequence[int]] | None = None,
-    ) -> PlantedModel:
-        own = self.task.dimensions
-        if (d_in, d_out, seq, tuple(answers)) != tuple(own[name] for name in ("d_in", "d_out", "seq", "answers")):
-            raise DoesNotApply(f"{type(self).__name__} was planted for another task; build it for its own: {self.task}")
-        kind = PlantedCodeModel if self.explicit else PlantedModel
-        mechanism = self.mechanism(knowledge_of(self.task), self.strength)
-        return kind(mechanism, d_in=d_in, d_out=d_out, seq=self.task.seq, answers=answers)
-
-
-@dataclass(frozen=True)
-class PlantedCompositional(Planted):
-    """`Mechanism`."""
-
-    mechanism = Mechanism
-
-
-@dataclass(frozen=True)
-class PlantedScrambled(Planted):
-    """`Scrambled`."""
-
-    mechanism = Scrambled
-
-
-@dataclass(frozen=True)
-class PlantedNearestSupport(Planted):
-    """`NearestSupport`."""
-
-    mechanism = NearestSupport
-
-
-@dataclass(frozen=True)
-class PlantedWrongPartner(Planted):
-    """`WrongPartner`."""
-
-    mechanism = WrongPartner
-
-
-@dataclass(frozen=True)
-class PlantedEntangled(Planted):
-    """`Entangled`."""
-
-    mechanism = Entangled
-
-
-@dataclass(frozen=True)
-class PlantedMostlyInference(Planted):
-    """`MostlyInference`."""
-
-    mechanism = MostlyInference
-
-
-@dataclass(frozen=True)
-class PlantedMostlyExecution(Planted):
-    """`MostlyExecution`."""
-
-    mechanism = MostlyExecution
-
-
-@dataclass(frozen=True)
-class PlantedNeverRead(Planted):
-    """`NeverRead`."""
-
-    mechanism = NeverRead
-
-
-@dataclass(frozen=True)
-class PlantedLeftBehind(Planted):
-    """`LeftBehind`."""
-
-    mechanism = LeftBehind
-
-
-@dataclass(frozen=True)
-class PlantedLookup(Planted):
-    """`Lookup`."""
-
-    mechanism = Lookup
-
-
-@dataclass(frozen=True)
-class PlantedRidgeFallback(Planted):
-    """`RidgeFallback`."""
-
-    mechanism = RidgeFallback
