@@ -14,6 +14,7 @@ REGRESSION := $(ZOO)/regression
 LEARNERS := $(REGRESSION)/linear-* $(REGRESSION)/softmax-4heads-?
 DUAL := $(ZOO)/F-softmax-[012] $(ZOO)/fuzzy-softmax-? $(ZOO)/sraven3-softmax-0
 WHY := $(ZOO)/F-softmax-? $(ZOO)/F-hypernetwork-?
+FUZZY := $(ZOO)/fuzzy-softmax-? $(ZOO)/fuzzy-hyla-? $(ZOO)/fuzzy-linear-? $(ZOO)/fuzzy-hyla-linear-?
 SPARSE := $(RELATIONS)/2L-*-relative-? $(RELATIONS)/images-*-relative-?
 
 .PHONY: setup demo test lint bench bench-diagnosis figures zoo notebooks docs clean
@@ -55,7 +56,8 @@ figures: setup  ## redraw every figure of the README from the shipped tables
 	$(BIN)/compolens analyze failure_has_a_place decodable_is_not_used $(WHY) --out $(ZOO)/figures/why
 	$(BIN)/compolens analyze which_factors_fail $(ZOO)/F-softmax-? --out $(ZOO)/figures/why
 	$(BIN)/compolens analyze verdicts $(WHY) $(ZOO)/R-* $(ZOO)/F-bottleneck-wide-? --out $(ZOO)/figures/why
-	$(BIN)/compolens analyze ablations scaling codes_decode_rules $(ZOO)/fuzzy-* --out $(ZOO)/figures/fuzzy
+	$(BIN)/compolens analyze ablations scaling $(ZOO)/fuzzy-* --out $(ZOO)/figures/fuzzy
+	$(BIN)/compolens analyze codes_decode_rules $(FUZZY) --out $(ZOO)/figures/fuzzy
 	$(BIN)/compolens analyze codes_decode_rules $(ZOO)/sraven3-* --out $(ZOO)/figures/sraven3
 	$(BIN)/compolens analyze latent_maps rule_similarity $(ZOO)/sraven3-* --capture 'row mates' --out $(ZOO)/figures/sraven3
 	$(BIN)/compolens analyze is_it_sparsity_or_transfer $(RELATIONS)/?L-* --out $(ZOO)/figures/relations

@@ -165,21 +165,26 @@ def test_without_the_ladder_there_is_no_diagnosis_and_the_verdict_stays(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("seeds", "lo", "words"),
+    ("ood", "true", "seeds", "lo", "words"),
     [
-        (5, 0.02, "confirmed: the right code"),
-        (2, 0.02, "confirmed in 2 seed(s), too few for a claim"),
-        (5, -0.02, "not confirmed"),
+        (0.6, 0.95, 5, 0.02, "confirmed: the right code"),
+        (0.6, 0.95, 2, 0.02, "confirmed in 2 seed(s), too few for a claim"),
+        (0.6, 0.95, 5, -0.02, "not confirmed by its repair: the right code"),
+        (0.96, 0.99, 5, 0.02, "confirmed that what is left to win is inference: the right code"),
+        (0.96, 0.99, 5, -0.02, "not confirmed that what is left to win is inference by its repair"),
+        (0.96, 0.96, 5, 0.02, "not confirmed that what is left to win is execution"),
     ],
 )
-def test_a_repair_confirms_only_if_it_beats_every_placebo_in_every_seed(tmp_path, tiny_task, seeds, lo, words):
-    folders = [make(tmp_path, tiny_task, f"seed-{i}", i, ood=0.6, true=0.95) for i in range(seeds)]
+def test_a_repair_confirms_only_if_it_beats_every_placebo_in_every_seed(tmp_path, tiny_task, ood, true, seeds, lo, words):
+    folders = [make(tmp_path, tiny_task, f"seed-{i}", i, ood=ood, true=true) for i in range(seeds)]
     for i, folder in enumerate(folders):
         own = {"split": "ood", "control": "", "composition": "all", "repair": "code written", "where": "blamed"}
         rows = [
             own | {"metric": "gain", "value": 0.3},
             own | {"metric": "beats placebos", "value": 0.1, "lo": lo if i == 0 else 0.02, "hi": 0.2},
             own | {"metric": "gain", "value": 0.2, "control": "placebo", "where": "elsewhere"},
+            own | {"metric": "gain", "value": -0.1, "repair": "fine-tuned"},
+            own | {"metric": "beats placebos", "value": -0.2, "lo": -0.3, "hi": -0.1, "repair": "fine-tuned"},
         ]
         save(folder, "repair", rows)
     found = [c.text for c in verdict.sentences(folders)[0][1]]

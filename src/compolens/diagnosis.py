@@ -66,6 +66,12 @@ class Diagnosis:
     change: str
     power: dict[str, float]
 
+    @property
+    def remainder(self) -> str:
+        """The largest part of the held-out loss, of those that there is a repair for and that are not 0; "" if none."""
+        there = {part: loss.value for part, loss in self.parts["ood"].items() if part in BELOW and loss.lo > 0}
+        return max(there, key=lambda part: there[part], default="")
+
 
 def faithful(models: Sequence[Measured]) -> bool:
     """Whether the right code, written, costs next to nothing on training compositions."""

@@ -198,7 +198,8 @@ def _diagnosed(group: Group) -> list[Clause]:
     text = f"lacks {lacks:.3f} on held-out compositions: {decomposition.in_words(found.parts['ood'])}"
     clauses.append(Clause(f"{text}; its code is read at {found.place}", (*parts["ood"], *parts["test"])))
     clauses.append(Clause(f"{_power(found.power)}the label would change with {found.change}", (*parts["lost"],)))
-    return clauses + (_confirmed(group, found.blamed) if found.blamed and _have(group, "repair") else [])
+    mended = found.blamed or (found.remainder if found.label == "compositional" else "")
+    return clauses + (_confirmed(group, mended, found.label) if mended and _have(group, "repair") else [])
 
 
 def _told(value: float, digits: int) -> str:
@@ -223,8 +224,9 @@ def _power(found: dict[str, float]) -> str:
     return f"a loss of {diagnosis.FAILS} planted in these numbers is found with a probability of: {told}; "
 
 
-def _confirmed(group: Group, blamed: str) -> list[Clause]:
-    """Does a repair of what is blamed beat the same repair elsewhere, in every seed?"""
+def _confirmed(group: Group, blamed: str, label: str) -> list[Clause]:
+    """Does a repair of what is blamed beat the same repair elsewhere, in every seed? Of what little a compositional model
+    lacks, that is asked too."""
     repair = "fine-tuned" if blamed == "execution" else "code written"
     where = {"metric": "beats placebos", "split": "ood", "repair": repair, "control": ""}
     rows = [_rows(folder, "repair", **where, composition="all").iloc[0] for folder in group.folders]
@@ -235,11 +237,12 @@ def _confirmed(group: Group, blamed: str) -> list[Clause]:
     what = (
         "the right code written where it is blamed" if repair == "code written" else "tuning only what comes after that place"
     )
+    claim = f" that what is left to win is {blamed}" if label == "compositional" else ""
     beats = f"{what} gains {gain:.3f} on held-out compositions, {value:+.3f} beside the best placebo"
     if all(float(row["lo"]) > 0 for row in rows) and gain > 0:
-        sure = "confirmed" if len(rows) >= SEEDS else f"confirmed in {len(rows)} seed(s), too few for a claim"
+        sure = f"confirmed{claim}" + ("" if len(rows) >= SEEDS else f" in {len(rows)} seed(s), too few for a claim")
         return [Clause(f"{sure}: {beats}", (evidence,))]
-    return [Clause(f"not confirmed by its repair: {beats}", (evidence,))]
+    return [Clause(f"not confirmed{claim} by its repair: {beats}", (evidence,))]
 
 
 def _have(group: Group, table: str) -> bool:
