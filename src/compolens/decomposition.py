@@ -24,6 +24,8 @@ from compolens.configs import ConfigError
 
 PARTS = ("use", "inference", "form", "execution", "unexplained")
 DRAWS = 1000
+NOTHING = 0.0005
+"""A loss below this is none: what would be printed as 0.000."""
 NEEDS = ("generalization", "inference_or_execution")
 """The tables without which there is nothing to split."""
 PRIOR = "which_prior"
@@ -284,4 +286,4 @@ def by_factor(model: Measured, top: float) -> pd.DataFrame:
 def in_words(parts: dict[str, Loss]) -> str:
     """The parts of a loss that are not next to nothing, the largest first."""
     ordered = sorted(parts.items(), key=lambda item: -abs(item[1].value))
-    return ", ".join(f"{name} {loss}" for name, loss in ordered if abs(loss.value) >= 0.0005) or "nothing"
+    return ", ".join(f"{name} {loss}" for name, loss in ordered if abs(loss.value) >= NOTHING) or "nothing"

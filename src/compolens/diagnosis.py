@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from compolens import tables
-from compolens.decomposition import BELOW, NEEDS, Loss, Measured, decompose, in_words, ladders, power
+from compolens.decomposition import BELOW, NEEDS, NOTHING, Loss, Measured, decompose, in_words, ladders, power
 
 LEARNED = 0.9
 """Test score as a share of the ceiling from which training compositions count as learned: below it the model has not finished
@@ -54,7 +54,8 @@ LABELS = {
 class Diagnosis:
     """A label with its reasons. parts: split -> part -> loss; share: (score - floor) / (ceiling - floor) on held-out ones;
     blamed: the part, "" if none; place: where the code is read; change: what would change the label; power: part of which no
-    loss was found (its interval does not exclude 0) -> how likely one of `FAILS` would have been (`decomposition.power`)."""
+    loss was found (its interval reaches down to nothing) -> how likely one of `FAILS` would have been (see
+    `decomposition.power`)."""
 
     label: str
     reasons: tuple[str, ...]
@@ -136,7 +137,7 @@ def diagnose(folders: Sequence[Path]) -> Diagnosis | None:
     parts = decompose(models, scores["ceiling"])
     label, reasons, blamed = _label(models, scores, share, parts["lost"])
     place = models[0].place if min(model.moved for model in models) >= MOVES else "no place that is known"
-    seeds, absent = ladders(models), [part for part in BELOW if not parts["lost"][part].lo > 0]
+    seeds, absent = ladders(models), [part for part in BELOW if not parts["lost"][part].lo > NOTHING]
     powers = {part: power(seeds, scores["ceiling"], part, FAILS) for part in absent}
     return Diagnosis(label, tuple(reasons), parts, scores, share, blamed, place, _CHANGES[label], powers)
 
