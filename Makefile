@@ -53,7 +53,7 @@ docs: setup  ## the site, into docs/_build
 figures: setup  ## redraw every figure of the README from the shipped tables
 	$(BIN)/compolens analyze $(CLAIMS) $(ZOO)/F-softmax-? $(ZOO)/F-hypernetwork-? --out $(ZOO)/figures/F
 	$(BIN)/compolens analyze who_generalizes $(ZOO)/F-* $(ZOO)/R-* $(ZOO)/unstructured-* --out $(ZOO)/figures/all
-	$(BIN)/compolens analyze failure_has_a_place decodable_is_not_used $(WHY) --out $(ZOO)/figures/why
+	$(BIN)/compolens analyze failure_has_a_place decodable_is_not_used factors_are_reused when_codes_appear $(WHY) --out $(ZOO)/figures/why
 	$(BIN)/compolens analyze which_factors_fail $(ZOO)/F-softmax-? --out $(ZOO)/figures/why
 	$(BIN)/compolens analyze verdicts $(WHY) $(ZOO)/R-* $(ZOO)/F-bottleneck-wide-? --out $(ZOO)/figures/why
 	$(BIN)/compolens analyze ablations scaling $(ZOO)/fuzzy-* --out $(ZOO)/figures/fuzzy
@@ -76,7 +76,9 @@ zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept
 	$(BIN)/compolens probe generalization latent_code $(ZOO)/F-softmax-0 $(ZOO)/F-hypernetwork-0 --steps all --jobs $(JOBS)
 	$(BIN)/compolens probe inference_or_execution $(WHY) $(ZOO)/R-* $(ZOO)/F-bottleneck-wide-? --jobs $(JOBS)
 	$(BIN)/compolens probe which_prior code_structure $(WHY) --jobs $(JOBS)
-	$(BIN)/compolens probe repair $(ZOO)/R-hypernetwork-? --jobs $(JOBS)
+	$(BIN)/compolens probe inference_or_execution $(ZOO)/F-softmax-0 $(ZOO)/F-hypernetwork-0 --steps all --jobs $(JOBS)
+	$(BIN)/compolens probe swap_factor swap_code erase_code $(WHY) --jobs $(JOBS)
+	$(BIN)/compolens probe repair $(WHY) $(ZOO)/R-hypernetwork-? --jobs $(JOBS)
 	$(BIN)/compolens probe generalization $(ZOO)/fuzzy-*-0 $(ZOO)/sraven3-*-0 --steps all --jobs $(JOBS)
 	$(BIN)/compolens train trained_models/relations.py --out $(RELATIONS) --jobs $(JOBS)
 	$(BIN)/compolens probe generalization transfer $(RELATIONS) --episodes 512 --jobs $(JOBS)
