@@ -11,10 +11,12 @@ from sklearn.preprocessing import StandardScaler
 
 from compolens import HypernetworkTransformer, Run, SoftmaxTransformer, train
 from compolens import challenge as module
-from compolens.challenge import Data, Evidence, Specification, choices, half, left_out, measure, run, shortened, summary
+from compolens.activations import draw
+from compolens.challenge import INPUTS, Data, choices, half, left_out, measure, observe, run, shortened
 from compolens.configs import ConfigError, DoesNotApply
 from compolens.models import HYLA
-from compolens.tasks import FuzzyLogic, LinearRegression
+from compolens.specification_curve import Evidence, Specification, summary
+from compolens.tasks import FuzzyLogic, Hyperteacher, LinearRegression
 from compolens.zoo import TrainedModel
 
 SIZES = {"n_layers": 2, "d_model": 16, "n_heads": 2}
@@ -29,7 +31,7 @@ def made(architecture, task):
 def specifications(**fixed):
     """All combinations at one made-up place."""
     options = [
-        Specification(1, "readout", "site", penalty, rank, hidden, share, 0, control)
+        Specification(1, "readout", "site", penalty, rank, hidden, share, 0, "as trained", control)
         for penalty in module.PENALTIES
         for rank in (None, 8)
         for hidden in (0, 16)
@@ -50,7 +52,9 @@ def planted(rng, model, raw, twin):
         return tuple(amount * 3 * y @ maps + 0.3 * e if amount else e for y, e in zip(codes, noise, strict=True))
 
     known = {("", "site", "readout"): model, "raw input": raw, ("untrained twin", "site", "readout"): twin}
-    return {0: Data({key: features(amount) for key, amount in known.items()}, tuple(codes), tuple(composition))}
+    return {
+        (0, "as trained"): Data({key: features(amount) for key, amount in known.items()}, tuple(codes), tuple(composition))
+    }
 
 
 # ---- planted claims --------------------------------------------------------------------------------------------------
@@ -94,7 +98,7 @@ def test_p_values_are_uniform_where_there_is_nothing():
 @pytest.mark.parametrize("share", [1.0, 0.5])
 def test_a_linear_specification_is_scikit_learns_ridge(share):
     data = planted(np.random.default_rng(1), 1, 0, 0)
-    here = data[0]
+    here = data[0, "as trained"]
     (one,) = specifications(penalty=100.0, rank=None, hidden=0, share=share, control="raw input")
     evidence = measure(data, [one], 2, 0)
     rows = here.composition[0] % 2 == 0 if share < 1 else here.composition[0] >= 0
@@ -125,7 +129,7 @@ def test_random_features_decode_what_is_not_linear():
     y = tuple(part.abs() for part in x)
     noise = tuple(torch.from_numpy(rng.standard_normal((N, 2))) for _ in range(2))
     composition = (torch.arange(N) % COMPOSITIONS,) * 2
-    data = {0: Data({("", "site", "readout"): tuple(x), "raw input": noise}, y, composition)}
+    data = {(0, "as trained"): Data({("", "site", "readout"): tuple(x), "raw input": noise}, y, composition)}
     wanted = specifications(penalty=1.0, rank=None, share=1.0, control="raw input")
     linear, random = measure(data, wanted, 1, 0).r2
     assert linear < 0.1 and random > 0.8
@@ -138,7 +142,7 @@ def test_the_penalty_is_chosen_on_left_out_training_compositions():
     composition = (torch.arange(N) % COMPOSITIONS, torch.arange(N) % COMPOSITIONS + 100)
     wide = tuple(torch.from_numpy(rng.standard_normal((N, 150))) + 0.1 * part for part in y)
     noise = tuple(torch.from_numpy(rng.standard_normal((N, 2))) for _ in range(2))
-    data = {0: Data({("", "site", "readout"): wide, "raw input": noise}, tuple(y), composition)}
+    data = {(0, "as trained"): Data({("", "site", "readout"): wide, "raw input": noise}, tuple(y), composition)}
     small, _, chosen = measure(data, specifications(rank=None, hidden=0, share=1.0, control="raw input"), 1, 0).r2
     assert chosen > small + 0.1
 
@@ -159,12 +163,15 @@ def test_choices_are_all_combinations_of_what_applies(tiny_task):
     assert len(set(found)) == len(found)
     assert {(s.layer, s.role) for s in found} == {(1, "context"), (1, "readout"), (2, "readout"), (3, "all")}
     assert {s.context for s in found} == {6, 3} and {s.control for s in found} == set(module.CONTROLS)
-    assert set(left_out(trained)) == {"law of inputs"} or {s.share for s in found} == {1.0}
+    assert {s.inputs for s in found} == set(INPUTS)
+    assert set(left_out(trained)) == set() or {s.share for s in found} == {1.0}
 
 
 def test_what_does_not_apply_is_left_out_with_the_reason():
     trained = made(HYLA(n_layers=2, d_model=16, n_heads=4, n_ctx=8), FuzzyLogic(length=8))
     assert left_out(trained)["context length"] == "the family has no number of examples to change"
+    assert left_out(trained)["law of inputs"].startswith("the inputs of FuzzyLogic have no symmetric law")
+    assert {s.inputs for s in choices(trained)} == {"as trained"}
     assert {s.context for s in choices(trained)} == {0}
     with pytest.raises(DoesNotApply, match="which factors its codes are made of"):
         choices(made(SoftmaxTransformer(**SIZES), LinearRegression(d_x=3, n_context=4)))
@@ -176,6 +183,30 @@ def test_a_shorter_context_has_the_same_weights_and_its_own_roles(tiny_task):
     assert task.n_context == 3 and model.roles["readout"] == list(task.answers) == [3, 4, 5]
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), trained.model.parameters(), strict=True))
     assert half(task) == task.compositions("train")[::2]
+
+
+def test_skewed_inputs_stand_under_the_same_codes_and_are_seen_by_model_and_raw_input(tiny_task):
+    trained = made(SoftmaxTransformer(**SIZES), tiny_task)
+    (plain,) = draw(tiny_task, "ood", 64, "challenge/0", batch=64)
+    x = tiny_task.skewed(plain.inputs)
+    rank = [part.flatten().argsort().argsort() for part in (plain.inputs, x)]
+    assert torch.equal(*rank), "each coordinate at its own quantile"
+    wanted = tiny_task.render(plain.codes, x)
+    found = {law: observe({"": (trained.model, tiny_task)}, [("blocks.0.hook_resid_post", "context")], law, 64, 0, "cpu")
+             for law in INPUTS}  # fmt: skip
+    for law, shown in (("as trained", plain), ("skewed", wanted)):
+        torch.testing.assert_close(found[law].features["raw input"][1], tiny_task.raw_statistic(shown))
+    assert torch.equal(found["skewed"].labels[1], found["as trained"].labels[1])
+    one, other = (found[law].features["", "blocks.0.hook_resid_post", "context"][1] for law in INPUTS)
+    assert not torch.allclose(one, other)
+
+
+def test_the_skewed_law_has_the_mean_and_variance_of_the_symmetric_one():
+    task = Hyperteacher(d_x=16)
+    (episodes,) = draw(task, "train", 2048, "law", batch=2048)
+    for x, skewness in ((episodes.inputs, 0.0), (task.skewed(episodes.inputs), 2.0)):
+        moments = [float(x.double().pow(k).mean()) for k in (1, 2, 3)]
+        assert moments == pytest.approx([0.0, 1.0, skewness], abs=0.02 if skewness == 0 else 0.05)
 
 
 # ---- the whole -------------------------------------------------------------------------------------------------------
@@ -205,7 +236,7 @@ def test_a_challenge_ends_in_a_table_and_a_curve(tiny_task, tmp_path, monkeypatc
     last = cells[cells["x"] == str(len(effects))].dropna(subset="value")
     assert np.allclose(last["value"], effects["value"].max())
     best = effects.loc[effects["value"].idxmax()]
-    assert f"vs {best['control']}" in set(last["y"]) and "Left out: law of inputs" in drawing.caption
+    assert f"vs {best['control']}" in set(last["y"]) and f"inputs {best['inputs']}" in set(last["y"])
     assert drawing.matplotlib() is not None
 
 

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 from glob import glob
@@ -21,13 +22,40 @@ from compolens.places import built_in
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
-BLOCK = re.compile(r"^```(\S+|\{code-block\} python)\n(?::caption: (\S+)\n\n)?(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(
+    r"^```(\S+|\{code-block\} (?:python|bash))\n(?::caption: ([^\n]+)\n\n)?(.*?)^```$", re.MULTILINE | re.DOTALL
+)
 START = "quickstart"
+ELSEWHERE = "{code-block} bash"
+"""Commands for machines that are not here; the caption says which."""
+ABSENT = re.compile(r"there is no sbatch on this machine|no Ray cluster answers at|pip install compolens\[(slurm|ray)\]")
+SAID = {
+    "machines": (
+        f"in work on {os.uname().nodename} (process ",
+        "stopped at step 20; saved in sweep/seed-1: the same command goes on from there",
+        "  begun\n",
+        "seed-2: train ",
+    ),
+    "recordings": (
+        "Recording('codes': train 64, test 64, ood 64 episodes; hook_code)",
+        "(768, 9, 16)\n",
+        "memmap (256, 9, 16)\n",
+        "['untrained/blocks.0.hook_resid_pre', ",
+        "4 of 4 episodes are none of those in activations",
+        "activations holds no 'hook_embed'",
+        "blocks.1.hook_resid_post was edited",
+        "no part 'unembed' of the model",
+        "compolens record … --untrained",
+        "activations holds a recording already",
+        "runs/softmax holds a trained model",
+    ),
+}
+"""What a page promises to print, and what its commands say."""
 
 
 def blocks(path):
-    """(language, file name or "", code) of every code block of a page, in order."""
-    return [match.groups() for match in BLOCK.finditer(path.read_text(encoding="utf-8"))]
+    """(language, caption or "", code) of every code block of a page, in order; Python's caption is a file's name."""
+    return [match.groups("") for match in BLOCK.finditer(path.read_text(encoding="utf-8"))]
 
 
 def words(line):
@@ -37,35 +65,70 @@ def words(line):
         yield from [token[1:-1]] if quoted else (sorted(glob(token)) or [token])
 
 
+def compolens_command(arguments):
+    """Run `compolens` here, without a new process; its exit status."""
+    try:
+        return cli.main(arguments)
+    except SystemExit as error:
+        return error.code or 0
+
+
+def torchrun_command(arguments):
+    """Run `torchrun` as Python's module; its exit status."""
+    environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")} | {"OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run", *arguments]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    print(done.stdout)
+    return done.returncode
+
+
 def shell(line):
-    """Run one `compolens` command here, without a new process; `> FILE` writes what it prints."""
+    """Run one command; `> FILE` writes what it prints."""
     command, arrow, target = line.partition(" > ")
     program, *arguments = words(command.split(" #")[0])
-    assert program == "compolens", f"only compolens commands are run here, not {program}"
+    run = {"compolens": compolens_command, "torchrun": torchrun_command}.get(program)
+    assert run is not None, f"only compolens and torchrun are run here, not {program}"
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        try:
-            status = cli.main(arguments)
-        except SystemExit as error:
-            status = error.code or 0
-    assert status == 0, line
+        status = run(arguments)
+    assert status == 0, f"{line}\n{out.getvalue()}"
     if arrow:
         Path(target.strip()).write_text(out.getvalue(), encoding="utf-8")
+    else:
+        print(out.getvalue())
+
+
+def shell_elsewhere(line):
+    """See that nothing is wrong with a command but that what it needs is absent: no program is found, no address answers."""
+    program, *arguments = words(line)
+    assert program == "compolens" and "--engine" in arguments, f"this would run here: {line}"
+    said = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stderr(said):
+        patch.setenv("PATH", "")
+        patch.setattr(socket, "create_connection", lambda *_, **__: (_ for _ in ()).throw(ConnectionRefusedError("refused")))
+        status = compolens_command(arguments)
+    assert status == 2 and ABSENT.search(said.getvalue()), f"{line}\n{said.getvalue()}"
 
 
 def follow(path):
     """Do what a page says, in the working folder: write named files, run commands, run Python in one namespace."""
     names = {}
-    for language, file, code in blocks(path):
-        if file:
-            Path(file).write_text(code, encoding="utf-8")
+    for language, caption, code in blocks(path):
+        lines = code.replace("\\\n", " ").strip().splitlines()
+        if language == ELSEWHERE:
+            assert caption, f"{path.name}: a block that is not run here says where it is"
+            for line in lines:
+                shell_elsewhere(line)
+        elif caption:
+            assert re.fullmatch(r"\w+\.py", caption), f"{path.name}: {caption!r} is no name of a file"
+            Path(caption).write_text(code, encoding="utf-8")
         elif language == "bash":
-            for line in code.replace("\\\n", " ").strip().splitlines():
+            for line in lines:
                 shell(line)
         elif language == "python":
             exec(compile(code, f"{path.name}", "exec"), names)
         else:
-            assert language.startswith("{"), f"{path.name}: a block of {language!r} is neither run nor a file"
+            assert language == "{toctree}", f"{path.name}: a block of {language!r} is neither run nor a file"
 
 
 @contextlib.contextmanager
@@ -80,7 +143,9 @@ def inside(folder):
         os.chdir(before)
         sys.path[:] = [place for place in sys.path if place not in (str(folder), str(Path(folder).resolve()))]
         for name in set(sys.modules) - known:
-            if name.startswith(("my_", "compolens_file_")):
+            if name.startswith("compolens_file_") or (getattr(sys.modules[name], "__file__", None) or "").startswith(
+                str(folder)
+            ):
                 del sys.modules[name]
 
 
@@ -110,16 +175,18 @@ def test_the_quick_start_makes_what_it_promises(started):
 
 
 @pytest.mark.parametrize("page", [path.stem for path in PAGES if path.stem != START])
-def test_every_block_of_a_page_runs(page, started, tmp_path):
+def test_every_block_of_a_page_runs_and_says_what_it_promises(page, started, tmp_path, capfd):
     shutil.copytree(started, tmp_path / "work")
     with inside(tmp_path / "work"):
         follow(DOCS / f"{page}.md")
+    said = capfd.readouterr().out
+    assert not [text for text in SAID.get(page, ()) if text not in said]
 
 
 def test_no_block_escapes_being_run():
     fences = {page.stem: len(re.findall(r"^```\S", page.read_text(), re.MULTILINE)) for page in PAGES}
     assert fences == {page.stem: len(blocks(page)) for page in PAGES}
-    assert sum(bool(file) for page in PAGES for _, file, _ in blocks(page)) >= 5
+    assert sum(caption.endswith(".py") for page in PAGES for _, caption, _ in blocks(page)) >= 5
 
 
 def test_a_block_that_is_wrong_is_noticed(tmp_path):
@@ -129,9 +196,28 @@ def test_a_block_that_is_wrong_is_noticed(tmp_path):
         "```bash\ncompolens modles\n```\n",
         "```bash\nls\n```\n",
         "```sh\nls\n```\n",
+        "```{code-block} python\nassert 1 == 2\n```\n",
+        "```bash\ntorchrun --nproc-per-nod 2 -m compolens.cli train\n```\n",
     ):
         page.write_text(wrong)
         with inside(tmp_path), pytest.raises(AssertionError):
+            follow(page)
+
+
+def test_a_command_for_another_machine_is_checked_as_far_as_it_can_be(tmp_path):
+    page = tmp_path / "page.md"
+    (tmp_path / "one.py").write_text(blocks(DOCS / "machines.md")[0][2])
+    train = "compolens train one.py --engine "
+    with inside(tmp_path):
+        for right in ("slurm --slurm partition=gpu --device cuda", "ray --address 10.0.0.1:6379"):
+            page.write_text(f"```{{code-block}} bash\n:caption: on a cluster\n\n{train}{right}\n```\n")
+            follow(page)
+        for wrong in ("slurm --slurm partitoin=gpu", "ray --adress 10.0.0.1:6379", "slrum", "local"):
+            page.write_text(f"```{{code-block}} bash\n:caption: on a cluster\n\n{train}{wrong}\n```\n")
+            with pytest.raises(AssertionError):
+                follow(page)
+        page.write_text(f"```{{code-block}} bash\n{train}slurm\n```\n")
+        with pytest.raises(AssertionError, match="says where it is"):
             follow(page)
 
 

@@ -16,7 +16,7 @@ FOUNDATION = {"configs", "checkpoints", "places"}
 LIBRARY = FOUNDATION | {
     "hooks", "tables", "figures", "quoted", "resemblance", "verdict", "tasks", "models", "measures", "references",
     "training", "accelerator", "distributed", "tracking", "activations", "interchange", "oracles", "untrained", "repairs",
-    "causes", "decomposition", "diagnosis", "challenge",
+    "causes", "decomposition", "diagnosis", "challenge", "specification_curve",
     "recordings", "adapters", "adopted", "adoption", "zoo", "claims", "jobs", "recipes", "report",
     "sharing", "citations",
 }  # fmt: skip
@@ -60,6 +60,7 @@ MAY_IMPORT = {
     "untrained": FOUNDATION | {"tasks", "models", "hooks", "measures", "activations", "training", "zoo"},
     "repairs": FOUNDATION | {"tasks", "hooks", "measures", "activations", "training", "oracles", "zoo"},
     # floor 4
+    "specification_curve": {"figures"},
     "challenge": LIBRARY - {"challenge", "cli", "report"},
     "recipes": FOUNDATION | {"tables", "figures", "zoo"},
     "report": LIBRARY - {"report"},

@@ -1,8 +1,10 @@
 """Models whose failure is known by construction: each does what its name says, and through the residual stream alone."""
 
+import hashlib
 import importlib
 import sys
 from collections import Counter
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -27,7 +29,7 @@ def neighbour(name):
 
 cases, trained_cases = neighbour("cases"), neighbour("trained")
 FAMILIES = tuple(cases.STRENGTHS)
-EVERY_KIND = [(family, kind) for family in FAMILIES for kind in cases.CLASSES]
+EVERY_KIND = [(family, kind) for family in FAMILIES for kind in cases.KINDS]
 kinds = pytest.mark.parametrize(("family", "kind"), EVERY_KIND, ids=lambda value: getattr(value, "__name__", value))
 families = pytest.mark.parametrize("family", FAMILIES)
 forms = pytest.mark.parametrize("explicit", [False, True], ids=["stream", "code"])
@@ -38,19 +40,24 @@ def model(kind, family, strength=1.0, explicit=False, seed=0):
     return cases.model_of(cases.case_of(kind, family, strength, seed, explicit, ""))
 
 
+def task_of(family, seed=0):
+    return cases.task_of(family, seed)
+
+
+@lru_cache
 def episodes(family, split, n=64, seed=0):
-    (found,) = draw(cases.task_of(family, seed), split, n, 1)
+    (found,) = draw(task_of(family, seed), split, n, 1)
     return found
 
 
 @torch.no_grad()
 def score(model, family, split, n=64):
     shown = episodes(family, split, n)
-    return cases.task_of(family, 0).score(model(shown.tokens), shown.targets)
+    return task_of(family).score(model(shown.tokens), shown.targets)
 
 
 def true_code(family, shown):
-    return torch.cat(list(cases.task_of(family, 0).factors(shown.codes).values()), dim=1)
+    return torch.cat(list(task_of(family).factors(shown.codes).values()), dim=1)
 
 
 @torch.no_grad()
@@ -66,7 +73,7 @@ def with_message(model, shown, message, first=0):
 
 def rendered(family, codes, shown):
     """The task's answers under other episodes' codes at the same inputs."""
-    return cases.task_of(family, 0).render(codes, shown.inputs)
+    return task_of(family).render(codes, shown.inputs)
 
 
 # ---- what each kind does ---------------------------------------------------------------------------------------------
@@ -78,24 +85,24 @@ def test_training_compositions_are_answered_and_held_out_ones_as_the_kind_says(f
         assert score(full, family, "ood") > 0.999
     else:
         assert score(full, family, "ood") < score(weak, family, "ood") - 0.05
-        slight = [kind] if kind in cases.FAILING else [cases.PlantedWrongPartner, cases.PlantedEntangled]  # what is mixed
-        for one in slight:
+        mixed = [cases.PlantedWrongPartner, cases.PlantedEntangled]
+        for one in mixed if kind in cases.MIXED else [kind]:
             alone = score(model(one, family, cases.HARMLESS[family]), family, "ood")
-            assert 0.9 < alone < 0.99 and score(weak, family, "ood") < alone - 0.05
+            assert 0.9 < alone < 0.995 and score(weak, family, "ood") < alone - 0.05
 
 
 @kinds
 def test_an_explicit_code_changes_where_the_message_stands_not_what_is_answered(family, kind):
     stream, code = (model(kind, family, explicit=explicit) for explicit in (False, True))
     code.mechanism.load_state_dict(stream.mechanism.state_dict())
-    shown, answers = episodes(family, "ood"), list(cases.task_of(family, 0).answers)
+    shown, answers = episodes(family, "ood"), list(task_of(family).answers)
     torch.testing.assert_close(code(shown.tokens)[:, answers], stream(shown.tokens)[:, answers], atol=2e-3, rtol=0)
     assert "hook_code" in code.hook_dict and "hook_code" not in stream.hook_dict
 
 
 @families
 def test_the_ridge_fallback_answers_held_out_compositions_as_ridge_does_and_writes_its_weights(family):
-    task, shown, broken = cases.task_of(family, 0), episodes(family, "ood"), model(cases.PlantedRidgeFallback, family)
+    task, shown, broken = task_of(family), episodes(family, "ood"), model(cases.PlantedRidgeFallback, family)
     answers = list(task.answers)
     ridge = InContextRidge(l2=1.0).predict(task, shown)[:, answers]
     torch.testing.assert_close(broken(shown.tokens)[:, answers], ridge, atol=1e-3, rtol=1e-3)
@@ -106,23 +113,28 @@ def test_the_ridge_fallback_answers_held_out_compositions_as_ridge_does_and_writ
 
 @families
 def test_the_lookup_answers_held_out_compositions_as_the_best_training_composition_does(family):
-    task, shown, broken = cases.task_of(family, 0), episodes(family, "ood"), model(cases.PlantedLookup, family)
+    task, shown, broken = task_of(family), episodes(family, "ood"), model(cases.PlantedLookup, family)
     best = TrainingCompositions().predict(task, shown)
     to_best, to_truth = task.score(broken(shown.tokens), best), score(broken, family, "ood")
-    assert to_best > (0.99 if family == "logic" else 0.85) > to_truth + 0.2  # the teacher's reference bounds coefficients
+    assert to_best > (0.85 if family == "teacher" else 0.99) > to_truth + 0.2  # the teacher's reference bounds coefficients
 
 
 @families
-@pytest.mark.parametrize("kind", [cases.PlantedNearestSupport, cases.PlantedWrongPartner], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind",
+    [cases.PlantedNearestSupport, cases.PlantedWrongPartner, cases.PlantedShrunken, cases.PlantedAverageCode],
+    ids=lambda kind: kind.__name__,
+)
 def test_where_inference_fails_the_right_code_in_the_stream_is_executed(family, kind):
     shown, broken = episodes(family, "ood"), model(kind, family)
     repaired = with_message(broken, shown, true_code(family, shown))
-    assert cases.task_of(family, 0).score(repaired, shown.targets) > 0.999
+    assert task_of(family).score(repaired, shown.targets) > 0.999
 
 
 @families
-def test_where_execution_fails_the_code_in_the_stream_is_right(family):
-    shown, broken = episodes(family, "ood"), model(cases.PlantedEntangled, family)
+@pytest.mark.parametrize("kind", [cases.PlantedEntangled, cases.PlantedHalfBlind], ids=lambda kind: kind.__name__)
+def test_where_execution_fails_the_code_in_the_stream_is_right(family, kind):
+    shown, broken = episodes(family, "ood"), model(kind, family)
     (seen,) = record(broken, [shown], [AT_CONTEXT.site])
     code = seen.sites[AT_CONTEXT.site][:, 0] @ broken.blocks[1].W_read
     torch.testing.assert_close(code, true_code(family, shown), atol=2e-3, rtol=0)
@@ -140,7 +152,7 @@ def test_what_is_never_read_can_be_decoded_and_changed_without_effect(family, ki
     ignored = with_message(unused, shown, true_code(family, other))
     torch.testing.assert_close(ignored, unused(shown.tokens).detach(), atol=2e-3, rtol=0)
     obeyed = with_message(unused, shown, true_code(family, other), first=parts)
-    assert cases.task_of(family, 0).score(obeyed, other.targets) > 0.999
+    assert task_of(family).score(obeyed, other.targets) > 0.999
 
     fit = episodes(family, "test", 256)
     streams = [next(record(unused, [e], [AT_CONTEXT.site])).sites[AT_CONTEXT.site][:, :30].mean(1) for e in (fit, shown)]
@@ -163,7 +175,62 @@ def test_a_scrambled_code_is_not_linear_and_survives(family):
         truth = true_code(family, shown).double()
         readout = RidgeReadout.fit(streams[0], true_code(family, fit), 1e-3)
         wrong[kind] = float((readout(streams[1].double()) - truth).square().sum() / truth.square().sum())
-    assert wrong[cases.PlantedCompositional] < 0.01 < 0.2 < wrong[cases.PlantedScrambled]
+    linear = max(wrong[cases.PlantedCompositional], wrong[cases.PlantedRotated])
+    assert linear < 0.01 < 0.2 < wrong[cases.PlantedScrambled]
+
+
+# ---- what the fresh kinds do -----------------------------------------------------------------------------------------
+def message(model, shown, layer=0, role="context"):
+    """(batch, width): what stands after a stage, at the first of the role's positions."""
+    (seen,) = record(model, [shown], [f"blocks.{layer}.hook_resid_post"])
+    return seen.sites[f"blocks.{layer}.hook_resid_post"][:, model.roles[role][0]] @ model.blocks[1].W_read
+
+
+@families
+def test_a_rotated_message_is_the_code_in_other_coordinates(family):
+    works, shown = model(cases.PlantedRotated, family), episodes(family, "ood")
+    turn, found, code = works.mechanism.turn, message(works, shown), true_code(family, shown)
+    torch.testing.assert_close(turn @ turn.T, torch.eye(len(turn)), atol=1e-5, rtol=0)
+    torch.testing.assert_close(found @ turn.T, code, atol=2e-3, rtol=0)
+    assert (found - code).norm() > 0.5 * code.norm()
+
+
+@families
+def test_wrong_messages_are_too_short_or_do_not_depend_on_the_examples(family):
+    for split, size in (("test", 1), ("ood", 1 / 3)):
+        shown = episodes(family, split)
+        found = message(model(cases.PlantedShrunken, family), shown)
+        torch.testing.assert_close(found, size * true_code(family, shown), atol=2e-3, rtol=0)
+    broken = model(cases.PlantedAverageCode, family)
+    given_up = message(broken, episodes(family, "ood"))
+    torch.testing.assert_close(given_up, broken.mechanism.knowledge.trained.mean(0).expand_as(given_up), atol=2e-3, rtol=0)
+
+
+@families
+def test_what_is_not_carried_stands_at_the_context_and_helps_the_questions(family):
+    shown, broken = episodes(family, "ood"), model(cases.PlantedNotCarried, family, 0.75)
+    code = true_code(family, shown)
+    torch.testing.assert_close(message(broken, shown), code, atol=2e-3, rtol=0)
+    torch.testing.assert_close(message(broken, shown, 1, "readout"), 0.25 * code, atol=2e-3, rtol=0)
+    (seen,) = record(broken, [shown], ["blocks.1.hook_resid_post"])
+    resid = seen.sites["blocks.1.hook_resid_post"].clone()
+    resid[:, broken.n_context :] += (0.75 * code @ broken.blocks[1].W_write)[:, None]
+    repaired = put(broken, shown.tokens, Place(2, "blocks.1.hook_resid_post", "readout"), resid)
+    assert task_of(family).score(repaired, shown.targets) > 0.999 > score(broken, family, "ood") + 0.1
+
+
+@families
+@torch.no_grad()
+def test_half_blind_models_do_not_look_at_half_of_a_held_out_question(family):
+    broken, moves = model(cases.PlantedHalfBlind, family), {}
+    for split in ("test", "ood"):
+        shown = episodes(family, split)
+        half = broken.mechanism.knowledge.d_x // 2
+        for part in (slice(0, half), slice(half, 2 * half)):
+            tokens = shown.tokens.clone()
+            tokens[:, broken.n_context :, part] = tokens[:, broken.n_context :, part].roll(1, 0)
+            moves[split, part.start > 0] = float((broken(tokens) - broken(shown.tokens)).abs().max())
+    assert moves["ood", False] < 2e-3 < 0.1 < min(moves["ood", True], moves["test", False], moves["test", True])
 
 
 # ---- interventions are causal ----------------------------------------------------------------------------------------
@@ -186,7 +253,7 @@ def test_the_answer_follows_another_episodes_stream_at_every_stage(family, kind,
             return resid
 
         answer = intervene(works, base, {site: swap})
-        assert cases.task_of(family, 0).score(answer, wanted.targets) > 0.999
+        assert task_of(family).score(answer, wanted.targets) > 0.999
 
 
 @forms
@@ -198,7 +265,7 @@ def test_resuming_equals_the_whole_pass_and_gradients_flow_from_every_place(fami
         activation = cache[place.site].detach().clone().requires_grad_()
         answer = put(works, shown.tokens, place, activation)
         torch.testing.assert_close(answer, whole)
-        answered = answer[:, list(cases.task_of(family, 0).answers)]
+        answered = answer[:, list(task_of(family).answers)]
         (slope,) = torch.autograd.grad(answered.square().sum(), activation)
         assert torch.isfinite(slope).all() and slope.abs().max() > 0
         context = works.roles["context"]
@@ -242,18 +309,41 @@ def test_a_model_is_built_for_its_own_task_alone():
         cases.PlantedEntangled(cases.task_of("teacher", 0), 0.0)
     with pytest.raises(ConfigError, match="no family 'teachr'; did you mean 'teacher'"):
         cases.task_of("teachr", 0)
+    with pytest.raises(DoesNotApply, match="planted on Hyperteacher, FuzzyLogic or Chain, got UnstructuredTeacher"):
+        cases.PlantedCompositional(odd := compolens.UnstructuredTeacher()).build(**odd.dimensions)
 
 
-def test_there_are_enough_cases_of_every_label_on_both_families():
+def test_there_are_enough_cases_of_every_label_on_every_family():
     found = cases.cases()
     counted = Counter((case.family, case.expected) for case in found.values())
     labels = {cases.COMPOSITIONAL, cases.NOT_LEARNED, *cases.FAILING.values()}
-    assert len(found) >= 90 and set(counted) == {(family, label) for family in FAMILIES for label in labels}
+    assert len(found) >= 160 and set(counted) == {(family, label) for family in FAMILIES for label in labels}
     assert min(counted.values()) >= 3
     assert len({(case.run, case.planted, case.noise, case.shuffled) for case in found.values()}) == len(found)
 
 
-@pytest.mark.parametrize("name", list(cases.cases())[3::12])
+def test_fresh_cases_are_those_of_the_new_family_and_of_the_new_kinds():
+    found = cases.cases()
+    new = {kind.__name__.removeprefix("Planted") for kind in (*cases.FRESH_FAILING, cases.PlantedRotated)}
+    assert all(case.fresh == (case.family == "chain" or case.kind in new) for case in found.values())
+    counted = Counter((case.family, case.expected) for case in found.values() if case.fresh)
+    assert {family: sum(n for (f, _), n in counted.items() if f == family) for family in FAMILIES} == {
+        "teacher": 10,
+        "logic": 10,
+        "chain": 35,
+    }
+    assert {case.kind for case in found.values() if case.fresh and case.family == "logic"} == new
+
+
+def test_the_cases_that_rules_were_chosen_on_stay_what_they_were():
+    seen = [f"{name}: {case.expected}" for name, case in cases.cases().items() if not case.fresh]
+    assert len(seen) == 117 and hashlib.sha256("\n".join(seen).encode()).hexdigest()[:16] == "bc0490aa251aa117"
+
+
+SAMPLED = [name for fresh in (False, True) for name in [n for n, c in cases.cases().items() if c.fresh == fresh][3::12]]
+
+
+@pytest.mark.parametrize("name", SAMPLED)
 def test_a_case_fails_where_its_label_says_so_and_nowhere_else(name):
     case = cases.cases()[name]
     task, works, scores = case.run.task, cases.model_of(case), {}

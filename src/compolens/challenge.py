@@ -9,7 +9,7 @@ again under permuted labels, and once more with model and control swapped, compo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,11 +21,13 @@ from torch import Tensor
 
 from compolens.activations import at_role, draw, places, record
 from compolens.configs import ConfigError, nearest, require
-from compolens.figures import Band, Drawing, HeatMap, Map, Panel, Rule
+from compolens.figures import Drawing
 from compolens.hooks import HookedModel
 from compolens.measures.readouts import Moments
 from compolens.oracles import code_features
+from compolens.specification_curve import Evidence, Specification, draw_curve, tabulate
 from compolens.tasks import TaskFamily
+from compolens.tasks.base import Episodes
 from compolens.zoo import TrainedModel, load
 
 
@@ -47,44 +49,7 @@ HIDDEN = (0, 128)
 """Random rectified features beside the linear ones: 128 make a two-layer network with a random first layer, in closed form."""
 CONTROLS = ("raw input", "untrained twin")
 FOLDS = 4
-DRAWS = 999
-
-
-@dataclass(frozen=True)
-class Specification:
-    """One way to measure. layer, role, site: as in `activations.places`; penalty None: chosen; rank None: all directions, else
-    so many principal components; hidden: random rectified features; share: of the training compositions; context: examples
-    shown, 0 where the family has no such number; control: what the model has to beat."""
-
-    layer: int
-    role: str
-    site: str
-    penalty: float | None
-    rank: int | None
-    hidden: int
-    share: float
-    context: int
-    control: str
-
-
-class Evidence(NamedTuple):
-    """By specification: gain (S, C), what each held-out composition adds to the effect; weight (S, C), its share of the code's
-    variance; r2, control (S,): R² of the model's and the control's readout; null (S, P): effects under permuted codes."""
-
-    gain: np.ndarray
-    weight: np.ndarray
-    r2: np.ndarray
-    control: np.ndarray
-    null: np.ndarray
-
-    @property
-    def effect(self) -> np.ndarray:
-        """(S,): R² of the model's readout minus the control's."""
-        return self.gain.sum(1)
-
-    def of(self, kept: np.ndarray) -> Evidence:
-        """Of some specifications, kept (S,) bool."""
-        return Evidence(*(part[kept] for part in self))
+INPUTS = ("as trained", "skewed")
 
 
 class Challenge(NamedTuple):
@@ -137,15 +102,20 @@ def choices(trained: TrainedModel) -> list[Specification]:
     full = getattr(trained.task, "n_context", 0)
     contexts = (full,) if "context length" in omitted else (full, full // 2)
     shares = (1.0,) if "number of compositions" in omitted else (1.0, 0.5)
+    laws = INPUTS[:1] if "law of inputs" in omitted else INPUTS
     controls = tuple(c for c in CONTROLS if c not in omitted)
-    options = product(here, PENALTIES, RANKS, HIDDEN, shares, contexts, controls)
+    options = product(here, PENALTIES, RANKS, HIDDEN, shares, contexts, laws, controls)
     return [Specification(p.layer, p.role, p.site, *rest) for p, *rest in options]
 
 
 def left_out(trained: TrainedModel) -> dict[str, str]:
     """Choices that do not apply to a model, each with the reason."""
-    found = {"law of inputs": "the family draws one, so symmetric and skewed inputs cannot be compared"}
-    task = trained.task
+    task, found = trained.task, {}
+    try:
+        (one,) = draw(task, "train", 1, "challenge/law", trained.device)
+        _shown_to(task, one, "skewed")
+    except ConfigError as error:
+        found["law of inputs"] = str(error)
     if trained.why_no_twin:
         found["untrained twin"] = f"not available: {trained.why_no_twin}"
     try:
@@ -179,8 +149,8 @@ def shortened(trained: TrainedModel, model: HookedModel, n_context: int) -> tupl
 
 # ---- the claim -------------------------------------------------------------------------------------------------------
 class Data(NamedTuple):
-    """One context length: features by source ("raw input", or (model, site, role)) as (train, held out), float64; labels
-    (train, held out), and compositions of both."""
+    """One context length and law of inputs: features by source ("raw input", or (model, site, role)) as (train, held out),
+    float64; labels (train, held out), and compositions of both."""
 
     features: dict[Any, tuple[Tensor, Tensor]]
     labels: tuple[Tensor, Tensor]
@@ -195,19 +165,24 @@ def latent_code(
     if any(s.control == "untrained twin" for s in specifications):
         models["untrained twin"] = trained.untrained_twin()
     data = {}
-    for context in sorted({s.context for s in specifications}):
+    for context, law in sorted({(s.context, s.inputs) for s in specifications}):
         same = context == getattr(trained.task, "n_context", 0)
         here = {n: (m, trained.task) if same else shortened(trained, m, context) for n, m in models.items()}
-        data[context] = observe(here, sorted(sites), episodes, seed, trained.device)
+        data[context, law] = observe(here, sorted(sites), law, episodes, seed, trained.device)
     return measure(data, specifications, permutations, seed)
 
 
-def observe(models, sites, episodes, seed, device) -> Data:
+def _shown_to(task: TaskFamily, episodes: Episodes, law: str) -> Episodes:
+    """The episodes, or the same codes with the inputs of another law."""
+    return episodes if law == INPUTS[0] else task.render(episodes.codes, task.skewed(episodes.inputs))
+
+
+def observe(models, sites, law, episodes, seed, device) -> Data:
     """Features of train and held-out episodes at all sites, of model and twin, and the raw input's."""
     task = models[""][1]
     codes, compositions, parts = [], [], []
     for split in ("train", "ood"):
-        batches = list(draw(task, split, episodes, f"challenge/{seed}", device))
+        batches = [_shown_to(task, b, law) for b in draw(task, split, episodes, f"challenge/{seed}", device)]
         found: dict[Any, Tensor] = {"raw input": torch.cat([task.raw_statistic(b) for b in batches])}
         for name, (model, _) in models.items():
             seen = list(record(model, batches, sorted({site for site, _ in sites})))
@@ -220,22 +195,23 @@ def observe(models, sites, episodes, seed, device) -> Data:
     return Data(features, (codes[0], codes[1]), (compositions[0], compositions[1]))
 
 
-def measure(data: dict[int, Data], specifications: list[Specification], permutations: int, seed: int) -> Evidence:
-    """The effects of all specifications, under the true codes and under the same permutations of them; data by context."""
+def measure(data: dict[tuple[int, str], Data], specifications: list[Specification], permutations: int, seed: int) -> Evidence:
+    """The effects of all specifications, under the true codes and the same permutations of them; data by context and law."""
     errors: dict[tuple, dict[float | None, tuple[Tensor, Tensor]]] = {}
-    spread: dict[int, tuple[Tensor, Tensor]] = {}
+    spread: dict[tuple[int, str], tuple[Tensor, Tensor]] = {}
     rows = []
     for s in specifications:
-        here = data[s.context]
+        shown = (s.context, s.inputs)
+        here = data[shown]
         own, other = ("", s.site, s.role), s.control if s.control == "raw input" else (s.control, s.site, s.role)
-        if s.context not in spread:
-            spread[s.context] = _spread(here), _permuted(here, permutations, seed)
-        total, y = spread[s.context]
+        if shown not in spread:
+            spread[shown] = _spread(here), _permuted(here, permutations, seed)
+        total, y = spread[shown]
         for source in (own, other):
-            key = (source, s.context, s.rank, s.hidden, s.share)
+            key = (source, shown, s.rank, s.hidden, s.share)
             if key not in errors:
                 errors[key] = _errors(here, source, y, s, seed)
-        (a, a_null), (b, b_null) = (errors[source, s.context, s.rank, s.hidden, s.share][s.penalty] for source in (own, other))
+        (a, a_null), (b, b_null) = (errors[source, shown, s.rank, s.hidden, s.share][s.penalty] for source in (own, other))
         sst = total.sum(0)
         fair = [1 - (e.sum(0) / sst).mean() for e in (a, b)]
         null = ((b_null - a_null) / sst).mean(1)
@@ -310,117 +286,3 @@ def _shown(x: Tensor, out: Tensor, rank: int | None, hidden: int, seed: int) -> 
         matrix, bias = (torch.from_numpy(rng.standard_normal(shape)).to(x) for shape in ((x.shape[1], hidden), (hidden,)))
         x, out = (torch.cat([part, torch.relu(part / size @ matrix + bias)], dim=1) for part in (x, out))
     return x, out
-
-
-# ---- the verdict -----------------------------------------------------------------------------------------------------
-def tabulate(specifications: list[Specification], evidence: Evidence, episodes: int) -> pd.DataFrame:
-    """Tidy: the effect of every specification; then, over all of them and by control, what `summary` says."""
-    lo, hi = _intervals(evidence)
-    rows = [
-        {"metric": "effect", "value": evidence.effect[i], "lo": lo[i], "hi": hi[i], "split": "ood", **asdict(s),
-         "r2": evidence.r2[i], "control r2": evidence.control[i], "n": episodes}
-        for i, s in enumerate(specifications)
-    ]  # fmt: skip
-    controls = [s.control for s in specifications]
-    for control in ("all", *dict.fromkeys(controls)):
-        kept = np.array([control in ("all", c) for c in controls])
-        every = {"split": "ood", "site": "all", "role": "all", "control": control, "n": int(kept.sum())}
-        rows += [{"metric": name, "value": value, **every} for name, value in summary(evidence.of(kept)).items()]
-    frame = pd.DataFrame(rows)
-    return frame.assign(penalty=frame["penalty"].astype(float), rank=frame["rank"].astype(float))
-
-
-def summary(evidence: Evidence) -> dict[str, float]:
-    """Median effect, share of positive ones, share whose interval is above 0; p-values of the first two under both nulls."""
-    flips = np.random.default_rng(0).choice([-1.0, 1.0], size=(evidence.gain.shape[1], DRAWS))
-    found = {"median effect": float(np.median(evidence.effect)), "share positive": float((evidence.effect > 0).mean())}
-    found["share with interval above 0"] = float((_intervals(evidence)[0] > 0).mean())
-    for name, null in (("permuted codes", evidence.null), ("swapped with control", evidence.gain @ flips)):
-        beyond = (np.median(null, axis=0) >= found["median effect"], (null > 0).mean(0) >= found["share positive"])
-        for what, as_extreme in zip(("median effect", "share positive"), beyond, strict=True):
-            found[f"p of {what}, {name}"] = float((1 + as_extreme.sum()) / (1 + len(as_extreme)))
-    return found
-
-
-def _intervals(evidence: Evidence) -> tuple[np.ndarray, np.ndarray]:
-    """95 % bootstrap intervals of the effects over held-out compositions, drawn once for all specifications."""
-    n = evidence.gain.shape[1]
-    counts = np.random.default_rng(0).multinomial(n, [1 / n] * n, size=DRAWS).T
-    lo, hi = np.quantile((evidence.gain @ counts) / (evidence.weight @ counts), [0.025, 0.975], axis=1)
-    return lo, hi
-
-
-def draw_curve(
-    title: str, table: pd.DataFrame, specifications: list[Specification], evidence: Evidence, omitted: str = ""
-) -> Drawing:
-    """Effects in ascending order with their intervals, over the curve that permuted codes give; below, each one's choices."""
-    own = table[table["metric"] == "effect"].reset_index(drop=True)
-    order = own["value"].to_numpy().argsort(kind="stable")
-    rank = [str(i + 1) for i in range(len(order))]
-    curve = own.iloc[order].assign(specification=rank)
-    low, high = np.quantile(np.sort(evidence.null, axis=0), [0.025, 0.975], axis=1)
-    null = pd.DataFrame({"specification": rank, "lo": low, "hi": high})
-    quantity = "R² minus the control's"
-    marks = (
-        Band(null, "specification", "lo", "hi", label="permuted codes (95 %)", color="#444444"),
-        Band(curve, "specification", "lo", "hi", label="interval over compositions (95 %)", color="#56B4E9"),
-        Map(curve, "specification", "value", by="value", label=quantity),
-        Rule(0.0, label="no better than the control"),
-    )
-    grid = _grid(specifications, order, own["value"].to_numpy())
-    below = HeatMap(grid, "specification", "choice", "effect", label=quantity)
-    caption = (
-        f"{len(own)} specifications, sorted by effect; below, the choices that lead to each. "
-        + " ".join(_said(table, control) for control in dict.fromkeys(s.control for s in specifications))
-        + (f" Left out: {omitted}." if omitted else "")
-    )
-    panels = (
-        Panel("Effect by specification", "", "R² on held-out compositions, minus the control's", marks),
-        Panel("Choices", "specification, by effect", "", (below,)),
-    )
-    return Drawing(title, panels, caption, columns=1)
-
-
-def _said(table: pd.DataFrame, control: str) -> str:
-    """A sentence on all specifications with a control."""
-    found = table[(table["control"] == control) & (table["metric"] != "effect")].set_index("metric")["value"]
-    return (
-        f"Against the {control}: {found['share positive']:.0%} positive, median {found['median effect']:.2f} "
-        f"(p = {found['p of median effect, permuted codes']:.2g} under permuted codes, "
-        f"{found['p of median effect, swapped with control']:.2g} with model and control swapped per composition)."
-    )
-
-
-def _grid(specifications: list[Specification], order: np.ndarray, effect: np.ndarray) -> pd.DataFrame:
-    """A cell per specification and option, with the effect where the option was taken; choices without options have no row."""
-    rows = []
-    for choice in ("layer", "role", "penalty", "rank", "hidden", "share", "context", "control"):
-        taken = [getattr(s, choice) for s in specifications]
-        options = list(dict.fromkeys(taken))
-        for option in options if len(options) > 1 else ():
-            name = _named(choice, option)
-            rows += [
-                {"specification": str(i + 1), "choice": name, "effect": effect[at] if taken[at] == option else np.nan}
-                for i, at in enumerate(order)
-            ]
-    return pd.DataFrame(rows)
-
-
-def _named(choice: str, option: Any) -> str:
-    match choice, option:
-        case "penalty", None:
-            return "penalty chosen"
-        case "rank", None:
-            return "all directions"
-        case "hidden", _:
-            return f"{option} random features" if option else "linear"
-        case "share", _:
-            return f"{option:.0%} of compositions"
-        case "context", _:
-            return f"{option} examples"
-        case "control", _:
-            return f"vs {option}"
-        case "role", _:
-            return f"at {option} tokens"
-        case _:
-            return f"{choice} {option:g}"

@@ -183,6 +183,11 @@ class TaskFamily(ABC):
         composition, and its squared error (batch, len(allowed)) on the examples; None where there is more to be fitted."""
         return None
 
+    def skewed(self, inputs: Tensor) -> Tensor:
+        """Inputs such as `Episodes.inputs`, of a law symmetric about 0, moved to a skewed law of equal mean and variance: what
+        is easy to read out of symmetric inputs may not be of these."""
+        raise DoesNotApply(f"the inputs of {type(self).__name__} have no symmetric law for which there is a skewed one")
+
     def revealed(self, episodes: Episodes) -> Tensor:
         """The tokens (batch, seq, d_in) with what is asked for shown in its place: a block that is complete."""
         raise DoesNotApply(f"{type(self).__name__} does not say what its tokens look like once the answer is shown")

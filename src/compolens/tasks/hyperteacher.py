@@ -218,6 +218,11 @@ class _Teacher(TaskFamily):
         """
         return self._render(codes, inputs, self.composition_of(codes))
 
+    def skewed(self, inputs: Tensor) -> Tensor:
+        """Each coordinate, uniform on [-√3, √3), at its quantile of a shifted exponential: mean 0, variance 1, skewness 2."""
+        below = (inputs / math.sqrt(3) + 1) / 2
+        return -torch.log1p(-below.clamp(max=1 - 1e-6)) - 1
+
     def examples(self, episodes: Episodes) -> tuple[Tensor, Tensor]:
         return episodes.tokens[..., : self.d_x], episodes.tokens[:, : self.n_context, self.d_x : -1]
 

@@ -2,30 +2,41 @@
 
 Every expected label is fixed here, before any threshold is. A planted case fails only if its score on held-out compositions is
 at least .1 below its test score: strengths are chosen well to one side of that, and where too little is wrong to count, the
-expected label is "compositional". Thresholds may look at the cases on the teacher; those on fuzzy logic are for testing them.
+expected label is "compositional".
+
+Rules were chosen on cases that are not `fresh`, and these have been diagnosed more than once: thresholds may look at all of
+them. Fresh cases, a family and kinds that no rule was chosen on, are for testing; whoever changes a rule after a look at their
+labels makes them stale, and owes new ones.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import torch
-from planted import (
+from chain import Chain
+from kinds import (
     Planted,
+    PlantedAverageCode,
     PlantedCompositional,
     PlantedEntangled,
+    PlantedHalfBlind,
     PlantedLeftBehind,
     PlantedLookup,
-    PlantedModel,
     PlantedMostlyExecution,
     PlantedMostlyInference,
     PlantedNearestSupport,
     PlantedNeverRead,
+    PlantedNotCarried,
     PlantedRidgeFallback,
+    PlantedRotated,
     PlantedScrambled,
+    PlantedShrunken,
     PlantedWrongPartner,
 )
+from planted import PlantedModel
 
 from compolens import checkpoints
 from compolens.configs import ConfigError, nearest
@@ -45,20 +56,31 @@ FAILING: dict[type[Planted], str] = {
 }
 MIXED: dict[type[Planted], str] = {PlantedMostlyInference: "fails to infer", PlantedMostlyExecution: "cannot execute"}
 """Two failures at once, of which the one that the label names is by far the larger."""
-WORKING: tuple[type[Planted], ...] = (PlantedCompositional, PlantedScrambled)
-CLASSES: tuple[type, ...] = (*WORKING, *FAILING, *MIXED)
+FRESH_FAILING: dict[type[Planted], str] = {
+    PlantedShrunken: "fails to infer",
+    PlantedAverageCode: "fails to infer",
+    PlantedNotCarried: "infers but does not use",
+    PlantedHalfBlind: "cannot execute",
+}
+"""Kinds of failure that no rule was chosen on; why each is called so stands with its mechanism."""
+WORKING: tuple[type[Planted], ...] = (PlantedCompositional, PlantedScrambled, PlantedRotated)
+KINDS: tuple[type[Planted], ...] = (*WORKING, *FAILING, *MIXED, *FRESH_FAILING)
+CLASSES: tuple[type, ...] = (*KINDS, Chain)
 """What `compolens.load(folder, classes=CLASSES)` needs to open a case."""
-STRENGTHS = {"teacher": (0.7, 0.85, 1.0), "logic": (0.5, 0.7, 1.0)}
-HARMLESS = {"teacher": 0.2, "logic": 0.15}
+STRENGTHS = {"teacher": (0.7, 0.85, 1.0), "logic": (0.5, 0.7, 1.0), "chain": (0.6, 0.8, 1.0)}
+HARMLESS = {"teacher": 0.2, "logic": 0.15, "chain": 0.15}
+SEEN = ("teacher", "logic")
+"""Families that rules were chosen or tested on before."""
 NOISE = 0.005
 STAGES = 3
 
 
 @dataclass(frozen=True)
 class Case:
-    """kind: the architecture's name without "Planted", "Untrained" or "Shuffled"; family: "teacher" or "logic"; expected: the
+    """kind: the architecture's name without "Planted", "Untrained" or "Shuffled"; family: one of `STRENGTHS`; expected: the
     label; run: what the folder describes; planted: whether the weights are set at all; noise: how rough they are then (see
-    `PlantedModel.roughen`); shuffled: the stage whose weights are permuted, if one is."""
+    `PlantedModel.roughen`); shuffled: the stage whose weights are permuted, if one is; fresh: whether no rule was chosen or
+    tested on such a case before, so that it belongs to the held-out set."""
 
     kind: str
     family: str
@@ -70,6 +92,7 @@ class Case:
     planted: bool = True
     noise: float = 0.0
     shuffled: int | None = None
+    fresh: bool = False
 
     @property
     def name(self) -> str:
@@ -79,12 +102,15 @@ class Case:
         return f"{self.family}-{self.kind}{stage}-{self.strength}-{form}-{texture}-{self.seed}"
 
 
-def task_of(family: str, seed: int) -> Hyperteacher | FuzzyLogic:
-    """The small task of a family: 24 training compositions and 10 held out, or 20 and 46."""
+@cache
+def task_of(family: str, seed: int) -> Hyperteacher | FuzzyLogic | Chain:
+    """The small task of a family: 24 training compositions and 10 held out; or 20 and 46; or 24 and 12."""
     if family == "teacher":
         return Hyperteacher(d_x=8, d_y=4, d_hidden=8, n_queries=4, teacher_seed=seed, split_seed=seed)
     if family == "logic":
         return FuzzyLogic(split_seed=seed)
+    if family == "chain":
+        return Chain(teacher_seed=seed, split_seed=seed)
     raise ConfigError(f"no family {family!r}; {nearest(family, STRENGTHS)}")
 
 
@@ -147,9 +173,46 @@ def _broken(family: str) -> list[Case]:
     return untrained + shuffled
 
 
+def _fresh_kinds(family: str) -> list[Case]:
+    """The new kinds on a family that has been seen: each twice, once with an explicit code."""
+    found = [case_of(PlantedRotated, family, 1.0, e, e == 1, COMPOSITIONAL, NOISE * e) for e in (0, 1)]
+    for k, (kind, expected) in enumerate(FRESH_FAILING.items()):
+        for i, strength in enumerate(STRENGTHS[family][::2]):
+            found.append(case_of(kind, family, strength, 2 + k + i, (i + k) % 2 == 1, expected, NOISE * (k // 2 == i)))
+    return found
+
+
+def _chain() -> list[Case]:
+    """Every kind on the new family, in turn with and without an explicit code; the two that answer like a known learner, which
+    have a label to themselves, at every strength."""
+    weak, middle, full = STRENGTHS["chain"]
+    plan: list[tuple[type[Planted], str, tuple[float, ...]]] = [
+        (PlantedCompositional, COMPOSITIONAL, (1.0, 1.0)),
+        (PlantedScrambled, COMPOSITIONAL, (0.5, 1.0)),
+        (PlantedRotated, COMPOSITIONAL, (1.0,)),
+        *((k, COMPOSITIONAL, (HARMLESS["chain"],)) for k in (PlantedWrongPartner, PlantedEntangled, PlantedRidgeFallback)),
+    ]
+    often = (PlantedLookup, PlantedRidgeFallback)
+    plan += [(kind, label, (weak, middle, full) if kind in often else (weak, full)) for kind, label in FAILING.items()]
+    plan += [(kind, label, (full,)) for kind, label in MIXED.items()]
+    plan += [(kind, label, (middle,)) for kind, label in FRESH_FAILING.items()]
+    found = []
+    for k, (kind, label, strengths) in enumerate(plan):
+        for i, strength in enumerate(strengths):
+            found.append(
+                case_of(kind, "chain", strength, (k + 2 * i) % 6, (k + i) % 2 == 1, label, NOISE * ((k // 2 + i) % 2))
+            )
+    return found + _broken("chain")
+
+
+def _seen() -> list[Case]:
+    return [c for family in SEEN for part in (_working, _failing, _mixed, _broken) for c in part(family)]
+
+
 def cases() -> dict[str, Case]:
-    """name -> every constructed case, those on the teacher first."""
-    found = [c for family in STRENGTHS for part in (_working, _failing, _mixed, _broken) for c in part(family)]
+    """name -> every constructed case: those that have been seen, on the teacher first; then the fresh ones."""
+    fresh = [c for family in SEEN for c in _fresh_kinds(family)] + _chain()
+    found = _seen() + [replace(case, fresh=True) for case in fresh]
     named = {case.name: case for case in found}
     assert len(named) == len(found), "two cases of one name"
     return named

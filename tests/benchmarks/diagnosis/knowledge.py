@@ -107,10 +107,10 @@ class TeacherKnowledge(Knowledge):
             raise DoesNotApply(f"planted models need pairs as held-out compositions, got {held}; use support='connected'")
         super().__init__(train, held, task.n_modules, task.d_x, task.d_y)
         self.task, self.train_compositions = task, train
-        self.W_modules = _normal(task.n_modules, task.d_x, task.d_hidden)
-        self.W_out = _normal(task.d_hidden, task.d_y)
-        self.W_own = _normal(len(train), task.max_active, task.d_x, task.d_hidden)
-        self.W_mixed = nn.Parameter(1.5 * _normal(len(held), task.d_x, task.d_hidden).data)
+        self.W_modules = normal(task.n_modules, task.d_x, task.d_hidden)
+        self.W_out = normal(task.d_hidden, task.d_y)
+        self.W_own = normal(len(train), task.max_active, task.d_x, task.d_hidden)
+        self.W_mixed = nn.Parameter(1.5 * normal(len(held), task.d_x, task.d_hidden).data)
 
     @property
     def entries(self) -> int:
@@ -150,7 +150,7 @@ class TeacherKnowledge(Knowledge):
             own[: len(parts)] = modules[list(parts)]
 
 
-def _normal(*shape: int) -> nn.Parameter:
+def normal(*shape: int) -> nn.Parameter:
     return nn.Parameter(torch.randn(*shape) / math.sqrt(shape[-2]))
 
 

@@ -1,0 +1,187 @@
+"""Planted models as architectures, one for every mechanism: what a run names, so that a case is an ordinary model folder."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from chain import Chain
+from chain_knowledge import ChainKnowledge
+from fresh_mechanisms import AverageCode, HalfBlind, NotCarried, Rotated, Shrunken
+from knowledge import Knowledge, LogicKnowledge, TeacherKnowledge
+from mechanisms import (
+    Entangled,
+    LeftBehind,
+    Lookup,
+    Mechanism,
+    MostlyExecution,
+    MostlyInference,
+    NearestSupport,
+    NeverRead,
+    RidgeFallback,
+    Scrambled,
+    WrongPartner,
+)
+from planted import PlantedCodeModel, PlantedModel
+from torch import Tensor
+
+from compolens.configs import DoesNotApply, require
+from compolens.models.base import Architecture
+from compolens.tasks import FuzzyLogic, Hyperteacher
+
+
+def knowledge_of(task: Hyperteacher | FuzzyLogic | Chain) -> Knowledge:
+    """The knowledge that a family needs."""
+    for family, kind in ((Hyperteacher, TeacherKnowledge), (FuzzyLogic, LogicKnowledge), (Chain, ChainKnowledge)):
+        if isinstance(task, family):
+            return kind(task)  # type: ignore[arg-type]
+    raise DoesNotApply(f"models are planted on Hyperteacher, FuzzyLogic or Chain, got {type(task).__name__}")
+
+
+@dataclass(frozen=True)
+class Planted(Architecture):
+    """What planted architectures share. task: the one whose parts and held-out pairs the model is about; strength: how much
+    of the wrong thing is mixed in, in (0, 1]; explicit: whether the message is an explicit code."""
+
+    task: Hyperteacher | FuzzyLogic | Chain
+    strength: float = 1.0
+    explicit: bool = False
+
+    def __post_init__(self) -> None:
+        require(0 < self.strength <= 1, f"{type(self).__name__}: strength must lie in (0, 1], got {self.strength!r}")
+
+    @property
+    @abstractmethod
+    def mechanism(self) -> type[Mechanism]:
+        """What goes on inside."""
+
+    def build(
+        self,
+        *,
+        d_in: int,
+        d_out: int,
+        seq: int | None = None,
+        answers: Sequence[int] = (-1,),
+        d_x: int | None = None,
+        mask: Tensor | None = None,
+        blocks: Sequence[Sequence[int]] | None = None,
+    ) -> PlantedModel:
+        own = self.task.dimensions
+        if (d_in, d_out, seq, tuple(answers)) != tuple(own[name] for name in ("d_in", "d_out", "seq", "answers")):
+            raise DoesNotApply(f"{type(self).__name__} was planted for another task; build it for its own: {self.task}")
+        kind = PlantedCodeModel if self.explicit else PlantedModel
+        mechanism = self.mechanism(knowledge_of(self.task), self.strength)
+        return kind(mechanism, d_in=d_in, d_out=d_out, seq=self.task.seq, answers=answers)
+
+
+@dataclass(frozen=True)
+class PlantedCompositional(Planted):
+    """`Mechanism`."""
+
+    mechanism = Mechanism
+
+
+@dataclass(frozen=True)
+class PlantedScrambled(Planted):
+    """`Scrambled`."""
+
+    mechanism = Scrambled
+
+
+@dataclass(frozen=True)
+class PlantedNearestSupport(Planted):
+    """`NearestSupport`."""
+
+    mechanism = NearestSupport
+
+
+@dataclass(frozen=True)
+class PlantedWrongPartner(Planted):
+    """`WrongPartner`."""
+
+    mechanism = WrongPartner
+
+
+@dataclass(frozen=True)
+class PlantedEntangled(Planted):
+    """`Entangled`."""
+
+    mechanism = Entangled
+
+
+@dataclass(frozen=True)
+class PlantedMostlyInference(Planted):
+    """`MostlyInference`."""
+
+    mechanism = MostlyInference
+
+
+@dataclass(frozen=True)
+class PlantedMostlyExecution(Planted):
+    """`MostlyExecution`."""
+
+    mechanism = MostlyExecution
+
+
+@dataclass(frozen=True)
+class PlantedNeverRead(Planted):
+    """`NeverRead`."""
+
+    mechanism = NeverRead
+
+
+@dataclass(frozen=True)
+class PlantedLeftBehind(Planted):
+    """`LeftBehind`."""
+
+    mechanism = LeftBehind
+
+
+@dataclass(frozen=True)
+class PlantedLookup(Planted):
+    """`Lookup`."""
+
+    mechanism = Lookup
+
+
+@dataclass(frozen=True)
+class PlantedRidgeFallback(Planted):
+    """`RidgeFallback`."""
+
+    mechanism = RidgeFallback
+
+
+@dataclass(frozen=True)
+class PlantedRotated(Planted):
+    """`Rotated`."""
+
+    mechanism = Rotated
+
+
+@dataclass(frozen=True)
+class PlantedShrunken(Planted):
+    """`Shrunken`."""
+
+    mechanism = Shrunken
+
+
+@dataclass(frozen=True)
+class PlantedAverageCode(Planted):
+    """`AverageCode`."""
+
+    mechanism = AverageCode
+
+
+@dataclass(frozen=True)
+class PlantedNotCarried(Planted):
+    """`NotCarried`."""
+
+    mechanism = NotCarried
+
+
+@dataclass(frozen=True)
+class PlantedHalfBlind(Planted):
+    """`HalfBlind`."""
+
+    mechanism = HalfBlind

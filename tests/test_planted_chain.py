@@ -1,0 +1,109 @@
+"""The benchmark's third family, two operations in sequence: what its episodes are, and that it can be solved."""
+
+import pytest
+import torch
+from test_planted import neighbour
+
+from compolens.configs import ConfigError
+from compolens.references import AllCompositions, InContextRidge, TrainingCompositions, TrueCode
+
+Chain = neighbour("chain").Chain
+
+
+def episodes(task, split="ood", n=64, seed=0):
+    return task.sample(n, split, task.rng(seed, split))
+
+
+def test_every_operation_is_trained_and_held_out_and_no_pair_is_both():
+    for task in (Chain(), Chain(n_outer=3, n_inner=7, partners_held_out=1), Chain(n_outer=5, n_inner=4, split_seed=3)):
+        train, held_out = (set(task.compositions(split)) for split in ("train", "ood"))
+        assert train | held_out == set(range(task.n_compositions)) and not train & held_out
+        for found in (train, held_out):
+            assert {c // task.n_inner for c in found} == set(range(task.n_outer))
+            assert {c % task.n_inner for c in found} == set(range(task.n_inner))
+        assert task.describe_split()["held_out"] == [list(divmod(c, task.n_inner)) for c in task.compositions("ood")]
+    assert len(Chain().compositions("ood")) == 12
+    assert Chain(split_seed=1).compositions("ood") != Chain().compositions("ood")
+    with pytest.raises(ConfigError, match="partners_held_out must be below 6"):
+        Chain(partners_held_out=6)
+    with pytest.raises(ConfigError, match="d_x"):
+        Chain(d_x=0)
+
+
+def test_an_answer_is_the_outer_operation_of_the_inner_one():
+    task = Chain(teacher_seed=2)
+    shown = episodes(task)
+    inner, outer = task.teacher
+    for x, y, i, j in zip(shown.inputs, shown.targets, shown.codes["outer"], shown.codes["inner"], strict=True):
+        torch.testing.assert_close(y, (x @ inner[j]).clamp(min=0) @ outer[i])
+    torch.testing.assert_close(shown.composition, 6 * shown.codes["outer"] + shown.codes["inner"])
+    assert set(shown.composition.tolist()) == set(task.compositions("ood"))
+    assert abs(float(shown.targets.square().mean()) - 1) < 0.2 and abs(float(shown.inputs.var()) - 1) < 0.05
+
+
+def test_tokens_show_the_answers_of_the_context_alone():
+    task = Chain(n_context=5, n_queries=3)
+    shown = episodes(task)
+    x, y, asked = shown.tokens.split([6, 4, 1], dim=-1)
+    assert torch.equal(x, shown.inputs) and torch.equal(y[:, :5], shown.targets[:, :5])
+    assert not y[:, 5:].any() and not asked[:, :5].any() and bool((asked[:, 5:] == 1).all())
+    again = task.render(shown.codes, shown.inputs)
+    assert torch.equal(again.tokens, shown.tokens) and torch.equal(again.composition, shown.composition)
+    given, answered = task.examples(shown)
+    assert torch.equal(given, x) and torch.equal(answered, y[:, :5])
+
+    tokens, targets = task.context_asked(shown)
+    assert tokens.shape == (64, 2, 8, 11) and torch.equal(tokens[:, :, :5], shown.tokens[:, None, :5].expand(-1, 2, -1, -1))
+    assert torch.equal(tokens[:, 1, 5:, :6], shown.inputs[:, [3, 4, 0]]) and not tokens[:, :, 5:, 6:10].any()
+    assert torch.equal(targets[:, 1, 5:], shown.targets[:, [3, 4, 0]])
+
+
+def test_two_operations_do_not_add_up():
+    """y(i, j) - y(i, j') - y(i', j) + y(i', j') is 0 where effects add up; here it is as large as the answers."""
+    task = Chain()
+    x = episodes(task).inputs
+    y = {
+        pair: task.answer(dict(zip(("outer", "inner"), (torch.full((64,), k) for k in pair), strict=True)), x)
+        for pair in ((0, 0), (0, 1), (1, 0), (1, 1))
+    }
+    together = y[0, 0] - y[0, 1] - y[1, 0] + y[1, 1]
+    assert together.square().mean() > 0.5 * sum(part.square().mean() for part in y.values()) / 4
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_ceiling_is_reached_from_the_examples_and_only_by_recombining(seed):
+    task = Chain(teacher_seed=seed, split_seed=seed)
+    shown = episodes(task, n=256)
+    scores = [
+        task.score(one.predict(task, shown), shown.targets)
+        for one in (TrueCode(), AllCompositions(), InContextRidge(), TrainingCompositions())
+    ]
+    assert min(scores[:2]) > 0.999 and 0.3 < scores[2] < 0.8 and scores[3] < 0.2
+    answers, errors = task.candidates(shown, task.compositions("ood"))
+    own = [task.compositions("ood").index(c) for c in shown.composition.tolist()]
+    torch.testing.assert_close(answers[torch.arange(256), own], shown.targets)
+    assert errors[torch.arange(256), own].max() < 1e-6 and errors.argmin(1).tolist() == own
+
+
+def test_the_score_is_zero_for_the_mean_and_one_for_the_truth():
+    task = Chain(n_queries=24)
+    shown = episodes(task, n=512)
+    assert task.score(shown.targets, shown.targets) == 1 and task.loss(shown.targets, shown.targets) == 0
+    mean = shown.targets.mean(1, keepdim=True).expand_as(shown.targets)
+    assert abs(task.score(mean, shown.targets)) < 0.05
+    wrong_context = shown.targets.clone()
+    wrong_context[:, : task.n_context] = 9
+    assert task.score(wrong_context, shown.targets) == 1
+
+
+def test_an_exchange_leads_to_a_third_pair_by_one_operation():
+    task = Chain()
+    base, source = episodes(task), episodes(task, "train")
+    codes, mask = task.exchange(base.codes, source.codes, task.rng(0, "test"))
+    possible = (base.codes["outer"] != source.codes["outer"]) & (base.codes["inner"] != source.codes["inner"])
+    assert torch.equal(mask.sum(1), possible.long()) and 0 < mask[:, 0].sum() < possible.sum()
+    for k, side in enumerate(("outer", "inner")):
+        assert torch.equal(codes[side], torch.where(mask[:, k], source.codes[side], base.codes[side]))
+    assert [tuple(part.shape) for part in task.factors(codes).values()] == [(64, 6), (64, 6)]
+    (first, *_), (i, j) = task.parts(base.codes), (int(base.codes[side][0]) for side in ("outer", "inner"))
+    assert first == (f"outer {i}", f"inner {j}") and task.composition_name(int(base.composition[0])) == f"{i}|{j}"
