@@ -302,6 +302,33 @@ def test_rows_of_a_twin_that_cannot_be_had_say_so_and_hold_no_number(saved, name
         assert own["without"] == pytest.approx(own["with"], nan_ok=True)
 
 
+OWN_PROBE = '''
+"""How large is the largest answer, and where does it stand?"""
+import pandas as pd
+from compolens.activations import draw
+
+taken_from_twin = ("where",)
+
+def probe(trained, *, episodes: int = 8):
+    """The largest answer. Control: the untrained twin."""
+    (batch,) = draw(trained.task, "ood", episodes, 0)
+    rows = []
+    for control, model in (("", trained.model), ("untrained", trained.untrained_twin())):
+        answer = model(batch.tokens)
+        where = {"where": int(answer.argmax()), "split": "ood", "site": "all", "role": "all", "n": episodes}
+        rows.append({"metric": "largest", "value": answer.max().item(), "lo": None, "hi": None, **where, "control": control})
+    return pd.DataFrame(rows)
+'''
+
+
+def test_a_probe_of_ones_own_names_what_it_takes_from_the_twin(saved, tmp_path):
+    (tmp_path / "my_probe.py").write_text(OWN_PROBE)
+    found = recipes.load_recipe("probes", tmp_path / "my_probe.py")(load(saved / "without", classes=[Stepped]))
+    own, twin = found[found["control"] == ""].iloc[0], found[found["control"] == "untrained"].iloc[0]
+    assert own["where"] >= 0 and pd.notna(own["value"])
+    assert twin[["where", "value"]].isna().all() and twin["note"] == f"not available: {NO_TWIN}"
+
+
 def test_learners_made_from_the_twin_are_not_available_either(saved):
     trained = load(saved / "without", classes=[Stepped])
     for fit in (FrozenReadout.fit, Linearised.fit):

@@ -68,10 +68,13 @@ def load_file(path: Path) -> ModuleType:
 def load_recipe(kind: str, name: str | Path) -> Callable[..., Any]:
     """The function of a recipe: `probe` or `analyze`. ``load_recipe("probes", "latent_code")(trained, episodes=512)``."""
     path = locate(kind, name)
-    function = getattr(load_file(path), _verb(kind), None)
+    module = load_file(path)
+    function = getattr(module, _verb(kind), None)
     if not callable(function):
         raise ConfigError(f"{path} defines no function {_verb(kind)}(); see the built-in ones in {room(kind)}")
-    return _also_without_twin(function, path.stem) if kind == "probes" else function
+    if kind != "probes":
+        return function
+    return _also_without_twin(function, path.stem, tuple(getattr(module, "taken_from_twin", ())))
 
 
 # ---- models without an untrained twin --------------------------------------------------------------------------------
@@ -83,12 +86,13 @@ TAKEN_FROM_TWIN = {
     "latent_code": ("l2",),
     "latent_geometry": ("point", "x", "y"),
 }
-"""Probe -> columns of its rows about the untrained twin that are measured on it, beside value, lo and hi."""
+"""Probe -> columns of its rows about the untrained twin that are measured on it, beside value, lo and hi. A probe's file
+may name them instead: ``taken_from_twin = ("column", …)``."""
 NAMED_BY_TWIN = {"which_prior": ("nearest", "margin")}
 """Probe -> metrics whose column `reference` is what was found, not what was asked for."""
 
 
-def _also_without_twin(probe: Callable[..., Any], name: str) -> Callable[..., Any]:
+def _also_without_twin(probe: Callable[..., Any], name: str, taken: tuple[str, ...]) -> Callable[..., Any]:
     """The probe, for models that have no untrained twin too: rows about the twin then say why they are not available."""
 
     @functools.wraps(probe)
@@ -98,13 +102,13 @@ def _also_without_twin(probe: Callable[..., Any], name: str) -> Callable[..., An
             return probe(trained, **arguments)
         result = probe(trained.with_stand_in(), **arguments)
         if isinstance(result, tuple):
-            return tuple(_without_twin(frame, name, why) for frame in result)
-        return _without_twin(result, name, why)
+            return tuple(_without_twin(frame, name, taken, why) for frame in result)
+        return _without_twin(result, name, taken, why)
 
     return measure
 
 
-def _without_twin(frame: Any, name: str, why: str) -> Any:
+def _without_twin(frame: Any, name: str, taken: tuple[str, ...], why: str) -> Any:
     """The rows about the untrained twin without any number: one row each of what would be there."""
     import pandas as pd
 
@@ -112,7 +116,7 @@ def _without_twin(frame: Any, name: str, why: str) -> Any:
         return frame
     twin = frame["control"].str.contains("untrained")
     rows = frame[twin].copy()
-    measured = {"value", "lo", "hi", "score", *TAKEN_FROM_TWIN.get(name, ())} & set(rows.columns)
+    measured = {"value", "lo", "hi", "score", *taken, *TAKEN_FROM_TWIN.get(name, ())} & set(rows.columns)
     points = {column for column in rows if column.startswith(("label.", "confound."))}  # a map's
     rows[sorted(measured | points)] = float("nan")
     if name in NAMED_BY_TWIN:
