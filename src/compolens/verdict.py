@@ -220,8 +220,8 @@ def _power(found: dict[str, float]) -> str:
     """How likely the kinds of loss that were not found would have been, had they been there."""
     if not found:
         return ""
-    told = ", ".join(f"{part} {power:.0%}" for part, power in found.items())
-    return f"a loss of {diagnosis.FAILS} planted in these numbers is found with a probability of: {told}; "
+    told = ", ".join(f"{power:.0%} by {part}" for part, power in found.items())
+    return f"had {diagnosis.FAILS} been lost otherwise, it would have shown with a probability of {told}; "
 
 
 def _confirmed(group: Group, blamed: str, label: str) -> list[Clause]:
