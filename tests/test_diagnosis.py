@@ -209,6 +209,14 @@ def test_ridges_answers_are_regression_even_where_a_code_would_mend_them(tmp_pat
     assert diagnosis.diagnose([make(tmp_path, tiny_task, "between", prior=no_nearer, **known)]).label == "fails to infer"
 
 
+def test_answers_that_ignore_a_right_code_are_no_regression_however_near_to_it(tmp_path, tiny_task):
+    """Without its code a model answers with a mean, and so do learners that know nothing; its own code, written, mends it."""
+    mean = {"ood": {"linearised net": 0.05, "truth": 1.2}, "test": {"truth": 0.01}}
+    known = {"ood": -0.2, "true": 0.99, "best": 0.99, "prior": mean}
+    assert diagnosis.diagnose([make(tmp_path, tiny_task, "unused", written=0.98, **known)]).label == "infers but does not use"
+    assert diagnosis.diagnose([make(tmp_path, tiny_task, "lost", written=-0.2, **known)]).label == "generic regression"
+
+
 # ---- per composition, per factor, and what may have been overlooked ----------------------------------------------------
 def test_a_factors_loss_is_the_mean_over_its_compositions_and_adds_up(tmp_path, tiny_task):
     folder = make(tmp_path, tiny_task, ood=0.6, written=0.7, true=0.9, best=0.95)

@@ -162,11 +162,11 @@ def _label(
     moved = min(model.moved for model in models)
     shares = {part: lost[part].value for part in ("use", "inference", "execution")}
     shares["execution" if faithful(models) else "inference"] += lost["form"].value
-    mended = shares["use"] + shares["inference"] >= DOMINATES * gap
+    mended, unused = (won >= DOMINATES * gap for won in (shares["use"] + shares["inference"], shares["use"]))
     for label, among in (("generic regression", GENERIC), ("memorised", MEMORY)):
         like = _taken_for(models, "ood", among)
-        if like is None or (label == "memorised" and mended):
-            continue  # a wrong code that is executed also gives the answers of a training composition
+        if like is None or unused or (label == "memorised" and mended):
+            continue  # a wrong code that is executed also gives a training composition's answers; no code at all, a mean's
         end = "although a code written mends it" if mended else "and no code written wins half of it back"
         return label, [*reasons, f"its answers are those of {_far(like)}, {end}"], "inference" if mended else "execution"
     if moved < MOVES:
