@@ -41,7 +41,7 @@ def analyze(models: list[Path], *, paper: bool = True) -> Drawing:
     require(bool(compared), "none of these models is HYLA or one of its ablations; try: compolens analyze who_generalizes")
     for setting in dict.fromkeys(compared):
         here = [g for g in groups if g.setting == setting]
-        here.sort(key=lambda g: list(NAMES).index(g.architecture) if g.architecture in NAMES else len(NAMES))
+        here.sort(key=lambda g: (_place(g), -len(g.folders)))
         marks: list = []
         metric = metric_of(here)
         for g in here:
@@ -66,12 +66,17 @@ def analyze(models: list[Path], *, paper: bool = True) -> Drawing:
     return Drawing("Where does HYLA's gain come from?", tuple(panels), caption, columns=1)
 
 
+def _place(g: Group) -> int:
+    return list(NAMES).index(g.architecture) if g.architecture in NAMES else len(NAMES)
+
+
 def _name(g: Group, here: list[Group]) -> str:
-    """The short name, and what tells the group from another of the same architecture."""
+    """The short name; and, for others than the group of an architecture that has most seeds, what tells it from that one."""
     name = NAMES.get(g.architecture, g.architecture)
     first = next(other for other in here if other.architecture == g.architecture)
-    told = g.label.partition(" (")[2].rstrip(")")
-    return name if g is first or not told else f"{name}, {told.replace('attention_', '').replace('_', ' ')}"
+    own, usual = (one.label.partition(" (")[2].rstrip(")").split(", ") for one in (g, first))
+    told = ", ".join(setting for setting in own if setting not in usual)
+    return name if not told else f"{name}, {told.replace('attention_', '').replace('_', ' ')}"
 
 
 def metric_of(groups: list[Group]) -> str:

@@ -1,5 +1,6 @@
 """The claims about attention's codes, ablations and scale, drawn from tables whose numbers are known."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -80,6 +81,18 @@ def test_ablations_show_seeds_means_and_the_papers_values_under_the_papers_metri
         assert [box["lo"].item(), box["hi"].item()] == pytest.approx([(value - se) / 100, (value + se) / 100])
     assert {mark.open for mark in panel.marks if type(mark).__name__ == "Points" and mark.label == "the paper"} == {True}
     renders(drawing)
+
+
+def test_the_variant_with_most_seeds_has_the_short_name_and_others_say_what_differs(fuzzy_models, tmp_path):
+    known = {"softmax": {}, "softmax, dropout 0.1": {"attention_dropout": 0.1}, "softmax, steps 9": {}}
+    folders = []
+    for (name, more), steps in zip(known.items(), (50_000, 50_000, 9), strict=True):
+        run = dataclasses.replace(fuzzy(SoftmaxTransformer(**PAPER, **more), 0), steps=steps)
+        folders.append(scored(tmp_path / name.replace(", ", "-"), run, {2: 0.4}, REFERENCES, ("score", RATIOS)))
+    drawing = analyze("ablations", [*folders[1:], *fuzzy_models])  # one seed each, named first
+    names = list(dict.fromkeys(marks(drawing, "Points", label="")["x"]))
+    assert names[0] == "softmax" and set(names[1:3]) == {"softmax, dropout 0.1", "softmax, steps 9"}
+    assert len(marks(drawing, "Points", label="", x="softmax")) == 3
 
 
 def test_ablations_draw_the_ceiling_and_who_recombines_nothing_as_means_over_models(fuzzy_models):
