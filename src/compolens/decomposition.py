@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -101,6 +102,13 @@ class Measured:
 
     def rungs(self, split: str) -> Rungs:
         """Own answer and oracles, per composition; of the places where the code is read, the best for each rung."""
+        return self._rungs[split]
+
+    @cached_property
+    def _rungs(self) -> dict[str, Rungs]:
+        return {split: self._found(split) for split in ("test", "ood")}
+
+    def _found(self, split: str) -> Rungs:
         frame = self.ladder
         shown = (frame["metric"] == "score") & (frame["split"] == split) & (frame["control"] == "") & frame["value"].notna()
         frame = frame[shown & ((frame["chosen"] == 1) | (frame["effective"] == 1))]
