@@ -14,6 +14,7 @@ import compolens
 from compolens.activations import Place, draw, intervene, places, put, record
 from compolens.configs import ConfigError, DoesNotApply
 from compolens.measures.readouts import RidgeReadout
+from compolens.oracles import code_features
 from compolens.references import InContextRidge, TrainingCompositions
 from compolens.tasks import FuzzyLogic
 
@@ -57,7 +58,7 @@ def score(model, family, split, n=64):
 
 
 def true_code(family, shown):
-    return torch.cat(list(task_of(family).factors(shown.codes).values()), dim=1)
+    return code_features(task_of(family), shown.codes).float()
 
 
 @torch.no_grad()
