@@ -25,7 +25,8 @@ def test_parts_are_never_negative_and_add_up(own, written, true, best, cost):
 def make(
     root, task, name="model", seed=0, *, test=0.99, ood, written=None, true=None, best=None, floor=0.4, prior=None, moves=0.9
 ):
-    """A folder with a ladder and scores of our choice; rungs that are not given are the own answer's."""
+    """A folder with a ladder and scores of our choice; rungs that are not given are the own answer's. prior: split ->
+    reference -> the model's squared distance to it, or (that, the reference's own to the truth)."""
     folder = write(root / name, Run(HypernetworkTransformer(d_code=6), task, init_seed=seed))
     rows = []
     for split, value in (("test", test), ("ood", ood)):
@@ -55,11 +56,15 @@ def make(
     rows.append(rows[0] | {"metric": "recovered", "rung": "another code written", "value": moves, "split": "train"})
     save(folder, "inference_or_execution", rows)
     if prior:
-        rows = [
-            {"metric": "distance", "value": value, "split": split, "reference": reference, "control": "", "composition": "all"}
-            for split, distances in prior.items()
-            for reference, value in distances.items()
-        ]
+        rows = []
+        for split, distances in prior.items():
+            for reference, far in distances.items():
+                own, error = far if isinstance(far, tuple) else (far, None)
+                row = {"metric": "distance", "split": split, "composition": "all"}
+                rows.append(row | {"learner": "model", "reference": reference, "control": "", "value": own})
+                if error is not None:
+                    theirs = {"learner": reference, "reference": "truth", "control": "reference", "value": error}
+                    rows.append(row | theirs)
         save(folder, "which_prior", [*rows, rows[0] | {"control": "untrained"}])
     return folder
 
@@ -72,11 +77,11 @@ CASES = {
     "cannot execute": {"ood": 0.6, "written": 0.6, "true": 0.62, "best": 0.65},
     "memorised": {
         "ood": 0.6, "true": 0.6,
-        "prior": {"ood": {"best training composition": 0.02, "truth": 0.4}, "test": {"truth": 0.01}},
+        "prior": {"ood": {"best training composition": (0.02, 0.4), "truth": 0.4}, "test": {"truth": 0.01}},
     },
     "generic regression": {
         "test": 0.7, "ood": 0.6,
-        "prior": {s: {"in-context ridge": 0.01, "truth": 0.35, "best training composition": 0.5} for s in ("test", "ood")},
+        "prior": {s: {"in-context ridge": (0.01, 0.36), "truth": 0.35} for s in ("test", "ood")},
     },
     "undecided": {"ood": 0.6, "written": 0.73, "true": 0.86, "best": 0.86},
 }  # fmt: skip
@@ -128,7 +133,7 @@ def edit(folder, which, value):
 
 
 def test_answers_nearer_to_the_truth_are_not_taken_for_a_rivals(tmp_path, tiny_task):
-    near = {"ood": {"best training composition": 0.05, "truth": 0.04}, "test": {"truth": 0.01}}
+    near = {"ood": {"linearised net": (0.05, 0.08), "truth": 0.04}, "test": {"truth": 0.01}}
     assert diagnosis.diagnose([make(tmp_path, tiny_task, ood=0.6, true=0.6, prior=near)]).label == "cannot execute"
 
 
@@ -197,24 +202,59 @@ def test_every_number_of_a_clause_is_finite(tmp_path, tiny_task):
         assert all(np.isfinite(e.value) for e in clause.evidence)
 
 
-def test_ridges_answers_are_regression_even_where_a_code_would_mend_them(tmp_path, tiny_task):
-    """A model that gives up its code on held-out compositions for ridge's weights; other learners' answers decide nothing."""
-    known = {"ood": 0.6, "true": 0.97, "best": 0.97}
-    ridge = {"ood": {"in-context ridge": 0.03, "truth": 0.4}, "test": {"in-context ridge": 0.4, "truth": 0.01}}
-    found = diagnosis.diagnose([make(tmp_path, tiny_task, "ridge", prior=ridge, **known)])
-    assert found.label == "generic regression" and "although a code written mends it" in found.reasons[-1]
-    memory = {"ood": {"best training composition": 0.03, "truth": 0.4}, "test": {"truth": 0.01}}
-    assert diagnosis.diagnose([make(tmp_path, tiny_task, "memory", prior=memory, **known)]).label == "fails to infer"
-    no_nearer = {"ood": {"in-context ridge": 0.09, "truth": 0.12}, "test": {"truth": 0.01}}
-    assert diagnosis.diagnose([make(tmp_path, tiny_task, "between", prior=no_nearer, **known)]).label == "fails to infer"
+def mixture(share, of, cosine=1.0):
+    """Squared distances of a model whose error has that cosine to a learner's, whose square is 0.9, and goes so far along."""
+    error = 0.9 * (share / cosine) ** 2
+    return {"ood": {of: (error + 0.9 - 2 * share * 0.9, 0.9), "truth": error}, "test": {"truth": 0.01, of: (0.8, 0.8)}}
 
 
-def test_answers_that_ignore_a_right_code_are_no_regression_however_near_to_it(tmp_path, tiny_task):
-    """Without its code a model answers with a mean, and so do learners that know nothing; its own code, written, mends it."""
-    mean = {"ood": {"linearised net": 0.05, "truth": 1.2}, "test": {"truth": 0.01}}
-    known = {"ood": -0.2, "true": 0.99, "best": 0.99, "prior": mean}
-    assert diagnosis.diagnose([make(tmp_path, tiny_task, "unused", written=0.98, **known)]).label == "infers but does not use"
-    assert diagnosis.diagnose([make(tmp_path, tiny_task, "lost", written=-0.2, **known)]).label == "generic regression"
+OWN_ERRORS = diagnosis.OWN_ERRORS.items()
+
+
+@pytest.mark.parametrize(("label", "learner"), OWN_ERRORS)
+@pytest.mark.parametrize("share", [0.3, 0.5, 1.0])
+def test_errors_that_are_a_learners_own_are_named_after_it_at_any_share_and_whatever_mends_them(
+    tmp_path, tiny_task, label, learner, share
+):
+    known = {"ood": 0.6, "true": 0.97, "best": 0.97, "prior": mixture(share, learner)}
+    found = diagnosis.diagnose([make(tmp_path, tiny_task, "mended", **known)])
+    assert (found.label, found.blamed) == (label, "inference")
+    assert f"{share:.0%} of the way), although a code written mends it" in found.reasons[-1]
+    known = {"ood": 0.6, "true": 0.6, "prior": mixture(share, learner)}
+    found = diagnosis.diagnose([make(tmp_path, tiny_task, "kept", **known)])
+    assert (found.label, found.blamed) == (label, "execution")
+
+
+@pytest.mark.parametrize(("label", "learner"), OWN_ERRORS)
+def test_errors_beside_a_learners_are_not_its_own_however_near_the_answers_are(tmp_path, tiny_task, label, learner):
+    """A wrong code that is executed may give answers near to a training composition's: what mends them decides."""
+    near = mixture(0.6, learner, cosine=0.75)
+    assert near["ood"][learner][0] < near["ood"]["truth"]
+    folder = make(tmp_path, tiny_task, ood=0.6, true=0.97, best=0.97, prior=near)
+    assert diagnosis.diagnose([folder]).label == "fails to infer"
+
+
+def test_cosine_and_share_are_those_of_the_errors_themselves(tmp_path, tiny_task):
+    rng = np.random.default_rng(0)
+    truth, model, learner = rng.standard_normal((3, 40))
+    squared = {"learner": (((model - learner) ** 2).mean(), ((learner - truth) ** 2).mean())}
+    prior = {"ood": squared | {"truth": ((model - truth) ** 2).mean()}}
+    models = diagnosis.measured([make(tmp_path, tiny_task, ood=0.6, prior=prior)])
+    found = diagnosis.resemblances(models, "ood")["learner"]
+    ours, theirs = model - truth, learner - truth
+    assert found.cosine == pytest.approx(ours @ theirs / np.linalg.norm(ours) / np.linalg.norm(theirs), rel=1e-4)
+    assert found.share == pytest.approx(ours @ theirs / (theirs @ theirs), rel=1e-4)
+
+
+def test_answers_near_those_of_a_fitted_learner_are_no_regression_if_a_code_mends_them(tmp_path, tiny_task):
+    """Without its code a model answers with a mean, and so do learners that know nothing; these have no code to mend."""
+    mean = {"ood": {"linearised net": (0.05, 1.1), "truth": 1.2}, "test": {"truth": 0.01}}
+    known = {"ood": -0.2, "best": 0.99, "prior": mean}
+    unused = make(tmp_path, tiny_task, "unused", written=0.98, true=0.99, **known)
+    wrong = make(tmp_path, tiny_task, "wrong", written=-0.2, true=0.99, **known)
+    lazy = make(tmp_path, tiny_task, "lazy", written=-0.2, true=-0.2, **known)
+    labels = [diagnosis.diagnose([folder]).label for folder in (unused, wrong, lazy)]
+    assert labels == ["infers but does not use", "fails to infer", "generic regression"]
 
 
 # ---- per composition, per factor, and what may have been overlooked ----------------------------------------------------

@@ -153,11 +153,18 @@ class Measured:
 
     def distances(self, split: str) -> pd.Series:
         """reference -> distance of the model's answers to its own, the truth included; empty without a table."""
+        return self._distances(split, "").set_index("reference")["value"]
+
+    def errors_of_learners(self, split: str) -> pd.Series:
+        """learner -> distance of its answers to the truth; empty without a table."""
+        rows = self._distances(split, "reference")
+        return rows[rows["reference"] == "truth"].set_index("learner")["value"]
+
+    def _distances(self, split: str, control: str) -> pd.DataFrame:
         if self.prior.empty:
-            return pd.Series(dtype=float)
-        rows = self.prior[(self.prior["metric"] == "distance") & (self.prior["control"] == "")]
-        rows = rows[(rows["split"] == split) & (rows["composition"] == "all") & rows["value"].notna()]
-        return rows.set_index("reference")["value"]
+            return pd.DataFrame({"reference": [], "learner": [], "value": []}, dtype=float)
+        rows = self.prior[(self.prior["metric"] == "distance") & (self.prior["control"] == control)]
+        return rows[(rows["split"] == split) & (rows["composition"] == "all") & rows["value"].notna()]
 
 
 def split_loss(top: float, score: dict[str, np.ndarray], cost: np.ndarray) -> dict[str, np.ndarray]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -31,6 +32,10 @@ NEAR = 0.1
 """Answers whose squared distance to a learner's is below this share of the answers' variance are taken for that learner's."""
 NEARER = 0.5
 """…if they are no more than this share as far from that learner's as from the truth."""
+ALONG = 0.85
+"""Cosine between a model's errors and a learner's from which the errors are taken for that learner's. A model that mixes right
+answers with a learner's has a cosine of 1, however little of the learner's is in them; that of a wrong code, whose answers
+are a training composition's too, comes to three quarters."""
 MOVES = 0.5
 """Writing another code must move the answers of training compositions at least this share of the way to that code's; else no
 place is known where the model reads its code, and nothing is blamed."""
@@ -44,7 +49,7 @@ LABELS = {
     "fails to infer": "given the right code it answers; its own code of held-out compositions is not right",
     "infers but does not use": "the right code can be read from it, and would help where it reads its code",
     "cannot execute": "given the right code, it does not answer held-out compositions",
-    "memorised": "answers held-out compositions as the nearest training composition would",
+    "memorised": "its errors on held-out compositions are those of the nearest training composition",
     "generic regression": "answers like a learner that knows nothing of compositions",
     "undecided": "the tables do not say",
 }
@@ -94,29 +99,73 @@ def share_of_what_can_be_had(models: Sequence[Measured], scores: dict[str, float
 
 
 # ---- whose answers -----------------------------------------------------------------------------------------------------
-GENERIC = ("in-context ridge", "frozen features", "linearised net")
-"""The learners of `which_prior` that know nothing of compositions."""
-MEMORY = ("best training composition",)
-"""…and those that know the training compositions alone."""
+FITTED = ("frozen features", "linearised net")
+"""The learners of `which_prior` that know nothing of compositions, but are fitted to training compositions. All that lack a
+code err towards the mean, as these do: only answers that are near to theirs, and that no code mends, are taken for theirs."""
+GENERIC = ("in-context ridge", *FITTED)
+"""…and the one that is not fitted to any."""
+OWN_ERRORS = {"generic regression": "in-context ridge", "memorised": "best training composition"}
+"""Label -> the learner whose errors nothing else shares: it knows the context alone, or training compositions alone."""
+
+
+NO_ERROR = 1e-6
+"""Mean squared errors below this have no direction: answers are float32."""
+
+
+class Like(NamedTuple):
+    """A learner that a model answers like; distance: of its answers to that learner's; cosine: between the errors of both;
+    share: how far the model goes with them, 0 at the truth, 1 at the learner's answers."""
+
+    learner: str
+    distance: float
+    cosine: float
+    share: float
+
+    def __str__(self) -> str:
+        return (
+            f'the learner "{self.learner}" (distance {self.distance:.3f}; errors at cosine {self.cosine:.2f}, '
+            f"{self.share:.0%} of the way)"
+        )
 
 
 def distances(models: Sequence[Measured], split: str) -> dict[str, float]:
     """reference -> distance of the models' answers to its own, the truth included, nearest first; means over the models that
     have the table, {} unless all have."""
-    rows = [model.distances(split) for model in models]
+    return dict(sorted(_means([model.distances(split) for model in models]).items(), key=lambda item: item[1]))
+
+
+def _means(rows: Sequence[pd.Series]) -> dict[str, float]:
     if any(row.empty for row in rows):
         return {}
-    means = pd.concat(rows).groupby(level=0).mean().sort_values()
-    return {str(reference): float(value) for reference, value in means.items()}
+    return {str(reference): float(value) for reference, value in pd.concat(rows).groupby(level=0).mean().items()}
 
 
-def _taken_for(models: Sequence[Measured], split: str, among: Sequence[str]) -> tuple[str, float] | None:
-    """(learner, distance) of those whose answers the models give, nearer than the truth; None if none is, or without table."""
-    far = distances(models, split)
-    nearest = min((r for r in among if r in far), key=lambda r: far[r], default=None)
-    if nearest is None or far[nearest] > min(NEAR, NEARER * far.get("truth", np.inf)):
-        return None
-    return nearest, far[nearest]
+def resemblances(models: Sequence[Measured], split: str) -> dict[str, Like]:
+    """learner -> how the models' answers p compare with its own, q, beside the truth t.
+
+    Distances are squared, all in one unit, so that of the third side of a triangle tells the angle:
+    2 <p - t, q - t> = |p - t|² + |q - t|² - |p - q|². (For classes: the vectors that are 1 at the answer.)"""
+    own, theirs = distances(models, split), _means([model.errors_of_learners(split) for model in models])
+    wrong, found = own.pop("truth", np.nan), {}
+    for learner, far in own.items():
+        error = theirs.get(learner, 0.0)
+        if wrong > NO_ERROR and error > NO_ERROR:
+            both = (wrong + error - far) / 2
+            found[learner] = Like(learner, far, both / float(np.sqrt(wrong * error)), both / error)
+    return found
+
+
+def _taken_for(models: Sequence[Measured], split: str, among: Sequence[str]) -> Like | None:
+    """The nearest of those learners whose answers the models give, nearer than the truth; None if none is."""
+    wrong = distances(models, split).get("truth", np.inf)
+    like = [one for one in resemblances(models, split).values() if one.learner in among]
+    return next((one for one in like if one.distance <= min(NEAR, NEARER * wrong)), None)
+
+
+def _errs_like(models: Sequence[Measured], split: str, learner: str) -> Like | None:
+    """That learner, if the models' errors are its own; else None."""
+    like = resemblances(models, split).get(learner)
+    return like if like is not None and like.cosine >= ALONG else None
 
 
 # ---- the label ---------------------------------------------------------------------------------------------------------
@@ -148,7 +197,7 @@ def _label(
     """(label, reasons, blamed part): the first rule that holds."""
     generic = [_taken_for(models, split, GENERIC) for split in ("test", "ood")]
     if generic[0] and generic[1]:
-        return "generic regression", [f"its answers are those of {_far(generic[1])}, on training compositions too"], ""
+        return "generic regression", [f"its answers are those of {generic[1]}, on training compositions too"], ""
     top, gap = scores["ceiling"], scores["test"] - scores["ood"]
     if scores["test"] / top < LEARNED:
         reason = f"test score {scores['test']:.3f} is below {LEARNED} of the ceiling {top:.3f}"
@@ -162,23 +211,20 @@ def _label(
     moved = min(model.moved for model in models)
     shares = {part: lost[part].value for part in ("use", "inference", "execution")}
     shares["execution" if faithful(models) else "inference"] += lost["form"].value
-    mended, unused = (won >= DOMINATES * gap for won in (shares["use"] + shares["inference"], shares["use"]))
-    for label, among in (("generic regression", GENERIC), ("memorised", MEMORY)):
-        like = _taken_for(models, "ood", among)
-        if like is None or unused or (label == "memorised" and mended):
-            continue  # a wrong code that is executed also gives a training composition's answers; no code at all, a mean's
-        end = "although a code written mends it" if mended else "and no code written wins half of it back"
-        return label, [*reasons, f"its answers are those of {_far(like)}, {end}"], "inference" if mended else "execution"
+    mended = shares["use"] + shares["inference"] >= DOMINATES * gap
+    blames = "inference" if mended else "execution"
+    end = "although a code written mends it" if mended else "and no code written wins half of it back"
+    for label, learner in OWN_ERRORS.items():
+        if (like := _errs_like(models, "ood", learner)) is not None:
+            return label, [*reasons, f"its errors are those of {like}, {end}"], blames
+    if not mended and (like := _taken_for(models, "ood", FITTED)) is not None:
+        return "generic regression", [*reasons, f"its answers are those of {like}, {end}"], blames
     if moved < MOVES:
         return "undecided", [*reasons, f"no place is known where it reads its code (writing moves answers {moved:.2f})"], ""
     blamed = max(shares, key=lambda part: shares[part])
     if shares[blamed] < DOMINATES * gap:
         return "undecided", [*reasons, f"no part explains {DOMINATES:.0%} of it"], ""
     return _BLAMES[blamed], reasons, blamed
-
-
-def _far(like: tuple[str, float]) -> str:
-    return f'the learner "{like[0]}" (distance {like[1]:.3f})'
 
 
 _BLAMES = {"use": "infers but does not use", "inference": "fails to infer", "execution": "cannot execute"}
@@ -188,7 +234,7 @@ _CHANGES = {
     "fails to infer": "a code written at that place that does not help, or a placebo that helps as much (--confirm)",
     "infers but does not use": "the decoded code written where it is read, and no better answers",
     "cannot execute": "the right code, written at another place, with which it answers",
-    "memorised": "answers nearer to the truth than to the nearest training composition's",
-    "generic regression": "answers further from that learner's than from the truth",
+    "memorised": "errors that do not point to the nearest training composition's answers",
+    "generic regression": "errors that do not point to that learner's answers",
     "undecided": "more seeds, more episodes, or a place where writing a code moves the answers",
 }
