@@ -1,6 +1,9 @@
 """Small worlds that the tests share; one thread, no network, no display."""
 
 import os
+import time
+from collections.abc import Callable
+from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -74,3 +77,28 @@ def train_tiny(root, pairs):
         train(run, root / name)
         folders[name] = root / name
     return folders
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory):
+    """A folder that all processes of a test run have in common. Read only, but for what `done_once` puts there."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "shared"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def done_once(folder: Path, work: dict[str, Callable[[], None]]) -> None:
+    """Do every piece of work, each in whichever process comes to it first; return when all of them are done."""
+    folder.mkdir(exist_ok=True)
+    for name, do in work.items():
+        try:
+            (folder / f"{name}.begun").touch(exist_ok=False)
+        except FileExistsError:
+            continue
+        do()
+        (folder / f"{name}.done").touch()
+    deadline = time.monotonic() + 300
+    while missing := [name for name in work if not (folder / f"{name}.done").exists()]:
+        assert time.monotonic() < deadline, f"in another process these failed or hang: {missing}; see its errors"
+        time.sleep(0.1)

@@ -8,12 +8,14 @@ import json
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from conftest import done_once
 
 from compolens import Run, SoftmaxTransformer, cli, recipes, tables
 from compolens.activations import draw
@@ -57,27 +59,29 @@ def tiny(tiny_models, tiny_categorical_models, tiny_regression_models):
     return tiny_models | tiny_categorical_models | tiny_regression_models
 
 
+def measure(folder, root, seed):
+    """A copy of a model, measured with every probe that applies to it."""
+    shutil.copytree(folder, root / folder.name)
+    command("probe", *PROBES, root / folder.name, "--episodes", EPISODES, "--seed", seed, *FEW)
+
+
 @pytest.fixture(scope="module")
-def models(tiny, tmp_path_factory):
-    """A folder of models, each measured with every probe that applies to it."""
-    root = tmp_path_factory.mktemp("measured")
-    for name in ALL:
-        shutil.copytree(tiny[name], root / name)
-    command("probe", *PROBES, root, "--episodes", EPISODES, "--seed", 5, *FEW)
+def models(tiny, shared):
+    """A folder of measured models."""
+    root = shared / "measured"
+    done_once(root, {name: partial(measure, tiny[name], root, 5) for name in ALL})
     return root
 
 
-SAME_SEED, OTHER_SEED = ("hypernetwork", "hyla", "descent"), ("softmax", "raven-softmax", "plain")
+SAME_SEED, OTHER_SEED = ("hypernetwork", "sparse", "descent"), ("softmax", "fuzzy", "plain")
 
 
 @pytest.fixture(scope="module")
-def again(tiny, tmp_path_factory):
+def again(tiny, shared):
     """One model of each kind measured once more; then others with another seed."""
-    root = tmp_path_factory.mktemp("again")
-    for names, seed in ((SAME_SEED, 5), (OTHER_SEED, 6)):
-        for name in names:
-            shutil.copytree(tiny[name], root / name)
-        command("probe", *PROBES, *(root / name for name in names), "--episodes", EPISODES, "--seed", seed, *FEW)
+    root = shared / "again"
+    seeds = dict.fromkeys(SAME_SEED, 5) | dict.fromkeys(OTHER_SEED, 6)
+    done_once(root, {name: partial(measure, tiny[name], root, seed) for name, seed in seeds.items()})
     return root
 
 
@@ -98,18 +102,23 @@ def drawn_from(root, models, name):
 
 
 @pytest.fixture(scope="module")
-def figures(models, tiny, tmp_path_factory):
+def figures(models, tiny, shared):
     """Every analysis of measured models and of one that was not."""
-    root = tmp_path_factory.mktemp("figures")
-    shutil.copytree(tiny["softmax"], root / "models" / "bare")
-    for name in MODELS:
+    root = shared / "figures"
+
+    def along(name):
         shutil.copytree(tiny[name], root / "along" / name)
-    command("probe", "generalization", root / "along", "--episodes", 32, "--steps", "all")
-    short = ("--fitted", 32, "--searched", 8, "--search-steps", 3)
-    command("probe", "inference_or_execution", root / "along", "--episodes", 32, *short, "--steps", "all")
+        command("probe", "generalization", root / "along" / name, "--episodes", 32, "--steps", "all")
+        short = ("--episodes", 32, "--fitted", 32, "--searched", 8, "--search-steps", 3)
+        command("probe", "inference_or_execution", root / "along" / name, *short, "--steps", "all")
+
+    def draw(name, *folders):
+        command("analyze", name, *folders, root / "models", "--out", root / "drawn")
+
+    bare = {"bare": partial(shutil.copytree, tiny["softmax"], root / "models" / "bare")}
+    done_once(root, bare | {f"along-{name}": partial(along, name) for name in MODELS})
     measured = [models / name for name in DRAWN]
-    command("analyze", *sorted(set(CLAIMS) - set(ALONG)), *measured, root / "models", "--out", root / "drawn")
-    command("analyze", *ALONG, root / "along", root / "models", "--out", root / "drawn")
+    done_once(root, {name: partial(draw, name, *([root / "along"] if name in ALONG else measured)) for name in CLAIMS})
     return root
 
 

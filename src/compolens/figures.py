@@ -22,6 +22,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -945,11 +946,16 @@ def _size(axes: Axes) -> tuple[float, float]:
 
 
 def _breadth(text: str, size: float) -> float:
-    """The printed width of a text's widest line in points."""
+    """The printed width of a text's widest line in points, in our own style."""
+    return size * max((_line(line) for line in text.split("\n") if line.strip()), default=0.0)
+
+
+@lru_cache(4096)
+def _line(text: str) -> float:
+    """Its width at a size of 1 point. Panels of one figure ask for the same labels again and again, and outlines are slow."""
     from matplotlib.textpath import TextPath
 
-    lines = [line for line in text.split("\n") if line.strip()]
-    return max((TextPath((0, 0), line, size=size).get_extents().width for line in lines), default=0.0)
+    return float(TextPath((0, 0), text, size=100).get_extents().width / 100)
 
 
 def _wrap(text: str, size: float, width: float) -> str:
