@@ -232,6 +232,8 @@ def test_errors_beside_a_learners_are_not_its_own_however_near_the_answers_are(t
     assert near["ood"][learner][0] < near["ood"]["truth"]
     folder = make(tmp_path, tiny_task, ood=0.6, true=0.97, best=0.97, prior=near)
     assert diagnosis.diagnose([folder]).label == "fails to infer"
+    told = [c.text for c in verdict.sentences([folder])[0][1] if "lie at cosine" in c.text]
+    assert len(told) == 1 and f"0.75 to those of {learner}" in told[0]
 
 
 def test_cosine_and_share_are_those_of_the_errors_themselves(tmp_path, tiny_task):

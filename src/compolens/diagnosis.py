@@ -55,12 +55,28 @@ LABELS = {
 }
 
 
+class Like(NamedTuple):
+    """A learner that a model answers like; distance: of its answers to that learner's; cosine: between the errors of both;
+    share: how far the model goes with them, 0 at the truth, 1 at the learner's answers."""
+
+    learner: str
+    distance: float
+    cosine: float
+    share: float
+
+    def __str__(self) -> str:
+        return (
+            f'the learner "{self.learner}" (distance {self.distance:.3f}; errors at cosine {self.cosine:.2f}, '
+            f"{self.share:.0%} of the way)"
+        )
+
+
 @dataclass(frozen=True)
 class Diagnosis:
     """A label with its reasons. parts: split -> part -> loss; share: (score - floor) / (ceiling - floor) on held-out ones;
     blamed: the part, "" if none; place: where the code is read; change: what would change the label; power: part of which no
     loss was found (its interval reaches down to nothing) -> how likely one of `FAILS` would have been (see
-    `decomposition.power`)."""
+    `decomposition.power`); errors_like: the learners of `OWN_ERRORS` beside the errors on held-out compositions."""
 
     label: str
     reasons: tuple[str, ...]
@@ -71,6 +87,7 @@ class Diagnosis:
     place: str
     change: str
     power: dict[str, float]
+    errors_like: tuple[Like, ...]
 
     @property
     def remainder(self) -> str:
@@ -110,22 +127,6 @@ OWN_ERRORS = {"generic regression": "in-context ridge", "memorised": "best train
 
 NO_ERROR = 1e-6
 """Mean squared errors below this have no direction: answers are float32."""
-
-
-class Like(NamedTuple):
-    """A learner that a model answers like; distance: of its answers to that learner's; cosine: between the errors of both;
-    share: how far the model goes with them, 0 at the truth, 1 at the learner's answers."""
-
-    learner: str
-    distance: float
-    cosine: float
-    share: float
-
-    def __str__(self) -> str:
-        return (
-            f'the learner "{self.learner}" (distance {self.distance:.3f}; errors at cosine {self.cosine:.2f}, '
-            f"{self.share:.0%} of the way)"
-        )
 
 
 def distances(models: Sequence[Measured], split: str) -> dict[str, float]:
@@ -188,7 +189,9 @@ def diagnose(folders: Sequence[Path]) -> Diagnosis | None:
     place = models[0].place if min(model.moved for model in models) >= MOVES else "no place that is known"
     seeds, absent = ladders(models), [part for part in BELOW if not parts["lost"][part].lo > NOTHING]
     powers = {part: power(seeds, scores["ceiling"], part, FAILS) for part in absent}
-    return Diagnosis(label, tuple(reasons), parts, scores, share, blamed, place, _CHANGES[label], powers)
+    beside = resemblances(models, "ood")
+    errors_like = tuple(beside[learner] for learner in OWN_ERRORS.values() if learner in beside)
+    return Diagnosis(label, tuple(reasons), parts, scores, share, blamed, place, _CHANGES[label], powers, errors_like)
 
 
 def _label(

@@ -31,6 +31,8 @@ SHARED = 0.05
 the held-out compositions wins back (there, but not shared), or what even that misses (lost)."""
 SPLITS = {"ood": "held-out compositions", "test": "fresh episodes of training compositions"}
 """What a trained model is scored on, in words."""
+SAYS_NOTHING_OF_ERRORS = ("compositional", "has not learned its training compositions")
+"""Diagnoses beside which it does not matter what the errors are like."""
 SEEDS = 5
 """With fewer seeds, points are shown and no difference is claimed."""
 
@@ -198,6 +200,14 @@ def _diagnosed(group: Group) -> list[Clause]:
     text = f"lacks {lacks:.3f} on held-out compositions: {decomposition.in_words(found.parts['ood'])}"
     clauses.append(Clause(f"{text}; its code is read at {found.place}", (*parts["ood"], *parts["test"])))
     clauses.append(Clause(f"{_power(found.power)}the label would change with {found.change}", (*parts["lost"],)))
+    if found.errors_like and found.label not in SAYS_NOTHING_OF_ERRORS:
+        told = " and ".join(f"{like.cosine:.2f} to those of {like.learner}" for like in found.errors_like)
+        where = [{"metric": "distance", "split": "ood", "reference": like.learner} for like in found.errors_like]
+        far = [Evidence("which_prior", w, group.names, one.distance) for w, one in zip(where, found.errors_like, strict=True)]
+        text = (
+            f"its errors on held-out compositions lie at cosine {told}: from {diagnosis.ALONG} on they would be that learner's"
+        )
+        clauses.append(Clause(text, tuple(far)))
     mended = found.blamed or (found.remainder if found.label == "compositional" else "")
     return clauses + (_confirmed(group, mended, found.label) if mended and _have(group, "repair") else [])
 
