@@ -8,12 +8,14 @@ import signal
 import socket
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from conftest import done_once
 from test_contracts import SMALL_TASK, small
 from test_tracking import events
 from test_training import KEPT, STEPS, TASK, at_call, checkpoint, contents, make_run
@@ -136,21 +138,24 @@ def torchrun(*arguments):
 
 
 @pytest.fixture(scope="module")
-def together_folder(tmp_path_factory):
-    out = tmp_path_factory.mktemp("together")
-    (out / "busy").mkdir()
-    (out / "busy" / "thesis.tex").write_text("precious")
-    status, text = torchrun(__file__, out)
-    assert status == 0, text
-    return out
+def together_folder(shared):
+    out = shared / "distributed"
+
+    def train_together():
+        (out / "together" / "busy").mkdir(parents=True)
+        (out / "together" / "busy" / "thesis.tex").write_text("precious")
+        status, text = torchrun(__file__, out / "together")
+        assert status == 0, text
+
+    done_once(out, {"together": train_together})
+    return out / "together"
 
 
 @pytest.fixture(scope="module")
-def alone_folder(tmp_path_factory):
-    out = tmp_path_factory.mktemp("alone")
-    for name, run in RUNS.items():
-        train(run, out / name)
-    return out
+def alone_folder(shared):
+    out = shared / "distributed"
+    done_once(out, {f"alone-{name}": partial(train, run, out / "alone" / name) for name, run in RUNS.items()})
+    return out / "alone"
 
 
 def said(folder):
