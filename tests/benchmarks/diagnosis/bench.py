@@ -43,7 +43,7 @@ MEASURED: dict[str, dict[str, Any]] = {
 
 def held_out(case: Case) -> bool:
     """Whether thresholds did not look at a case."""
-    return case.family != "teacher" or case.kind in HELD_OUT or case.fresh
+    return case.family != "teacher" or case.kind in HELD_OUT or case.generation > 0
 
 
 def measure(name: str, folder: str, *, report: Callable) -> str:
@@ -93,10 +93,11 @@ def describe(name: str) -> dict[str, Any]:
     """What is known of a case before it is measured."""
     if name in trained.runs:
         expected = trained.expected[name][0]
-        return {"kind": name.rsplit("-", 1)[0], "expected": expected, "trained": True, "held_out": True, "fresh": False}
+        return {"kind": name.rsplit("-", 1)[0], "expected": expected, "trained": True, "held_out": True, "generation": 0}
     case = cases()[name]
     return {
-        "kind": case.kind, "expected": case.expected, "trained": False, "held_out": held_out(case), "fresh": case.fresh
+        "kind": case.kind, "expected": case.expected, "trained": False, "held_out": held_out(case),
+        "generation": case.generation,
     }  # fmt: skip
 
 
@@ -115,7 +116,8 @@ def show(frame: pd.DataFrame) -> None:
     """The confusion matrices and the shares that are right."""
     pd.set_option("display.width", 200, "display.max_columns", 20, "display.max_rows", 200)
     made = frame[~frame["trained"]]
-    groups = {"chosen on": ~made["held_out"], "held out": made["held_out"] & ~made["fresh"], "fresh": made["fresh"]}
+    groups = {"chosen on": ~made["held_out"], "held out at first": made["held_out"] & (made["generation"] == 0)}
+    groups |= {f"made in generation {g}": made["generation"] == g for g in sorted(set(made["generation"])) if g}
     for title, part in ((title, made[which]) for title, which in groups.items()):
         if part.empty:
             continue

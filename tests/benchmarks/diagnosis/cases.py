@@ -4,10 +4,13 @@ Every expected label is fixed here, before any threshold is. A planted case fail
 at least .1 below its test score: strengths are chosen well to one side of that, and where too little is wrong to count, the
 expected label is "compositional".
 
-Rules were first chosen on a part of the cases that are not `fresh` (`bench.held_out` says which were not looked at then);
-by now all of these may be. Fresh cases, a family and kinds that no rule was chosen on, are for testing; whoever changes a
-rule after a look at their labels makes them stale, and owes new ones. One rule was mended after their first diagnosis,
-whose numbers stand in the README: what they give since then is no test of it.
+Cases come in generations, by what had been chosen when they were made:
+
+    0   rules were chosen on a part of them (`bench.held_out` says which were not looked at then), and tested on the rest
+    1   the first fresh set, the family of chains and the kinds of `fresh_mechanisms`: rules were tested on it, then mended
+    2   the second one, the family of products and the kinds of `new_mechanisms`: no rule was chosen or tested on any of it
+
+Only the last is `fresh`: whoever changes a rule after a look at what it gets there makes it stale, and owes a new one.
 """
 
 from __future__ import annotations
@@ -20,24 +23,21 @@ import torch
 from chain import Chain
 from kinds import (
     Planted,
-    PlantedAverageCode,
     PlantedCompositional,
     PlantedEntangled,
-    PlantedHalfBlind,
     PlantedLeftBehind,
     PlantedLookup,
-    PlantedMostlyExecution,
-    PlantedMostlyInference,
     PlantedNearestSupport,
-    PlantedNeverRead,
-    PlantedNotCarried,
     PlantedRidgeFallback,
     PlantedRotated,
     PlantedScrambled,
-    PlantedShrunken,
     PlantedWrongPartner,
+    Task,
 )
+from labels import COMPOSITIONAL, FAILING, FRESH_FAILING, HARMLESS, KINDS, MIXED, NOT_LEARNED, STRENGTHS
+from new_plan import new_family, new_kinds
 from planted import PlantedModel
+from product import Product
 
 from compolens import checkpoints
 from compolens.configs import ConfigError, nearest
@@ -45,33 +45,12 @@ from compolens.models.base import count_parameters
 from compolens.tasks import FuzzyLogic, Hyperteacher
 from compolens.training import Run, card, evaluate, train
 
-COMPOSITIONAL, NOT_LEARNED = "compositional", "has not learned its training compositions"
-FAILING: dict[type[Planted], str] = {
-    PlantedNearestSupport: "fails to infer",
-    PlantedWrongPartner: "fails to infer",
-    PlantedEntangled: "cannot execute",
-    PlantedNeverRead: "infers but does not use",
-    PlantedLeftBehind: "infers but does not use",
-    PlantedLookup: "memorised",
-    PlantedRidgeFallback: "generic regression",
-}
-MIXED: dict[type[Planted], str] = {PlantedMostlyInference: "fails to infer", PlantedMostlyExecution: "cannot execute"}
-"""Two failures at once, of which the one that the label names is by far the larger."""
-FRESH_FAILING: dict[type[Planted], str] = {
-    PlantedShrunken: "fails to infer",
-    PlantedAverageCode: "fails to infer",
-    PlantedNotCarried: "infers but does not use",
-    PlantedHalfBlind: "cannot execute",
-}
-"""Kinds of failure that no rule was chosen on; why each is called so stands with its mechanism."""
-WORKING: tuple[type[Planted], ...] = (PlantedCompositional, PlantedScrambled, PlantedRotated)
-KINDS: tuple[type[Planted], ...] = (*WORKING, *FAILING, *MIXED, *FRESH_FAILING)
-CLASSES: tuple[type, ...] = (*KINDS, Chain)
+CLASSES: tuple[type, ...] = (*KINDS, Chain, Product)
 """What `compolens.load(folder, classes=CLASSES)` needs to open a case."""
-STRENGTHS = {"teacher": (0.7, 0.85, 1.0), "logic": (0.5, 0.7, 1.0), "chain": (0.6, 0.8, 1.0)}
-HARMLESS = {"teacher": 0.2, "logic": 0.15, "chain": 0.15}
 SEEN = ("teacher", "logic")
-"""Families that rules were chosen or tested on before."""
+"""Families that rules were chosen or tested on first."""
+NEWEST = 2
+"""The generation that no rule has seen."""
 NOISE = 0.005
 STAGES = 3
 
@@ -80,8 +59,7 @@ STAGES = 3
 class Case:
     """kind: the architecture's name without "Planted", "Untrained" or "Shuffled"; family: one of `STRENGTHS`; expected: the
     label; run: what the folder describes; planted: whether the weights are set at all; noise: how rough they are then (see
-    `PlantedModel.roughen`); shuffled: the stage whose weights are permuted, if one is; fresh: whether no rule was chosen or
-    tested on such a case before, so that it belongs to the held-out set."""
+    `PlantedModel.roughen`); shuffled: the stage whose weights are permuted, if one is; generation: which set it belongs to."""
 
     kind: str
     family: str
@@ -93,7 +71,12 @@ class Case:
     planted: bool = True
     noise: float = 0.0
     shuffled: int | None = None
-    fresh: bool = False
+    generation: int = 0
+
+    @property
+    def fresh(self) -> bool:
+        """Whether no rule was chosen or tested on such a case before."""
+        return self.generation == NEWEST
 
     @property
     def name(self) -> str:
@@ -104,14 +87,16 @@ class Case:
 
 
 @cache
-def task_of(family: str, seed: int) -> Hyperteacher | FuzzyLogic | Chain:
-    """The small task of a family: 24 training compositions and 10 held out; or 20 and 46; or 24 and 12."""
+def task_of(family: str, seed: int) -> Task:
+    """The small task of a family: 24 training compositions and 10 held out; or 20 and 46; or, twice, 24 and 12."""
     if family == "teacher":
         return Hyperteacher(d_x=8, d_y=4, d_hidden=8, n_queries=4, teacher_seed=seed, split_seed=seed)
     if family == "logic":
         return FuzzyLogic(split_seed=seed)
     if family == "chain":
         return Chain(teacher_seed=seed, split_seed=seed)
+    if family == "product":
+        return Product(teacher_seed=seed, split_seed=seed)
     raise ConfigError(f"no family {family!r}; {nearest(family, STRENGTHS)}")
 
 
@@ -175,7 +160,7 @@ def _broken(family: str) -> list[Case]:
 
 
 def _fresh_kinds(family: str) -> list[Case]:
-    """The new kinds on a family that has been seen: each twice, once with an explicit code."""
+    """The kinds of the first fresh set on a family that had been seen: each twice, once with an explicit code."""
     found = [case_of(PlantedRotated, family, 1.0, e, e == 1, COMPOSITIONAL, NOISE * e) for e in (0, 1)]
     for k, (kind, expected) in enumerate(FRESH_FAILING.items()):
         for i, strength in enumerate(STRENGTHS[family][::2]):
@@ -184,8 +169,8 @@ def _fresh_kinds(family: str) -> list[Case]:
 
 
 def _chain() -> list[Case]:
-    """Every kind on the new family, in turn with and without an explicit code; the two that answer like a known learner, which
-    have a label to themselves, at every strength."""
+    """Every kind that there was on the first fresh family, in turn with and without an explicit code; the two that answer
+    like a known learner, which have a label to themselves, at every strength."""
     weak, middle, full = STRENGTHS["chain"]
     plan: list[tuple[type[Planted], str, tuple[float, ...]]] = [
         (PlantedCompositional, COMPOSITIONAL, (1.0, 1.0)),
@@ -210,10 +195,16 @@ def _seen() -> list[Case]:
     return [c for family in SEEN for part in (_working, _failing, _mixed, _broken) for c in part(family)]
 
 
+def _new() -> list[Case]:
+    """The second fresh set: the new family first."""
+    planned = [case_of(*p[:6], NOISE * p.rough) for part in (new_family, new_kinds) for p in part()]
+    return planned + _broken("product")
+
+
 def cases() -> dict[str, Case]:
-    """name -> every constructed case: those that have been seen, on the teacher first; then the fresh ones."""
-    fresh = [c for family in SEEN for c in _fresh_kinds(family)] + _chain()
-    found = _seen() + [replace(case, fresh=True) for case in fresh]
+    """name -> every constructed case, one generation after the other."""
+    first = [c for family in SEEN for c in _fresh_kinds(family)] + _chain()
+    found = _seen() + [replace(case, generation=1) for case in first] + [replace(case, generation=2) for case in _new()]
     named = {case.name: case for case in found}
     assert len(named) == len(found), "two cases of one name"
     return named

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from chain import Chain
-from chain_knowledge import ChainKnowledge
 from fresh_mechanisms import AverageCode, HalfBlind, NotCarried, Rotated, Shrunken
-from knowledge import Knowledge, LogicKnowledge, TeacherKnowledge
+from knowledge import Knowledge
+from logic_knowledge import LogicKnowledge
 from mechanisms import (
     Entangled,
     LeftBehind,
@@ -23,20 +23,32 @@ from mechanisms import (
     Scrambled,
     WrongPartner,
 )
+from new_mechanisms import FeatureFallback, HalfExecuted, MemoryByCode, Miscarried, Mistaken, TwoMemories
+from pair_knowledge import ChainKnowledge, ProductKnowledge
 from planted import PlantedCodeModel, PlantedModel
+from product import Product
+from teacher_knowledge import TeacherKnowledge
 from torch import Tensor
 
 from compolens.configs import DoesNotApply, require
 from compolens.models.base import Architecture
 from compolens.tasks import FuzzyLogic, Hyperteacher
 
+Task = Hyperteacher | FuzzyLogic | Chain | Product
+KNOWLEDGE: tuple[tuple[type, type[Knowledge]], ...] = (
+    (Hyperteacher, TeacherKnowledge),
+    (FuzzyLogic, LogicKnowledge),
+    (Chain, ChainKnowledge),
+    (Product, ProductKnowledge),
+)
 
-def knowledge_of(task: Hyperteacher | FuzzyLogic | Chain) -> Knowledge:
+
+def knowledge_of(task: Task) -> Knowledge:
     """The knowledge that a family needs."""
-    for family, kind in ((Hyperteacher, TeacherKnowledge), (FuzzyLogic, LogicKnowledge), (Chain, ChainKnowledge)):
+    for family, kind in KNOWLEDGE:
         if isinstance(task, family):
-            return kind(task)  # type: ignore[arg-type]
-    raise DoesNotApply(f"models are planted on Hyperteacher, FuzzyLogic or Chain, got {type(task).__name__}")
+            return kind(task)  # type: ignore[call-arg, arg-type]
+    raise DoesNotApply(f"models are planted on Hyperteacher, FuzzyLogic, Chain or Product, got {type(task).__name__}")
 
 
 @dataclass(frozen=True)
@@ -44,7 +56,7 @@ class Planted(Architecture):
     """What planted architectures share. task: the one whose parts and held-out pairs the model is about; strength: how much
     of the wrong thing is mixed in, in (0, 1]; explicit: whether the message is an explicit code."""
 
-    task: Hyperteacher | FuzzyLogic | Chain
+    task: Task
     strength: float = 1.0
     explicit: bool = False
 
@@ -185,3 +197,45 @@ class PlantedHalfBlind(Planted):
     """`HalfBlind`."""
 
     mechanism = HalfBlind
+
+
+@dataclass(frozen=True)
+class PlantedMistaken(Planted):
+    """`Mistaken`."""
+
+    mechanism = Mistaken
+
+
+@dataclass(frozen=True)
+class PlantedHalfExecuted(Planted):
+    """`HalfExecuted`."""
+
+    mechanism = HalfExecuted
+
+
+@dataclass(frozen=True)
+class PlantedMiscarried(Planted):
+    """`Miscarried`."""
+
+    mechanism = Miscarried
+
+
+@dataclass(frozen=True)
+class PlantedTwoMemories(Planted):
+    """`TwoMemories`."""
+
+    mechanism = TwoMemories
+
+
+@dataclass(frozen=True)
+class PlantedMemoryByCode(Planted):
+    """`MemoryByCode`."""
+
+    mechanism = MemoryByCode
+
+
+@dataclass(frozen=True)
+class PlantedFeatureFallback(Planted):
+    """`FeatureFallback`."""
+
+    mechanism = FeatureFallback

@@ -173,20 +173,29 @@ class RidgeFallback(Mechanism):
 
     @property
     def width(self) -> int:
-        return self.knowledge.n_parts + (self.knowledge.d_x + 1) * self.knowledge.d_y
+        return self.knowledge.n_parts + (self.n_features + 1) * self.knowledge.d_y
+
+    @property
+    def n_features(self) -> int:
+        """Width of what the regression is on."""
+        return self.knowledge.d_x
+
+    def features(self, x: Tensor) -> Tensor:
+        """(batch, points, n_features): what the regression is on, from x (batch, points, d_x)."""
+        return x
 
     def write(self, x: Tensor, y: Tensor) -> Tensor:
         code = self.knowledge.infer(x, y)
         share = self.strength * self._unseen(code)
-        return torch.cat([(1 - share) * code, share * self._ridge(x, y).flatten(1)], dim=1)
+        return torch.cat([(1 - share) * code, share * self._ridge(self.features(x), y).flatten(1)], dim=1)
 
     def read(self, message: Tensor, x: Tensor) -> Tensor:
         code, weights = message.tensor_split([self.knowledge.n_parts], dim=1)
-        slopes = weights.unflatten(1, (self.knowledge.d_x + 1, self.knowledge.d_y))
-        return self.knowledge.execute(code, x) + x @ slopes[:, :-1] + slopes[:, -1:]
+        slopes = weights.unflatten(1, (self.n_features + 1, self.knowledge.d_y))
+        return self.knowledge.execute(code, x) + self.features(x) @ slopes[:, :-1] + slopes[:, -1:]
 
     def _ridge(self, x: Tensor, y: Tensor) -> Tensor:
-        """(batch, d_x + 1, d_y): slopes, then intercepts."""
+        """(batch, n_features + 1, d_y): slopes, then intercepts."""
         mean_x, mean_y = x.mean(1, keepdim=True), y.mean(1, keepdim=True)
         centred = x - mean_x
         gram = centred.mT @ centred + self.penalty * torch.eye(x.shape[-1]).to(x)
