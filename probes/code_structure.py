@@ -13,6 +13,7 @@ from compolens.measures.factorisation import (
     AdditiveCode,
     composition_means,
     cross_factor_cosine,
+    left_out,
     linear_factorisation_r2,
     r2,
 )
@@ -20,6 +21,7 @@ from compolens.measures.readouts import Moments, leave_groups_out
 from compolens.measures.subspaces import column_space, overlap, random_overlaps
 from compolens.zoo import TrainedModel
 
+taken_from_twin = ("rank_read", "rank_written")
 PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0, 1e3, 1e4)
 FOLDS = 6
 DRAWS = 200
@@ -57,9 +59,12 @@ def probe(trained: TrainedModel, *, episodes: int = 2048, seed: int = 0) -> tupl
     variance that a sum of one effect per factor explains, fitted on the very episodes of the split (2602.24264); inputs vary
     within compositions, so its ceiling is below 1. additivity: R² of the mean codes of compositions, predicted from the
     factors by effects fitted on training compositions alone; a control "other half" predicts them from other episodes of the
-    same compositions: what sampling allows. factor cosine: mean |cos| between effects of different factors; "random"
-    directions reach the control's value. overlap: mean cos² of the principal angles between what a ridge readout of the
-    factors reads and what the factors write (regression of codes on factors); control "random": Haar-random subspaces.
+    same compositions: what sampling allows. left out (split "train"): R² of an episode's code, predicted by effects fitted on
+    the other training compositions; a control "own composition" fits them on other episodes of its own, which is what can be
+    had. A code made of parts reaches that; what is stored per composition, an entry for each, does not. factor cosine: mean
+    |cos| between effects of different factors; "random" directions reach the control's value. overlap: mean cos² of the
+    principal angles between what a ridge readout of the factors reads and what the factors write (regression of codes on
+    factors); control "random": Haar-random subspaces.
 
     episodes: per split, and as many for fitting. Intervals are over compositions (those of random controls: 5 % and 95 %
     quantiles). Controls besides: "shuffled codes" (the factors of other episodes), "untrained" (the twin), "raw input".
@@ -115,6 +120,7 @@ def _rows(where, fit: Sample, scored: dict[str, Sample], control) -> list[dict]:
         rows.append(_row("additivity", _additivity(additive, here, sample), split, where, control, n))
         if control == "":
             rows.append(_row("additivity", _other_half(here, sample), split, where, "other half", n))
+    rows += _left_out(where, fit, control)
     return [row for row in rows + _geometry(where, fit, additive, control) if np.isfinite(row["value"])]
 
 
@@ -139,6 +145,23 @@ def _other_half(x, sample: Sample) -> tuple[float, float, float]:
     usable = count[which] >= 2
     halves = [composition_means(x[usable & (rank % 2 == half)], which[usable & (rank % 2 == half)])[0] for half in (0, 1)]
     return _bounded(halves[1], halves[0])
+
+
+def _left_out(where, fit: Sample, control) -> list[dict]:
+    """R² of training compositions' codes by effects fitted on others, and by those of their own other episodes."""
+    found = left_out(fit.codes[where], fit.factors, fit.composition)
+    others, own, mean = found[np.isfinite(found).all(1)].T
+    found = [("left out", others, control)] + ([("left out", own, "own composition")] if control == "" else [])
+    return [_row(metric, _share(e, mean), "train", where, which, len(fit.composition)) for metric, e, which in found]
+
+
+def _share(error, total) -> tuple[float, float, float]:
+    """1 - error / total, summed over compositions, and its interval over them; NaN without any."""
+    if not total.sum() > 0:
+        return np.nan, np.nan, np.nan
+    pick = np.random.default_rng(0).integers(len(total), size=(DRAWS, len(total)))
+    drawn = 1 - error[pick].sum(1) / total[pick].sum(1)
+    return 1 - error.sum() / total.sum(), *np.quantile(drawn, [0.025, 0.975])
 
 
 def _bounded(means, fitted) -> tuple[float, float, float]:

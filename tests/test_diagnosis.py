@@ -236,6 +236,32 @@ def test_errors_beside_a_learners_are_not_its_own_however_near_the_answers_are(t
     assert len(told) == 1 and f"0.75 to those of {learner}" in told[0]
 
 
+@pytest.mark.parametrize(
+    ("others", "own", "label"),
+    [(0.1, 0.9, "memorised"), (0.7, 0.9, "fails to infer"), (0.05, 0.3, "fails to infer"), (None, None, "fails to infer")],
+)
+def test_codes_that_others_parts_do_not_tell_are_stored_whole(tmp_path, tiny_task, others, own, label):
+    """…where a linear fit can tell anything of them; whatever mends them, and whosever answers they are."""
+    folder = make(tmp_path, tiny_task, ood=0.6, true=0.97, best=0.97)
+    if own is not None:
+        row = {"metric": "left out", "split": "train", "site": "hook_code", "role": "all", "layer": 3}
+        twin = row | {"control": "untrained", "value": -1.0}
+        elsewhere = [row | {"site": "hook_embed", "control": c, "value": 0.8} for c in ("", "own composition")]
+        here = [row | {"control": "", "value": others}, row | {"control": "own composition", "value": own}]
+        save(folder, "code_structure", [*here, *elsewhere, twin])
+    found = diagnosis.diagnose([folder])
+    assert found.label == label
+    assert any("hook_code, all" in reason and "0.11" in reason for reason in found.reasons) == (label == "memorised")
+
+
+@pytest.mark.parametrize(("learner", "label"), [("in-context ridge", "generic regression"), ("linearised net", "")])
+def test_a_model_that_learned_little_is_a_regression_only_if_it_is_ridge(tmp_path, tiny_task, learner, label):
+    """Before and early in training a net answers as it does linearised, which is no way of solving the task."""
+    prior = {s: {learner: (0.01, 0.8), "truth": 0.8} for s in ("test", "ood")}
+    found = diagnosis.diagnose([make(tmp_path, tiny_task, test=0.2, ood=0.2, prior=prior)])
+    assert found.label == (label or "has not learned its training compositions")
+
+
 def test_cosine_and_share_are_those_of_the_errors_themselves(tmp_path, tiny_task):
     rng = np.random.default_rng(0)
     truth, model, learner = rng.standard_normal((3, 40))

@@ -173,6 +173,9 @@ def test_additivity_holds_on_new_compositions_just_where_parts_add_up(interactio
     assert low <= ood["value"] <= high and ood["lo"] <= ood["value"] <= ood["hi"]
     assert found["additivity", "ood", "other half"]["value"] > 0.9  # what is not additive is there all the same
     assert (found["factorisation r2", "test", ""]["value"] > 0.98) == (interaction == 0)
+    others, own = (found["left out", "train", control] for control in ("", "own composition"))
+    assert low <= others["value"] <= high and others["lo"] <= others["value"] <= others["hi"]
+    assert own["value"] > 0.9
 
 
 def test_parts_in_a_random_basis_lie_as_random_directions_do():

@@ -4,11 +4,14 @@ import numpy as np
 import pytest
 import torch
 from scipy.linalg import subspace_angles
+from sklearn.linear_model import LinearRegression
+from sklearn.model_selection import LeaveOneGroupOut, cross_val_predict
 
 from compolens.measures.factorisation import (
     AdditiveCode,
     composition_means,
     cross_factor_cosine,
+    left_out,
     linear_factorisation_r2,
     r2,
 )
@@ -133,6 +136,58 @@ def test_effects_of_coefficients_are_their_weights():
         code({"a": factors["a"]})
     with pytest.raises(ValueError, match=r"matrices \(n, width\).*'a': \(50,\)"):
         AdditiveCode.fit(planted, {"a": factors["a"][:, 0]})
+
+
+# ---- compositions left out -------------------------------------------------------------------------------------------
+def pairs(n=4, episodes=30, seed=0):
+    """Codes of all pairs of n parts: (z (episodes of pairs, n), composition)."""
+    rng, known = np.random.default_rng(seed), [(a, b) for a in range(n) for b in range(a + 1, n)]
+    z = np.zeros((len(known) * episodes, n))
+    for c, pair in enumerate(known):
+        z[c * episodes : (c + 1) * episodes, pair] = rng.uniform(0.5, 1, (episodes, 2))
+    return z, np.repeat(np.arange(len(known)) * 3, episodes)
+
+
+def columns(z):
+    return {f"part {i}": z[:, i : i + 1] for i in range(z.shape[1])}
+
+
+def test_errors_on_left_out_compositions_are_those_of_leaving_one_group_out():
+    z, composition = pairs()
+    x = np.sin(3 * z @ np.random.default_rng(1).standard_normal((4, 5)))
+    fitted = cross_val_predict(LinearRegression(), z, x, groups=composition, cv=LeaveOneGroupOut())
+    mean = x.mean(0)
+    expected = [[((x - p)[composition == c] ** 2).sum() for p in (fitted, mean)] for c in np.unique(composition)]
+    np.testing.assert_allclose(left_out(x, columns(z), composition)[:, [0, 2]], expected, rtol=1e-9)
+
+
+def test_parts_that_add_up_are_told_by_others_and_entries_by_their_own_composition_alone():
+    z, composition = pairs()
+    parts = z @ np.random.default_rng(1).standard_normal((4, 8))
+    others, own, total = left_out(parts, columns(z), composition).sum(0)
+    assert others < 1e-20 * total and own < 1e-20 * total
+    entries = np.eye(6)[composition // 3] * z.sum(1, keepdims=True)
+    others, own, total = left_out(entries, columns(z), composition).sum(0)
+    assert own < 1e-20 * total and others > total
+
+
+def test_a_composition_with_a_part_that_no_other_has_is_not_judged():
+    z, composition = pairs()
+    alone = np.concatenate([z, np.zeros((len(z), 1))], axis=1)
+    alone[composition == 6, 4] = 0.7
+    errors = left_out(np.random.default_rng(0).standard_normal((len(z), 3)), columns(alone), composition)
+    assert np.isnan(errors).all(1).tolist() == [c == 6 for c in np.unique(composition)]
+
+
+def test_too_few_episodes_for_effects_of_their_own_are_told_by_their_mean():
+    """Two coefficients and a constant want nine episodes a half."""
+    z, composition = pairs(episodes=16)
+    x = z @ np.random.default_rng(1).standard_normal((4, 5))
+    own = left_out(x, columns(z), composition)[:, 1]
+    for c, error in zip(np.unique(composition), own, strict=True):
+        first, second = x[composition == c][::2], x[composition == c][1::2]
+        halves = ((first, second), (second, first))
+        assert error == pytest.approx(sum(((scored - fit.mean(0)) ** 2).sum() for fit, scored in halves))
 
 
 def test_cross_factor_cosine_of_planted_directions():

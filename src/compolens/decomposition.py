@@ -29,8 +29,8 @@ NOTHING = 0.0005
 """A loss below this is none: what would be printed as 0.000."""
 NEEDS = ("generalization", "inference_or_execution")
 """The tables without which there is nothing to split."""
-PRIOR = "which_prior"
-"""…and the one that adds whose answers they are."""
+PRIOR, STRUCTURE = "which_prior", "code_structure"
+"""…and those that add whose answers they are, and whether codes are made of parts."""
 
 
 class Loss(NamedTuple):
@@ -82,12 +82,13 @@ def _fairly(scores: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 @dataclass(frozen=True)
 class Measured:
-    """One model's tables at its last step: `generalization` (scores), `inference_or_execution` (ladder), and `which_prior`
-    (prior; empty without one)."""
+    """One model's tables at its last step: `generalization` (scores), `inference_or_execution` (ladder), `which_prior` and
+    `code_structure` (prior, structure; empty without one)."""
 
     scores: pd.DataFrame
     ladder: pd.DataFrame
     prior: pd.DataFrame
+    structure: pd.DataFrame
 
     @classmethod
     def read(cls, folder: str | Path) -> Measured:
@@ -97,8 +98,11 @@ class Measured:
             raise ConfigError(
                 f"{folder}: its table is of an earlier version; type: compolens probe inference_or_execution {folder} --again"
             )
-        prior = tables.at_last_step(tables.read(folder, PRIOR)) if tables.path_of(folder, PRIOR).exists() else pd.DataFrame()
-        return cls(scores[scores["metric"] == "score"], ladder, prior)
+        prior, structure = (
+            tables.at_last_step(tables.read(folder, name)) if tables.path_of(folder, name).exists() else pd.DataFrame()
+            for name in (PRIOR, STRUCTURE)
+        )
+        return cls(scores[scores["metric"] == "score"], ladder, prior, structure)
 
     def rungs(self, split: str) -> Rungs:
         """Own answer and oracles, per composition; of the places where the code is read, the best for each rung."""
@@ -159,6 +163,18 @@ class Measured:
         """learner -> distance of its answers to the truth; empty without a table."""
         rows = self._distances(split, "reference")
         return rows[rows["reference"] == "truth"].set_index("learner")["value"]
+
+    def parts_told(self, readable: float) -> tuple[float, str]:
+        """(share, place): R² of a training composition's codes as other compositions' parts predict them, over what its own
+        episodes do, where that share is least; of the places where the latter is at least `readable`. (NaN, "") if none."""
+        if self.structure.empty:
+            return np.nan, ""
+        rows = self.structure[self.structure["metric"] == "left out"].set_index(["site", "role"])
+        own = rows[rows["control"] == "own composition"]["value"]
+        share = (rows[rows["control"] == ""]["value"] / own)[own >= readable].dropna()
+        if share.empty:
+            return np.nan, ""
+        return float(share.min()), ", ".join(map(str, share.index[int(share.argmin())]))
 
     def _distances(self, split: str, control: str) -> pd.DataFrame:
         if self.prior.empty:

@@ -36,6 +36,11 @@ ALONG = 0.85
 """Cosine between a model's errors and a learner's from which the errors are taken for that learner's. A model that mixes right
 answers with a learner's has a cosine of 1, however little of the learner's is in them; that of a wrong code, whose answers
 are a training composition's too, comes to three quarters."""
+READABLE = 0.5
+"""R² from which a linear fit within compositions tells what a code is made of."""
+IN_PARTS = 0.5
+"""…and share of it that the parts of other compositions must tell, or training compositions are stored whole: parts that add
+up tell all of it, an entry per composition nothing."""
 MOVES = 0.5
 """Writing another code must move the answers of training compositions at least this share of the way to that code's; else no
 place is known where the model reads its code, and nothing is blamed."""
@@ -49,7 +54,7 @@ LABELS = {
     "fails to infer": "given the right code it answers; its own code of held-out compositions is not right",
     "infers but does not use": "the right code can be read from it, and would help where it reads its code",
     "cannot execute": "given the right code, it does not answer held-out compositions",
-    "memorised": "its errors on held-out compositions are those of the nearest training composition",
+    "memorised": "holds training compositions whole: it errs as the nearest one would, or its code of one has no parts",
     "generic regression": "answers like a learner that knows nothing of compositions",
     "undecided": "the tables do not say",
 }
@@ -119,7 +124,7 @@ def share_of_what_can_be_had(models: Sequence[Measured], scores: dict[str, float
 FITTED = ("frozen features", "linearised net")
 """The learners of `which_prior` that know nothing of compositions, but are fitted to training compositions. All that lack a
 code err towards the mean, as these do: only answers that are near to theirs, and that no code mends, are taken for theirs."""
-GENERIC = ("in-context ridge", *FITTED)
+RIDGE = ("in-context ridge",)
 """…and the one that is not fitted to any."""
 OWN_ERRORS = {"generic regression": "in-context ridge", "memorised": "best training composition"}
 """Label -> the learner whose errors nothing else shares: it knows the context alone, or training compositions alone."""
@@ -169,6 +174,12 @@ def _errs_like(models: Sequence[Measured], split: str, learner: str) -> Like | N
     return like if like is not None and like.cosine >= ALONG else None
 
 
+def told_by_parts(models: Sequence[Measured]) -> tuple[float, str]:
+    """(share, place) of `Measured.parts_told`: the mean over the models, and the first one's place; NaN without a table."""
+    shares, places = zip(*(model.parts_told(READABLE) for model in models), strict=True)
+    return float(np.mean(shares)), places[0]
+
+
 # ---- the label ---------------------------------------------------------------------------------------------------------
 def measured(folders: Sequence[Path]) -> list[Measured] | None:
     """The models' tables; None where one that is needed is missing."""
@@ -198,9 +209,9 @@ def _label(
     models: Sequence[Measured], scores: dict[str, float], share: Loss, lost: dict[str, Loss]
 ) -> tuple[str, list[str], str]:
     """(label, reasons, blamed part): the first rule that holds."""
-    generic = [_taken_for(models, split, GENERIC) for split in ("test", "ood")]
-    if generic[0] and generic[1]:
-        return "generic regression", [f"its answers are those of {generic[1]}, on training compositions too"], ""
+    ridge = [_taken_for(models, split, RIDGE) for split in ("test", "ood")]
+    if ridge[0] and ridge[1]:
+        return "generic regression", [f"its answers are those of {ridge[1]}, on training compositions too"], ""
     top, gap = scores["ceiling"], scores["test"] - scores["ood"]
     if scores["test"] / top < LEARNED:
         reason = f"test score {scores['test']:.3f} is below {LEARNED} of the ceiling {top:.3f}"
@@ -220,6 +231,12 @@ def _label(
     for label, learner in OWN_ERRORS.items():
         if (like := _errs_like(models, "ood", learner)) is not None:
             return label, [*reasons, f"its errors are those of {like}, {end}"], blames
+    told, where = told_by_parts(models)
+    if told < IN_PARTS:
+        whole = (
+            f"of what its own episodes tell of a training composition's code ({where}), the parts of others tell {told:.2f}"
+        )
+        return "memorised", [*reasons, f"{whole}, {end}"], blames
     if not mended and (like := _taken_for(models, "ood", FITTED)) is not None:
         return "generic regression", [*reasons, f"its answers are those of {like}, {end}"], blames
     if moved < MOVES:
@@ -237,7 +254,7 @@ _CHANGES = {
     "fails to infer": "a code written at that place that does not help, or a placebo that helps as much (--confirm)",
     "infers but does not use": "the decoded code written where it is read, and no better answers",
     "cannot execute": "the right code, written at another place, with which it answers",
-    "memorised": "errors that do not point to the nearest training composition's answers",
+    "memorised": "codes of training compositions that others' parts tell, and errors that do not point to the nearest one's",
     "generic regression": "errors that do not point to that learner's answers",
     "undecided": "more seeds, more episodes, or a place where writing a code moves the answers",
 }

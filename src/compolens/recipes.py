@@ -80,7 +80,6 @@ def load_recipe(kind: str, name: str | Path) -> Callable[..., Any]:
 # ---- models without an untrained twin --------------------------------------------------------------------------------
 TAKEN_FROM_TWIN = {
     "activation_sparsity": ("imposed",),
-    "code_structure": ("rank_read", "rank_written"),
     "dual_model": ("whole",),
     "erase_code": ("rank", "unedited", "read_at"),
     "latent_code": ("l2",),

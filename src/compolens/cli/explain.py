@@ -13,7 +13,10 @@ from compolens.cli.probe import models_of, to_measure
 from compolens.cli.recipe_flags import recipe_arguments
 from compolens.cli.report import write_report
 
-EXPLAINS = ("generalization", "inference_or_execution", "which_prior", "swap_code", "swap_factor", "latent_code", "erase_code")
+EXPLAINS = (
+    "generalization", "inference_or_execution", "which_prior", "code_structure", "swap_code", "swap_factor", "latent_code",
+    "erase_code",
+)  # fmt: skip
 """The probes that `explain` reads, in the order in which it measures what is missing."""
 
 

@@ -21,6 +21,8 @@ COLLINEAR = 1e-8
 """Singular values of the design below this share of the largest are taken to be 0."""
 POINT = 1e-9
 """Share of the factors' summed length below which an effect counts as none."""
+EPISODES_PER_EFFECT = 3
+"""Fewer episodes than this for every effect do not fit one: their mean code predicts better."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,45 @@ def r2(x: np.ndarray, fitted: np.ndarray) -> float:
     away = centred(x)
     total = float((away**2).sum())
     return 1 - float(((np.asarray(x, float) - fitted) ** 2).sum()) / total if total > 0 else np.nan
+
+
+def left_out(x: np.ndarray, factors: Mapping[str, np.ndarray], composition: np.ndarray, folds: int = 24) -> np.ndarray:
+    """Squared errors of codes that are predicted for whole compositions which the effects were not fitted on.
+
+    Returns (compositions, 3): per composition, in ascending order, the summed squared error of three predictions: effects
+    of all other compositions (in at most `folds` groups); effects fitted on the other half of its own episodes, which is what
+    can be had; the mean of all codes. A code that is made of parts is predicted by the first as well as by the second; one
+    entry per composition only by the second. NaN for a composition with a feature that is 0 in all others: nothing tells what
+    it adds.
+    """
+    x, parts = np.asarray(x, float), np.concatenate(list(_parts(factors, len(x)).values()), axis=1)
+    known, which, count = np.unique(composition, return_inverse=True, return_counts=True)
+    others, own = np.empty_like(x), np.empty_like(x)
+    for fold in range(min(folds, len(known))):
+        here = which % min(folds, len(known)) == fold
+        others[here] = _predicted(x, factors, ~here, here)
+        unknown = parts[here].any(0) & ~parts[~here].any(0)
+        others[here] = np.where(parts[here][:, unknown].any(1, keepdims=True), np.nan, others[here])
+    order = np.argsort(which, kind="stable")
+    rank = np.empty(len(which), int)
+    rank[order] = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count)
+    for c in range(len(known)):
+        halves = [(which == c) & (rank % 2 == side) for side in (0, 1)]
+        for fit, scored in (halves, halves[::-1]):
+            if scored.any():
+                own[scored] = _predicted(x, factors, fit, scored) if fit.any() else x.mean(0)
+    errors = [((x - found) ** 2).sum(1) for found in (others, own, x.mean(0))]
+    summed = np.stack([np.bincount(which, error) for error in errors], axis=1)
+    return np.where(np.isnan(summed).any(1, keepdims=True), np.nan, summed)
+
+
+def _predicted(x: np.ndarray, factors: Mapping[str, np.ndarray], fit: np.ndarray, scored: np.ndarray) -> np.ndarray:
+    """Codes of some episodes by effects fitted on others; by their mean where these are too few for the effects."""
+    code = {name: np.asarray(part, float)[fit] for name, part in factors.items()}
+    varying = sum(int((part != part[:1]).any(0).sum()) for part in code.values())
+    if fit.sum() < EPISODES_PER_EFFECT * (varying + 1):
+        return np.broadcast_to(x[fit].mean(0), (int(scored.sum()), x.shape[1]))
+    return AdditiveCode.fit(x[fit], code)({name: np.asarray(part, float)[scored] for name, part in factors.items()})
 
 
 def cross_factor_cosine(code: AdditiveCode) -> float:
