@@ -244,14 +244,37 @@ def test_codes_that_others_parts_do_not_tell_are_stored_whole(tmp_path, tiny_tas
     """…where a linear fit can tell anything of them; whatever mends them, and whosever answers they are."""
     folder = make(tmp_path, tiny_task, ood=0.6, true=0.97, best=0.97)
     if own is not None:
-        row = {"metric": "left out", "split": "train", "site": "hook_code", "role": "all", "layer": 3}
-        twin = row | {"control": "untrained", "value": -1.0}
-        elsewhere = [row | {"site": "hook_embed", "control": c, "value": 0.8} for c in ("", "own composition")]
-        here = [row | {"control": "", "value": others}, row | {"control": "own composition", "value": own}]
-        save(folder, "code_structure", [*here, *elsewhere, twin])
+        save(folder, "code_structure", left_out(("hook_code", "all", 3, others, own), ("blocks.0", "readout", 1, 0.1, 0.9)))
     found = diagnosis.diagnose([folder])
     assert found.label == label
-    assert any("hook_code, all" in reason and "0.11" in reason for reason in found.reasons) == (label == "memorised")
+    assert any("(the explicit code)" in reason and "0.11" in reason for reason in found.reasons) == (label == "memorised")
+
+
+def left_out(*found):
+    """Rows of places: site, role, layer, R² by others' parts, and by the composition's own episodes."""
+    rows = []
+    for site, role, layer, others, own in found:
+        row = {"metric": "left out", "split": "train", "site": site, "role": role, "layer": layer}
+        told = {"": others, "own composition": own, "untrained": -1.0}
+        rows += [row | {"control": control, "value": value} for control, value in told.items()]
+    return rows
+
+
+@pytest.mark.parametrize(("layer", "label"), [(1, "fails to infer"), (2, "memorised"), (3, "memorised")])
+def test_without_an_explicit_code_it_is_read_off_the_first_layer_from_the_place_on_that_tells_it(
+    tmp_path, tiny_task, layer, label
+):
+    """The place of the ladder is set to a layer; of layer 2 too little can be told, and queries are not where it reads."""
+    folder = make(tmp_path, tiny_task, ood=0.6, true=0.97, best=0.97)
+    table = folder / "tables" / "inference_or_execution.csv"
+    frame = pd.read_csv(table, keep_default_na=False)
+    frame.assign(site="blocks.0", role="context", layer=layer).to_csv(table, index=False)
+    places = (("blocks.0", 1, 0.8, 0.9), ("blocks.1", 2, 0.0, 0.3), ("blocks.2", 3, 0.1, 0.9))
+    rows = left_out(
+        *((site, "context", at, others, own) for site, at, others, own in places), ("blocks.0", "readout", 1, 0.0, 1.0)
+    )
+    save(folder, "code_structure", rows)
+    assert diagnosis.diagnose([folder]).label == label
 
 
 @pytest.mark.parametrize(("learner", "label"), [("in-context ridge", "generic regression"), ("linearised net", "")])

@@ -27,6 +27,8 @@ PARTS = ("use", "inference", "form", "execution", "unexplained")
 DRAWS = 1000
 NOTHING = 0.0005
 """A loss below this is none: what would be printed as 0.000."""
+EXPLICIT = "hook_code"
+"""The site of an explicit code."""
 NEEDS = ("generalization", "inference_or_execution")
 """The tables without which there is nothing to split."""
 PRIOR, STRUCTURE = "which_prior", "code_structure"
@@ -134,8 +136,13 @@ class Measured:
     @property
     def place(self) -> str:
         """Where the code is read, in words."""
-        row = self.ladder[(self.ladder["rung"] == "own answer") & (self.ladder["chosen"] == 1)].iloc[0]
-        return "the explicit code" if row["site"] == "hook_code" else f"layer {row['layer']:.0f}, {row['role']} tokens"
+        row = self._reading.iloc[0]
+        return _named(row["site"], row["layer"], row["role"])
+
+    @property
+    def _reading(self) -> pd.DataFrame:
+        """The row about the place where the code is read."""
+        return self.ladder[(self.ladder["rung"] == "own answer") & (self.ladder["chosen"] == 1)]
 
     def frame(self) -> dict[str, float]:
         """test, ood, ceiling and floor: scores over all compositions."""
@@ -169,18 +176,26 @@ class Measured:
         episodes do, where that share is least; of the places where the latter is at least `readable`. (NaN, "") if none."""
         if self.structure.empty:
             return np.nan, ""
-        rows = self.structure[self.structure["metric"] == "left out"].set_index(["site", "role"])
-        own = rows[rows["control"] == "own composition"]["value"]
-        share = (rows[rows["control"] == ""]["value"] / own)[own >= readable].dropna()
+        rows, read = self.structure[self.structure["metric"] == "left out"], self._reading.iloc[0]
+        explicit = rows["site"] == EXPLICIT
+        later = (rows["layer"] >= read["layer"]) & rows["role"].isin(read["role"].split("+"))
+        rows = rows[explicit if explicit.any() else later].set_index(["layer", "site", "role"])
+        own, others = (rows[rows["control"] == control]["value"] for control in ("own composition", ""))
+        share = (others / own)[own >= readable].dropna().sort_index()
         if share.empty:
             return np.nan, ""
-        return float(share.min()), ", ".join(map(str, share.index[int(share.argmin())]))
+        layer, site, role = share.index[0]
+        return float(share.iloc[0]), _named(site, layer, role)
 
     def _distances(self, split: str, control: str) -> pd.DataFrame:
         if self.prior.empty:
             return pd.DataFrame({"reference": [], "learner": [], "value": []}, dtype=float)
         rows = self.prior[(self.prior["metric"] == "distance") & (self.prior["control"] == control)]
         return rows[(rows["split"] == split) & (rows["composition"] == "all") & rows["value"].notna()]
+
+
+def _named(site: str, layer: float, role: str) -> str:
+    return "the explicit code" if site == EXPLICIT else f"layer {layer:.0f}, {role} tokens"
 
 
 def split_loss(top: float, score: dict[str, np.ndarray], cost: np.ndarray) -> dict[str, np.ndarray]:
