@@ -8,7 +8,8 @@ Cases come in generations, by what had been chosen when they were made:
 
     0   rules were chosen on a part of them (`bench.held_out` says which were not looked at then), and tested on the rest
     1   the first fresh set, the family of chains and the kinds of `fresh_mechanisms`: rules were tested on it, then mended
-    2   the second one, the family of products and the kinds of `new_mechanisms`: no rule was chosen or tested on any of it
+    2   the second one, the family of products and the kinds of `new_mechanisms`: rules were tested on it, and it was looked at
+    3   the third one, the family of maxouts and the kinds of `third_mechanisms`: no rule was chosen or tested on any of it
 
 Only the last is `fresh`: whoever changes a rule after a look at what it gets there makes it stale, and owes a new one.
 """
@@ -35,9 +36,11 @@ from kinds import (
     Task,
 )
 from labels import COMPOSITIONAL, FAILING, FRESH_FAILING, HARMLESS, KINDS, MIXED, NOT_LEARNED, STRENGTHS
-from new_plan import new_family, new_kinds
+from maxout import Maxout
+from new_plan import Planned, new_family, new_kinds
 from planted import PlantedModel
 from product import Product
+from third_plan import on_maxouts, on_old_families
 
 from compolens import checkpoints
 from compolens.configs import ConfigError, nearest
@@ -45,11 +48,11 @@ from compolens.models.base import count_parameters
 from compolens.tasks import FuzzyLogic, Hyperteacher
 from compolens.training import Run, card, evaluate, train
 
-CLASSES: tuple[type, ...] = (*KINDS, Chain, Product)
+CLASSES: tuple[type, ...] = (*KINDS, Chain, Product, Maxout)
 """What `compolens.load(folder, classes=CLASSES)` needs to open a case."""
 SEEN = ("teacher", "logic")
 """Families that rules were chosen or tested on first."""
-NEWEST = 2
+NEWEST = 3
 """The generation that no rule has seen."""
 NOISE = 0.005
 STAGES = 3
@@ -88,7 +91,7 @@ class Case:
 
 @cache
 def task_of(family: str, seed: int) -> Task:
-    """The small task of a family: 24 training compositions and 10 held out; or 20 and 46; or, twice, 24 and 12."""
+    """The small task of a family: 24 training compositions and 10 held out; or 20 and 46; or, three times, 24 and 12."""
     if family == "teacher":
         return Hyperteacher(d_x=8, d_y=4, d_hidden=8, n_queries=4, teacher_seed=seed, split_seed=seed)
     if family == "logic":
@@ -97,6 +100,8 @@ def task_of(family: str, seed: int) -> Task:
         return Chain(teacher_seed=seed, split_seed=seed)
     if family == "product":
         return Product(teacher_seed=seed, split_seed=seed)
+    if family == "maxout":
+        return Maxout(teacher_seed=seed, split_seed=seed)
     raise ConfigError(f"no family {family!r}; {nearest(family, STRENGTHS)}")
 
 
@@ -195,16 +200,17 @@ def _seen() -> list[Case]:
     return [c for family in SEEN for part in (_working, _failing, _mixed, _broken) for c in part(family)]
 
 
-def _new() -> list[Case]:
-    """The second fresh set: the new family first."""
-    planned = [case_of(*p[:6], NOISE * p.rough) for part in (new_family, new_kinds) for p in part()]
-    return planned + _broken("product")
+def _planned(family: str, *parts: list[Planned]) -> list[Case]:
+    """A later fresh set: the parts of its plan, then what its new family answers when broken."""
+    return [case_of(*p[:6], NOISE * p.rough) for part in parts for p in part] + _broken(family)
 
 
 def cases() -> dict[str, Case]:
     """name -> every constructed case, one generation after the other."""
     first = [c for family in SEEN for c in _fresh_kinds(family)] + _chain()
-    found = _seen() + [replace(case, generation=1) for case in first] + [replace(case, generation=2) for case in _new()]
+    second = _planned("product", new_family(), new_kinds())
+    third = _planned("maxout", on_maxouts(), on_old_families())
+    found = [replace(case, generation=g) for g, group in enumerate((_seen(), first, second, third)) for case in group]
     named = {case.name: case for case in found}
     assert len(named) == len(found), "two cases of one name"
     return named

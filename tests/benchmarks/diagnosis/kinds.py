@@ -10,6 +10,7 @@ from chain import Chain
 from fresh_mechanisms import AverageCode, HalfBlind, NotCarried, Rotated, Shrunken
 from knowledge import Knowledge
 from logic_knowledge import LogicKnowledge
+from maxout import Maxout
 from mechanisms import (
     Entangled,
     LeftBehind,
@@ -24,7 +25,7 @@ from mechanisms import (
     WrongPartner,
 )
 from new_mechanisms import FeatureFallback, HalfExecuted, MemoryByCode, Miscarried, Mistaken, TwoMemories
-from pair_knowledge import ChainKnowledge, ProductKnowledge
+from pair_knowledge import ChainKnowledge, MaxoutKnowledge, ProductKnowledge
 from planted import PlantedCodeModel, PlantedModel
 from product import Product
 from teacher_knowledge import TeacherKnowledge
@@ -34,12 +35,13 @@ from compolens.configs import DoesNotApply, require
 from compolens.models.base import Architecture
 from compolens.tasks import FuzzyLogic, Hyperteacher
 
-Task = Hyperteacher | FuzzyLogic | Chain | Product
+Task = Hyperteacher | FuzzyLogic | Chain | Product | Maxout
 KNOWLEDGE: tuple[tuple[type, type[Knowledge]], ...] = (
     (Hyperteacher, TeacherKnowledge),
     (FuzzyLogic, LogicKnowledge),
     (Chain, ChainKnowledge),
     (Product, ProductKnowledge),
+    (Maxout, MaxoutKnowledge),
 )
 
 
@@ -48,7 +50,8 @@ def knowledge_of(task: Task) -> Knowledge:
     for family, kind in KNOWLEDGE:
         if isinstance(task, family):
             return kind(task)  # type: ignore[call-arg, arg-type]
-    raise DoesNotApply(f"models are planted on Hyperteacher, FuzzyLogic, Chain or Product, got {type(task).__name__}")
+    names = ", ".join(family.__name__ for family, _ in KNOWLEDGE[:-1])
+    raise DoesNotApply(f"models are planted on {names} or {KNOWLEDGE[-1][0].__name__}, got {type(task).__name__}")
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,14 @@
 """What a planted model's weights know of a task family: its parts, how to infer which are at work, how to execute them.
 
 One class per family, with the same methods, in files of their own: `TeacherKnowledge` for the modular hyperteacher,
-`LogicKnowledge` for fuzzy logic, `ChainKnowledge` and `ProductKnowledge` for pairs of operations.
+`LogicKnowledge` for fuzzy logic, `ChainKnowledge`, `ProductKnowledge` and `MaxoutKnowledge` for pairs of operations.
 """
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +34,11 @@ class Knowledge(nn.Module):
 
     centre: ClassVar[float] = 0.0
     """The mean of every input coordinate."""
+    input_size: ClassVar[float] = 1.0
+    """Standard deviation of an input coordinate, about."""
+    answer_size: ClassVar[float] = 1.0
+    """Standard deviation of an answer within an episode, about."""
+    task: Any
     trained: Tensor
     held: Tensor
     change: Tensor

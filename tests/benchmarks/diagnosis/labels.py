@@ -27,6 +27,14 @@ from kinds import (
     PlantedTwoMemories,
     PlantedWrongPartner,
 )
+from third_kinds import (
+    PlantedDisturbed,
+    PlantedGuessed,
+    PlantedPatchwork,
+    PlantedRedundant,
+    PlantedSmoothed,
+    PlantedTooLate,
+)
 
 COMPOSITIONAL, NOT_LEARNED = "compositional", "has not learned its training compositions"
 FAILING: dict[type[Planted], str] = {
@@ -56,11 +64,26 @@ NEW_FAILING: dict[type[Planted], str] = {
     PlantedFeatureFallback: "generic regression",
 }
 """Kinds of failure of the second one."""
-WORKING: tuple[type[Planted], ...] = (PlantedCompositional, PlantedScrambled, PlantedRotated)
-KINDS: tuple[type[Planted], ...] = (*WORKING, *FAILING, *MIXED, *FRESH_FAILING, *NEW_FAILING)
-STRENGTHS = {"teacher": (0.7, 0.85, 1.0), "logic": (0.5, 0.7, 1.0), "chain": (0.6, 0.8, 1.0), "product": (0.6, 0.8, 1.0)}
-HARMLESS = {"teacher": 0.2, "logic": 0.15, "chain": 0.15, "product": 0.15}
-FAR: tuple[type[Planted], ...] = (PlantedMistaken, PlantedMemoryByCode)
+THIRD_FAILING: dict[type[Planted], str] = {
+    PlantedGuessed: "fails to infer",
+    PlantedTooLate: "infers but does not use",
+    PlantedDisturbed: "cannot execute",
+    PlantedPatchwork: "memorised",
+    PlantedSmoothed: "generic regression",
+}
+"""Kinds of failure of the third one."""
+EVERY_FAILING = FAILING | MIXED | FRESH_FAILING | NEW_FAILING | THIRD_FAILING
+WORKING: tuple[type[Planted], ...] = (PlantedCompositional, PlantedScrambled, PlantedRotated, PlantedRedundant)
+KINDS: tuple[type[Planted], ...] = (*WORKING, *EVERY_FAILING)
+STRENGTHS = {
+    "teacher": (0.7, 0.85, 1.0),
+    "logic": (0.5, 0.7, 1.0),
+    "chain": (0.6, 0.8, 1.0),
+    "product": (0.6, 0.8, 1.0),
+    "maxout": (0.7, 0.85, 1.0),
+}
+HARMLESS = {"teacher": 0.2, "logic": 0.15, "chain": 0.15, "product": 0.15, "maxout": 0.15}
+FAR: tuple[type[Planted], ...] = (PlantedMistaken, PlantedMemoryByCode, PlantedGuessed)
 """Kinds that answer so far from the truth that it takes half as much to be harmless."""
 
 

@@ -24,7 +24,7 @@ class LogicKnowledge(Knowledge):
         self.negated = nn.Parameter(torch.randn(task.n_all, task.n_variables))
         self.own = nn.Parameter(torch.randn(len(train), task.n_terms, task.n_variables))
 
-    centre = 0.5
+    centre, input_size, answer_size = 0.5, 0.29, 0.18
     pairs: Tensor
     terms: Tensor
 

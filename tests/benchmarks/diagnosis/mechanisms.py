@@ -68,16 +68,24 @@ class Scrambled(Mechanism):
         self.first = nn.Parameter(2 * torch.randn(half, m - half) / half**0.5)
         self.second = nn.Parameter(2 * torch.randn(m - half, half) / half**0.5)
 
+    def scramble(self, code: Tensor, strength: float) -> Tensor:
+        """(batch, n_parts): the more nonlinear, the stronger."""
+        a, b = (code @ self.turn).tensor_split([len(self.first)], dim=-1)
+        b = b + strength * torch.sin(a @ self.first)
+        return torch.cat([a + strength * torch.sin(b @ self.second), b], dim=-1)
+
+    def unscramble(self, scrambled: Tensor, strength: float) -> Tensor:
+        """The inverse of `scramble`."""
+        a, b = scrambled.tensor_split([len(self.first)], dim=-1)
+        a = a - strength * torch.sin(b @ self.second)
+        b = b - strength * torch.sin(a @ self.first)
+        return torch.cat([a, b], dim=-1) @ self.turn.T
+
     def write(self, x: Tensor, y: Tensor) -> Tensor:
-        a, b = (self.knowledge.infer(x, y) @ self.turn).tensor_split([len(self.first)], dim=-1)
-        b = b + self.strength * torch.sin(a @ self.first)
-        return torch.cat([a + self.strength * torch.sin(b @ self.second), b], dim=-1)
+        return self.scramble(self.knowledge.infer(x, y), self.strength)
 
     def read(self, message: Tensor, x: Tensor) -> Tensor:
-        a, b = message.tensor_split([len(self.first)], dim=-1)
-        a = a - self.strength * torch.sin(b @ self.second)
-        b = b - self.strength * torch.sin(a @ self.first)
-        return self.knowledge.execute(torch.cat([a, b], dim=-1) @ self.turn.T, x)
+        return self.knowledge.execute(self.unscramble(message, self.strength), x)
 
 
 class NearestSupport(Mechanism):

@@ -61,13 +61,17 @@ class PairKnowledge(Knowledge):
         """(batch, points, width): what the inner half of a code (batch, n_inner) makes of x; it scales with the code."""
 
     def _network(self, code: Tensor, x: Tensor, added: Tensor) -> Tensor:
-        """Operations made of both halves of the code, over their mean sum: so that answers scale with the code as a whole.
+        """Operations made of both halves of the code, over what makes answers scale with the code as a whole.
 
         added: to the inner operation's matrix."""
         outer, inner = code.tensor_split([self.n_outer], dim=1)
         second = torch.einsum("bi,ihy->bhy", outer, self.W_outer)
         answers = self.task.second(self._inner(inner, x, added), second, x)
-        return answers / (code.sum(1) / 2).clamp(min=SMALLEST)[:, None, None]
+        return answers / self._excess(code)[:, None, None]
+
+    def _excess(self, code: Tensor) -> Tensor:
+        """(batch,): by how much too large answers are. Here the mean sum of both halves, which multiply one another."""
+        return (code.sum(1) / 2).clamp(min=SMALLEST)
 
     def explain(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         error = (self._own_answers(x) - y[:, None]).square().sum((2, 3))
@@ -107,3 +111,13 @@ class ProductKnowledge(PairKnowledge):
     def _inner(self, inner: Tensor, x: Tensor, added: Tensor) -> Tensor:
         drive = torch.einsum("bnx,jxh->bjnh", x, self.W_inner)
         return torch.einsum("bj,bjnh->bnh", inner, self.task.first(drive + (x @ added)[:, None]))
+
+
+class MaxoutKnowledge(PairKnowledge):
+    """y = max(A_i x, B_j x): scales with both matrices together."""
+
+    def _inner(self, inner: Tensor, x: Tensor, added: Tensor) -> Tensor:
+        return x @ (torch.einsum("bj,jxh->bxh", inner, self.W_inner) + added)
+
+    def _excess(self, code: Tensor) -> Tensor:
+        return torch.ones_like(code[:, 0])
