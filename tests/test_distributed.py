@@ -353,6 +353,22 @@ def test_without_torchrun_or_with_one_process_there_is_nobody_else(monkeypatch, 
         assert not torch.distributed.is_initialized()
 
 
+# ---- the end -----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("processes", "status"), [("2", 2), ("1", -signal.SIGABRT)])
+def test_what_aborts_the_interpreters_end_does_not_fail_one_of_several_processes(tmp_path, processes, status):
+    """As a thread does that a closed process group left behind."""
+    (tmp_path / "sitecustomize.py").write_text("import atexit, os\natexit.register(os.abort)\n")
+    environment = os.environ | {
+        "RANK": "0",
+        "WORLD_SIZE": processes,
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]),
+    }
+    command = [sys.executable, "-m", "compolens.cli", "models", str(tmp_path / "nowhere")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == status
+    assert "nowhere" in done.stderr
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     trains_all(Path(sys.argv[1]))

@@ -1,7 +1,15 @@
 """`python -m compolens.cli`."""
 
+import os
 import sys
 
 from compolens.cli import main
 
-sys.exit(main())
+status = main()
+if os.environ.get("WORLD_SIZE", "1") != "1":
+    # Everything is written and the group of processes is closed. Threads that its library leaves behind abort the
+    # interpreter's end now and then, and the launcher would call a finished training failed.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+sys.exit(status)
