@@ -173,7 +173,8 @@ class Measured:
 
     def parts_told(self, readable: float) -> tuple[float, str]:
         """(share, place): R² of a training composition's codes as other compositions' parts predict them, over what its own
-        episodes do, where that share is least; of the places where the latter is at least `readable`. (NaN, "") if none."""
+        episodes do, where the model reads its code: at its explicit code if it has one, else at the first layer from there on
+        at which the latter is at least `readable`. (NaN, "") if there is none, or no table."""
         if self.structure.empty:
             return np.nan, ""
         rows, read = self.structure[self.structure["metric"] == "left out"], self._reading.iloc[0]

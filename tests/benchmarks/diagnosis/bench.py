@@ -3,10 +3,10 @@
     python tests/benchmarks/diagnosis/bench.py [PATTERN …] [--out DIR] [--jobs N]
 
 Builds every constructed case, measures what `compolens explain` would, and prints the confusion matrix: for the cases that
-thresholds were chosen on, for those that they were not (`HELD_OUT` kinds, and the whole second family), and for fresh ones: a
-third family and further kinds, made after the results on all others were known. Two dull rivals stand beside it, both fitted
-on the first group: a threshold on the score on held-out compositions alone, and a small tree on the columns of the table
-`generalization`. Models that were trained to fail in one way (`trained.py`) come last, beside what was
+thresholds were chosen on, for those that they were not (`HELD_OUT` kinds, and the whole second family), and for every later
+generation (`cases.py`): a further family and further kinds, made after the results on all before were known. Two dull rivals
+stand beside it, both fitted on the first group: a threshold on the score on held-out compositions alone, and a small tree on
+the columns of the table `generalization`. Models trained to fail in one way (`trained.py`) come last, beside what was
 predicted of them: a prediction may be wrong, so nothing is counted there. Tables are kept in DIR, so a second call costs
 seconds; the first takes about 25 s of one core for a constructed case, and two minutes for a trained one.
 """
