@@ -24,8 +24,6 @@ NAMES = {
     "DeepHYLA": "HYLA + deep value",
 }
 """The architectures of Table A1 in its order, as they stand under the axis."""
-FLOORS = ("in-context ridge", "best training composition")
-"""References that recombine nothing."""
 
 
 def analyze(models: list[Path], *, paper: bool = True) -> Drawing:
@@ -96,13 +94,13 @@ def _own(folder: Path, metric: str) -> float:
 
 
 def _references(groups: list[Group], metric: str) -> dict[str, float]:
-    """The ceiling, which is marked at the score, and the learners that recombine nothing."""
+    """The ceiling, which is marked at the score, and the learners that recombine nothing (`tables.worth_drawing`)."""
     folders = [folder for g in groups for folder in g.folders]
     score = pd.concat([_pooled(folder, "score") for folder in folders])
-    names = {*score[score["note"] == "ceiling"]["reference"], *FLOORS} if "note" in score else set(FLOORS)
+    names = {*score[score["note"] == "ceiling"]["reference"], *tables.WEAK} if "note" in score else set(tables.WEAK)
     frame = pd.concat([_pooled(folder, metric) for folder in folders])
     frame = frame[(frame["control"] == "reference") & frame["reference"].isin(names) & frame["value"].notna()]
-    return dict(frame.groupby("reference", sort=False)["value"].mean())
+    return tables.worth_drawing(dict(frame.groupby("reference", sort=False)["value"].mean()))
 
 
 def _se(values: list[float]) -> float:

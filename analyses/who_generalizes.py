@@ -70,10 +70,10 @@ def score_of(folder: Path, split: str) -> float:
 
 
 def reference_scores(folder: Path) -> dict[str, float]:
-    """name -> ood score of the references that apply."""
+    """name -> ood score of the references that apply; of those that know the examples alone, the best."""
     frame = _pooled(folder, "ood")
     frame = frame[(frame["control"] == "reference") & frame["value"].notna()]
-    return dict(zip(frame["reference"], frame["value"], strict=True))
+    return tables.worth_drawing(dict(zip(frame["reference"], frame["value"], strict=True)))
 
 
 def _pooled(folder: Path, split: str) -> pd.DataFrame:

@@ -13,6 +13,7 @@ from compolens.measures.factorisation import (
     AdditiveCode,
     composition_means,
     cross_factor_cosine,
+    halves,
     left_out,
     linear_factorisation_r2,
     r2,
@@ -139,12 +140,9 @@ def _additivity(additive: AdditiveCode, x, sample: Sample) -> tuple[float, float
 def _other_half(x, sample: Sample) -> tuple[float, float, float]:
     """R² of compositions' mean codes predicted by those of other episodes of the same compositions."""
     _, which, count = np.unique(sample.composition, return_inverse=True, return_counts=True)
-    order = np.argsort(which, kind="stable")
-    rank = np.empty(len(which), int)
-    rank[order] = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count)
-    usable = count[which] >= 2
-    halves = [composition_means(x[usable & (rank % 2 == half)], which[usable & (rank % 2 == half)])[0] for half in (0, 1)]
-    return _bounded(halves[1], halves[0])
+    sides = [(halves(sample.composition) == side) & (count[which] >= 2) for side in (0, 1)]
+    first, second = (composition_means(x[side], which[side])[0] for side in sides)
+    return _bounded(second, first)
 
 
 def _left_out(where, fit: Sample, control) -> list[dict]:
@@ -159,14 +157,18 @@ def _share(error, total) -> tuple[float, float, float]:
     """1 - error / total, summed over compositions, and its interval over them; NaN without any."""
     if not total.sum() > 0:
         return np.nan, np.nan, np.nan
-    pick = np.random.default_rng(0).integers(len(total), size=(DRAWS, len(total)))
+    pick = _drawn(len(total))
     drawn = 1 - error[pick].sum(1) / total[pick].sum(1)
     return 1 - error.sum() / total.sum(), *np.quantile(drawn, [0.025, 0.975])
 
 
+def _drawn(n) -> np.ndarray:
+    """(draws, n): compositions drawn with replacement, the same ones for every number of a table."""
+    return np.random.default_rng(0).integers(n, size=(DRAWS, n))
+
+
 def _bounded(means, fitted) -> tuple[float, float, float]:
-    pick = np.random.default_rng(0).integers(len(means), size=(DRAWS, len(means)))
-    drawn = np.array([r2(means[p], fitted[p]) for p in pick])
+    drawn = np.array([r2(means[p], fitted[p]) for p in _drawn(len(means))])
     drawn = drawn[np.isfinite(drawn)]
     bounds = np.quantile(drawn, [0.025, 0.975]) if len(drawn) else (np.nan, np.nan)
     return r2(means, fitted), *bounds

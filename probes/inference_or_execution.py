@@ -8,7 +8,7 @@ import torch
 
 from compolens.activations import draw, places, record
 from compolens.configs import DoesNotApply
-from compolens.oracles import CodeAt, Search, best_code, code_features, fit_codes, recovered, written
+from compolens.oracles import CodeAt, Search, best_code, code_features, fit_codes, readings, recovered, written
 from compolens.training import summarise
 from compolens.zoo import TrainedModel
 
@@ -34,8 +34,9 @@ def probe(
     examples alone and scored on fresh questions. Steps up the ladder are what is lost to use, to inference, and to the form
     that codes have; what is missing at the top is lost to execution.
 
-    episodes: per split, for all rungs but the last; fitted: training episodes for readouts and writers; searched,
-    search_steps: episodes per split and Adam steps of the search. chosen: the place where writing another code moves the
+    episodes: per split, for all rungs but the last; fitted: training episodes for readouts and writers, and held-out ones for
+    readouts, which are never fitted to the composition that they read; searched, search_steps: episodes per split and Adam
+    steps of the search. chosen: the place where writing another code moves the
     answers of training compositions most (rows "recovered": 1 is all the way to that code's answers, 0 not at all);
     effective: those where it moves them nearly as much. "true code written" has rows for every place. The readout is the best
     of those that read training compositions about equally well (rows "r2", one each: several are tried). Scores as in
@@ -79,6 +80,7 @@ class _Ladder:
     def fit(self, n, given=None):
         """Readouts and writers at every place; what is found of them on training compositions, or at the places given."""
         batches = list(draw(self.task, "train", n, f"{self.seed}/fit", self.device))
+        self.n_fitted = n
         self.codes = fit_codes(self.model, self.task, batches, places(self.model))
         for at in self.codes:
             pairs = draw(self.task, "train", max(n // 2, 2), f"{self.seed}/choose", self.device)
@@ -109,7 +111,8 @@ class _Ladder:
         for one in seen:
             named = map(" · ".join, self.task.parts(one.episodes.codes))
             self.parts |= dict(zip(one.episodes.composition.tolist(), named, strict=True))
-        own = self._decoded(split, seen, true, found.sources)
+        others = draw(self.task, split, self.n_fitted, f"{self.seed}/fit", self.device) if split == "ood" else ()
+        own = self._decoded(split, seen, true, found.sources, others)
         other, given = [code.roll(1, 0) for code in true], None
         untouched = self._written("own answer", split, found.read, seen, None, chosen=1)
         for at in self.codes:
@@ -123,11 +126,10 @@ class _Ladder:
         scores = {name: 1 - error / weight for name, (error, weight, _) in {"score": untouched, "true_code": given}.items()}
         return pd.DataFrame({"split": split, "composition": names, **scores})
 
-    def _decoded(self, split, seen, true, sources):
+    def _decoded(self, split, seen, true, sources, others):
         """The code as read at the best of the sources: is it known anywhere?"""
         whole, best = torch.cat(true), (-np.inf, [])
-        for at in sources:
-            codes = [at.decode(self.model, one.sites[at.place.site]) for one in seen]
+        for at, codes in zip(sources, readings(self.model, self.task, sources, seen, others), strict=True):
             error = (torch.cat(codes) - whole).square().sum()
             r2 = 1 - float(error / (whole - whole.mean(0)).square().sum())
             self._row("r2", "decoded", split, at.place, r2, n=len(whole))

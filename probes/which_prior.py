@@ -8,7 +8,16 @@ import torch
 
 from compolens.activations import draw
 from compolens.configs import DoesNotApply, require
-from compolens.references import AllCompositions, BayesMarginals, BayesPanel, InContextRidge, Reference, TrainingCompositions
+from compolens.references import (
+    AllCompositions,
+    BayesMarginals,
+    BayesPanel,
+    InContextNearest,
+    InContextRidge,
+    InContextSmoothing,
+    Reference,
+    TrainingCompositions,
+)
 from compolens.tasks import Episodes, TaskFamily
 from compolens.training import summarise
 from compolens.untrained import FrozenReadout, Linearised
@@ -17,9 +26,13 @@ from compolens.zoo import TrainedModel
 MODEL, TWIN, TRUTH = "model", "untrained twin", "truth"
 RECOMBINES = {
     "best of all compositions": True, "Bayes, whole panel": True, "Bayes, each feature": True,
-    "best training composition": False, "in-context ridge": False, "frozen features": False, "linearised net": False,
+    "best training composition": False, "in-context ridge": False, "in-context smoothing": False, "nearest example": False,
+    "frozen features": False, "linearised net": False,
 }  # fmt: skip
 """Reference -> whether it answers with parts that it knows from other compositions."""
+CLOSED = (
+    AllCompositions, TrainingCompositions, BayesPanel, BayesMarginals, InContextRidge, InContextSmoothing, InContextNearest,
+)  # fmt: skip
 MEASURES = ("feature accuracy", "pixel R²", "R²")
 """The metric whose errors are the distances, where a family has one of them; else its score. Where a score only counts (whole
 panels, sharp images), nearly all answers would be equally far from one another."""
@@ -46,8 +59,9 @@ def probe(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Distance of the model's answers to the truth, to those of learners that recombine ("best of all compositions": knows the
     parts and allows the full product; Bayes posteriors) and of learners that do not ("best training composition": knows the
-    parts and allows training compositions only; in-context ridge; a linear readout of the untrained twin's features; the net
-    linearised at its start), and of these among themselves.
+    parts and allows training compositions only; ridge, kernel smoothing and the nearest example, which know the episode's
+    examples alone; a linear readout of the untrained twin's features; the net linearised at its start), and of these among
+    themselves.
 
     "distance": sum |p - q|² / sum weight over the answers, with the score's own weight: to the truth it is 1 - R²; for classes
     the share of answers whose largest entries differ; 0 is equal. composition: "all", or one. "nearest": how much further away
@@ -61,7 +75,7 @@ def probe(
     "reference" one reference beside another.
     """
     task = trained.task
-    closed = [kind() for kind in (AllCompositions, TrainingCompositions, BayesPanel, BayesMarginals, InContextRidge)]
+    closed = [kind() for kind in CLOSED]
     if all(_absent(r, task) for r in closed if RECOMBINES[r.name]):
         raise DoesNotApply(
             f"no learner is known that recombines the parts of {type(task).__name__}'s code, so there is nothing to compare; "

@@ -208,7 +208,7 @@ def mixture(share, of, cosine=1.0):
     return {"ood": {of: (error + 0.9 - 2 * share * 0.9, 0.9), "truth": error}, "test": {"truth": 0.01, of: (0.8, 0.8)}}
 
 
-OWN_ERRORS = diagnosis.OWN_ERRORS.items()
+OWN_ERRORS = [(label, learner) for label, learners in diagnosis.OWN_ERRORS.items() for learner in learners]
 
 
 @pytest.mark.parametrize(("label", "learner"), OWN_ERRORS)
@@ -283,6 +283,15 @@ def test_a_model_that_learned_little_is_a_regression_only_if_it_is_ridge(tmp_pat
     prior = {s: {learner: (0.01, 0.8), "truth": 0.8} for s in ("test", "ood")}
     found = diagnosis.diagnose([make(tmp_path, tiny_task, test=0.2, ood=0.2, prior=prior)])
     assert found.label == (label or "has not learned its training compositions")
+
+
+def test_of_the_learners_that_know_the_examples_alone_the_one_whose_errors_are_most_like_is_named(tmp_path, tiny_task):
+    learners = {"in-context ridge": 0.6, "in-context smoothing": 0.9, "nearest example": 0.7}
+    ood = {"truth": 0.4} | {name: (0.4 + 0.9 - 2 * cosine * 0.6, 0.9) for name, cosine in learners.items()}
+    folder = make(tmp_path, tiny_task, ood=0.6, true=0.97, prior={"ood": ood, "test": {"truth": 0.01}})
+    found = diagnosis.diagnose([folder])
+    assert found.label == "generic regression" and '"in-context smoothing"' in found.reasons[-1]
+    assert [like.learner for like in found.errors_like] == ["in-context smoothing"]
 
 
 def test_cosine_and_share_are_those_of_the_errors_themselves(tmp_path, tiny_task):

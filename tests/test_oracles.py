@@ -1,12 +1,16 @@
 """Codes written into models and searched for through them: identities, and executors that are known to be right or wrong."""
 
+import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import Ridge
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from compolens import HypernetworkTransformer, Hyperteacher, load
 from compolens.activations import EVERYWHERE, Place, draw, places, positions, put, record
 from compolens.configs import ConfigError, DoesNotApply
-from compolens.oracles import Search, best_code, code_features, fit_codes, written
+from compolens.oracles import Search, best_code, code_features, fit_codes, readings, written
 from compolens.recipes import load_recipe
 from compolens.tasks import FuzzyLogic, LinearRegression, Relations, SRaven, UnstructuredTeacher
 
@@ -24,6 +28,7 @@ FAMILIES = {
 def right_executor():
     """(task, a hypernetwork transformer whose encoder was never trained and whose executor is the teacher itself)."""
     task = FAMILIES["hyperteacher"]
+    torch.manual_seed(0)
     model = HypernetworkTransformer(n_layers=2, d_model=16, n_heads=2, d_code=6, d_hidden=6).build(**task.dimensions)
     modules, readout = task.teacher
     with torch.no_grad():
@@ -152,6 +157,29 @@ def test_readouts_are_chosen_on_compositions_they_did_not_see(right_executor):
     assert decoded.shape == (256, 6)
 
 
+def test_a_held_out_composition_is_read_by_what_was_fitted_to_all_others(tiny_models):
+    trained = load(tiny_models["softmax"])
+    model, task = trained.model, trained.task
+    train, others, shown = (one_batch(task, *of) for of in (("train", 64, 1), ("ood", 64, 2), ("ood", 24, 3)))
+    where = [Place(1, "blocks.0.hook_resid_post", "context"), Place(2, "blocks.1.hook_resid_post", "readout")]
+    codes = fit_codes(model, task, [train], where)
+    seen = [next(iter(record(model, [batch], [place.site for place in where]))) for batch in (train, others, shown)]
+    found = readings(model, task, codes, seen[2:], [others])
+    for at, (code,) in zip(codes, found, strict=True):
+        x = [one.sites[at.place.site][:, positions(model, at.place.role)].mean(1).double() for one in seen]
+        y = [code_features(task, one.episodes.codes) for one in seen]
+        for c in shown.composition.unique():
+            kept = others.composition != c
+            assert not kept.all(), "otherwise nothing is left out"
+            fitted = make_pipeline(StandardScaler(), Ridge(at.readout.l2))
+            fitted.fit(torch.cat([x[0], x[1][kept]]), torch.cat([y[0], y[1][kept]]))
+            here = shown.composition == c
+            np.testing.assert_allclose(code[here], fitted.predict(x[2][here]), rtol=1e-6, atol=1e-8)
+    alone = readings(model, task, codes, seen[2:], [])
+    for at, (code,) in zip(codes, alone, strict=True):
+        torch.testing.assert_close(code, at.decode(model, seen[2].sites[at.place.site]), atol=1e-8, rtol=1e-6)
+
+
 # ---- searching -------------------------------------------------------------------------------------------------------
 def searched(task, model, split="ood", seed=4):
     (at,) = fit_codes(model, task, [one_batch(task, "train", 256, 1)], [CODE])
@@ -166,6 +194,7 @@ def searched(task, model, split="ood", seed=4):
 
 def test_the_best_code_through_the_teacher_itself_answers_fresh_questions(right_executor):
     task = Hyperteacher(d_x=4, d_y=2, d_hidden=6, n_modules=6, n_context=24, n_queries=3)
+    torch.manual_seed(0)
     model = HypernetworkTransformer(n_layers=1, d_model=16, n_heads=2, d_code=6, d_hidden=6).build(**task.dimensions)
     with torch.no_grad():
         model.executor.W_modules.copy_(task.teacher[0])
@@ -185,6 +214,7 @@ def test_the_best_code_through_the_teacher_itself_answers_fresh_questions(right_
 
 def test_no_code_helps_an_executor_that_was_never_trained(right_executor):
     task, _ = right_executor
+    torch.manual_seed(0)
     model = HypernetworkTransformer(n_layers=2, d_model=16, n_heads=2, d_code=6, d_hidden=6).build(**task.dimensions).eval()
     found, score = searched(task, model)
     assert score < 0.5

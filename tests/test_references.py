@@ -5,11 +5,22 @@ import pytest
 import torch
 from scipy.optimize import least_squares
 from sklearn.linear_model import Ridge
+from sklearn.neighbors import KNeighborsRegressor
 
 from compolens import Hyperteacher, UnstructuredTeacher
-from compolens.references import REFERENCES, AllCompositions, InContextRidge, TrainingCompositions, TrueCode
+from compolens.configs import ConfigError
+from compolens.references import (
+    REFERENCES,
+    AllCompositions,
+    InContextNearest,
+    InContextRidge,
+    InContextSmoothing,
+    TrainingCompositions,
+    TrueCode,
+)
 from compolens.references.composers import best_explanation, fit_composition
 from compolens.references.ridge import PENALTIES, ridge_predictions
+from compolens.references.smoothing import WIDTHS, smoothed_predictions
 
 SIZES = {"d_x": 6, "d_y": 4, "d_hidden": 8, "n_modules": 6, "n_context": 16, "n_queries": 3}
 TASKS = [Hyperteacher(**SIZES), UnstructuredTeacher(**SIZES)]
@@ -97,6 +108,44 @@ def test_the_default_penalty_is_the_best_of_nine_on_training_compositions(task):
 def test_more_examples_help_ridge():
     few, many = (Hyperteacher(**SIZES | {"n_context": n}) for n in (4, 64))
     assert score(InContextRidge(), few, "test") < score(InContextRidge(), many, "test") - 0.1
+
+
+# ---- smoothing -------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("width", [0.1, 0.5, 3.0])
+def test_smoothing_is_the_weighted_mean_of_the_examples_answers(width):
+    task = Hyperteacher(**SIZES)
+    n, episodes = SIZES["n_context"], draw(task, 4, "ood")
+    prediction = InContextSmoothing(width).predict(task, episodes)
+    for x, y, answer in zip(episodes.inputs.double().numpy(), episodes.targets.double().numpy(), prediction, strict=True):
+        between = [((a - b) ** 2).sum() for a in x[:n] for b in x[:n]]
+        for asked, found in zip(x, answer.numpy(), strict=True):
+            weight = np.exp(-((x[:n] - asked) ** 2).sum(1) / (2 * width**2 * np.mean(between)))
+            np.testing.assert_allclose(found, weight @ y[:n] / weight.sum(), rtol=1e-4, atol=1e-6)
+
+
+def test_between_the_nearest_example_and_the_mean_of_all(task):
+    episodes = draw(task, 8, "ood")
+    x, y = task.examples(episodes)
+    n = y.shape[1]
+    for i, answer in enumerate(InContextNearest().predict(task, episodes)):
+        neighbour = KNeighborsRegressor(1, algorithm="brute").fit(x[i, :n].double(), y[i].double())
+        np.testing.assert_allclose(answer[n:], neighbour.predict(x[i, n:].double()), rtol=1e-6)
+    far = InContextSmoothing(1e4).predict(task, episodes)
+    torch.testing.assert_close(far, y.mean(1, keepdim=True).expand_as(far), atol=1e-5, rtol=1e-5)
+
+
+def test_the_default_width_is_the_best_of_eight_on_training_compositions(task):
+    episodes = draw(task, 1024, "train", seed="reference")
+    scores = [task.score(p, episodes.targets) for p in smoothed_predictions(task, episodes, WIDTHS)]
+    best = WIDTHS[int(np.argmax(scores))]
+    assert len(WIDTHS) == 8 and WIDTHS[0] < best < WIDTHS[-1]
+    held_out = draw(task, 8, "ood")
+    assert torch.equal(InContextSmoothing().predict(task, held_out), InContextSmoothing(best).predict(task, held_out))
+
+
+def test_a_width_that_is_not_positive_is_refused():
+    with pytest.raises(ConfigError, match="width must be positive or None, got 0"):
+        InContextSmoothing(0.0)
 
 
 # ---- composers -------------------------------------------------------------------------------------------------------

@@ -81,7 +81,8 @@ class Diagnosis:
     """A label with its reasons. parts: split -> part -> loss; share: (score - floor) / (ceiling - floor) on held-out ones;
     blamed: the part, "" if none; place: where the code is read; change: what would change the label; power: part of which no
     loss was found (its interval reaches down to nothing) -> how likely one of `FAILS` would have been (see
-    `decomposition.power`); errors_like: the learners of `OWN_ERRORS` beside the errors on held-out compositions."""
+    `decomposition.power`); errors_like: of each label of `OWN_ERRORS` the learner whose errors on held-out compositions are
+    most like the models' own."""
 
     label: str
     reasons: tuple[str, ...]
@@ -124,10 +125,8 @@ def share_of_what_can_be_had(models: Sequence[Measured], scores: dict[str, float
 FITTED = ("frozen features", "linearised net")
 """The learners of `which_prior` that know nothing of compositions, but are fitted to training compositions. All that lack a
 code err towards the mean, as these do: only answers that are near to theirs, and that no code mends, are taken for theirs."""
-RIDGE = ("in-context ridge",)
-"""…and the one that is not fitted to any."""
-OWN_ERRORS = {"generic regression": "in-context ridge", "memorised": "best training composition"}
-"""Label -> the learner whose errors nothing else shares: it knows the context alone, or training compositions alone."""
+OWN_ERRORS = {"generic regression": tables.IN_CONTEXT, "memorised": ("best training composition",)}
+"""Label -> the learners whose errors nothing else shares: they know the context alone, or training compositions alone."""
 
 
 NO_ERROR = 1e-6
@@ -146,8 +145,35 @@ def _means(rows: Sequence[pd.Series]) -> dict[str, float]:
     return {str(reference): float(value) for reference, value in pd.concat(rows).groupby(level=0).mean().items()}
 
 
+class Beside(NamedTuple):
+    """The models' own mean squared error on a split, NaN without a table, and the learners beside them, nearest first."""
+
+    wrong: float
+    learners: dict[str, Like]
+
+    @classmethod
+    def on(cls, models: Sequence[Measured], split: str) -> Beside:
+        """From the models' tables."""
+        return cls(distances(models, split).get("truth", np.nan), resemblances(models, split))
+
+    def taken_for(self, among: Sequence[str]) -> Like | None:
+        """The nearest of those learners whose answers the models give, nearer than the truth; None if none is."""
+        like = [self.learners[learner] for learner in self.learners if learner in among]
+        return next((one for one in like if one.distance <= min(NEAR, NEARER * self.wrong)), None)
+
+    def most_like(self, among: Sequence[str]) -> Like | None:
+        """Of those learners, the one whose errors are most along the models' own; None if none is there."""
+        like = [self.learners[learner] for learner in among if learner in self.learners]
+        return max(like, key=lambda one: one.cosine, default=None)
+
+    def errs_like(self, among: Sequence[str]) -> Like | None:
+        """That one, if the models' errors are its own; else None."""
+        like = self.most_like(among)
+        return like if like is not None and like.cosine >= ALONG else None
+
+
 def resemblances(models: Sequence[Measured], split: str) -> dict[str, Like]:
-    """learner -> how the models' answers p compare with its own, q, beside the truth t.
+    """learner -> how the models' answers p compare with its own, q, beside the truth t; nearest first.
 
     Distances are squared, all in one unit, so that of the third side of a triangle tells the angle:
     2 <p - t, q - t> = |p - t|² + |q - t|² - |p - q|². (For classes: the vectors that are 1 at the answer.)"""
@@ -159,19 +185,6 @@ def resemblances(models: Sequence[Measured], split: str) -> dict[str, Like]:
             both = (wrong + error - far) / 2
             found[learner] = Like(learner, far, both / float(np.sqrt(wrong * error)), both / error)
     return found
-
-
-def _taken_for(models: Sequence[Measured], split: str, among: Sequence[str]) -> Like | None:
-    """The nearest of those learners whose answers the models give, nearer than the truth; None if none is."""
-    wrong = distances(models, split).get("truth", np.inf)
-    like = [one for one in resemblances(models, split).values() if one.learner in among]
-    return next((one for one in like if one.distance <= min(NEAR, NEARER * wrong)), None)
-
-
-def _errs_like(models: Sequence[Measured], split: str, learner: str) -> Like | None:
-    """That learner, if the models' errors are its own; else None."""
-    like = resemblances(models, split).get(learner)
-    return like if like is not None and like.cosine >= ALONG else None
 
 
 def told_by_parts(models: Sequence[Measured]) -> tuple[float, str]:
@@ -196,22 +209,22 @@ def diagnose(folders: Sequence[Path]) -> Diagnosis | None:
     scores = frame_of_scores(models)
     share = share_of_what_can_be_had(models, scores)
     parts = decompose(models, scores["ceiling"])
-    label, reasons, blamed = _label(models, scores, share, parts["lost"])
+    beside = {split: Beside.on(models, split) for split in ("test", "ood")}
+    label, reasons, blamed = _label(models, scores, share, parts["lost"], beside)
     place = models[0].place if min(model.moved for model in models) >= MOVES else "no place that is known"
     seeds, absent = ladders(models), [part for part in BELOW if not parts["lost"][part].lo > NOTHING]
     powers = {part: power(seeds, scores["ceiling"], part, FAILS) for part in absent}
-    beside = resemblances(models, "ood")
-    errors_like = tuple(beside[learner] for learner in OWN_ERRORS.values() if learner in beside)
+    errors_like = tuple(filter(None, (beside["ood"].most_like(learners) for learners in OWN_ERRORS.values())))
     return Diagnosis(label, tuple(reasons), parts, scores, share, blamed, place, _CHANGES[label], powers, errors_like)
 
 
 def _label(
-    models: Sequence[Measured], scores: dict[str, float], share: Loss, lost: dict[str, Loss]
+    models: Sequence[Measured], scores: dict[str, float], share: Loss, lost: dict[str, Loss], beside: dict[str, Beside]
 ) -> tuple[str, list[str], str]:
     """(label, reasons, blamed part): the first rule that holds."""
-    ridge = [_taken_for(models, split, RIDGE) for split in ("test", "ood")]
-    if ridge[0] and ridge[1]:
-        return "generic regression", [f"its answers are those of {ridge[1]}, on training compositions too"], ""
+    generic = [beside[split].taken_for(tables.IN_CONTEXT) for split in ("test", "ood")]
+    if generic[0] and generic[1]:
+        return "generic regression", [f"its answers are those of {generic[1]}, on training compositions too"], ""
     top, gap = scores["ceiling"], scores["test"] - scores["ood"]
     if scores["test"] / top < LEARNED:
         reason = f"test score {scores['test']:.3f} is below {LEARNED} of the ceiling {top:.3f}"
@@ -228,8 +241,8 @@ def _label(
     mended = shares["use"] + shares["inference"] >= DOMINATES * gap
     blames = "inference" if mended else "execution"
     end = "although a code written mends it" if mended else "and no code written wins half of it back"
-    for label, learner in OWN_ERRORS.items():
-        if (like := _errs_like(models, "ood", learner)) is not None:
+    for label, learners in OWN_ERRORS.items():
+        if (like := beside["ood"].errs_like(learners)) is not None:
             return label, [*reasons, f"its errors are those of {like}, {end}"], blames
     told, where = told_by_parts(models)
     if told < IN_PARTS:
@@ -237,7 +250,7 @@ def _label(
             f"of what its own episodes tell of a training composition's code ({where}), the parts of others tell {told:.2f}"
         )
         return "memorised", [*reasons, f"{whole}, {end}"], blames
-    if not mended and (like := _taken_for(models, "ood", FITTED)) is not None:
+    if not mended and (like := beside["ood"].taken_for(FITTED)) is not None:
         return "generic regression", [*reasons, f"its answers are those of {like}, {end}"], blames
     if moved < MOVES:
         return "undecided", [*reasons, f"no place is known where it reads its code (writing moves answers {moved:.2f})"], ""

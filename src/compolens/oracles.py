@@ -12,6 +12,9 @@ A code is written at a `Place` by what is linear there: what the activations tel
 goes with another code is added (`measures.erasure.Writer`), both fitted on training compositions. Before that, what stands
 there is brought within what training compositions show there (`measures.erasure.Range`): what no training composition has
 shown, no erasure fitted on them takes out, and a wrong code would go on standing beside the one that is written.
+
+A code is read (`readings`) by a ridge fitted on training compositions and on all held-out ones but the one that is read. Where
+two codes stand, equal on training compositions, a fit on these alone takes half of each, even if one is right on all others.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from compolens.activations import Place, positions, put, record
+from compolens.activations import Activations, Place, positions, put, record
 from compolens.configs import DoesNotApply, require_positive
 from compolens.hooks import HookedModel
 from compolens.measures.erasure import Range, Writer
@@ -43,19 +46,25 @@ def code_features(task: TaskFamily, codes: dict[str, Tensor]) -> Tensor:
 class CodeAt:
     """How the code stands at a place, as fitted on training compositions.
 
-    readout: from the mean activation of the role's positions to the code; left_out: its R² on training compositions that the
-    fit did not see; writer: erases and writes the code at every position; shown: where activations lie there.
+    readout: from the mean activation of the role's positions to the code; moments: what it was fitted to; left_out: its R² on
+    training compositions that the fit did not see; writer: erases and writes the code at every position; shown: where
+    activations lie there.
     """
 
     place: Place
     readout: RidgeReadout
+    moments: Moments
     left_out: float
     writer: Writer
     shown: Range
 
     def decode(self, model: HookedModel, activation: Tensor) -> Tensor:
         """(batch, width): the code read from the activation (batch, pos, d) at this place's hook point."""
-        return self.readout(_mean(activation, positions(model, self.place.role)))
+        return self.readout(self.mean(model, activation))
+
+    def mean(self, model: HookedModel, activation: Tensor) -> Tensor:
+        """(batch, d): what is read."""
+        return _mean(activation, positions(model, self.place.role))
 
     def write(self, model: HookedModel, activation: Tensor, code: Tensor) -> Tensor:
         """The activation (batch, pos, d) with the code (batch, width) in the stead of its own; differentiable in the code."""
@@ -82,10 +91,39 @@ def fit_codes(model: HookedModel, task: TaskFamily, batches: Sequence[Episodes],
         groups: dict[int, Moments] = {}
         add_by_group(groups, x.flatten(2).mean(1), code, composition)
         l2, scores = leave_groups_out(list(groups.values()), PENALTIES)
-        readout = Moments.total(groups.values()).fit([l2])[0]
+        whole = Moments.total(groups.values())
         rows = x.flatten(0, 1)
         writer = Writer.fit(rows, code.repeat_interleave(x.shape[1], dim=0))
-        found.append(CodeAt(place, readout, max(scores), writer, Range.fit(rows)))
+        found.append(CodeAt(place, whole.fit([l2])[0], whole, max(scores), writer, Range.fit(rows)))
+    return found
+
+
+def readings(
+    model: HookedModel, task: TaskFamily, codes: Sequence[CodeAt], shown: Sequence[Activations], others: Iterable[Episodes]
+) -> list[list[Tensor]]:
+    """For every place, (batch, width) for every batch shown: the code as readouts of its penalty tell it, fitted on training
+    compositions and on the episodes of `others`, those of the composition that is read left out."""
+    sites = list(dict.fromkeys(at.place.site for at in codes))
+    groups: list[dict[int, Moments]] = [{} for _ in codes]
+    for seen in record(model, others, sites):
+        code = code_features(task, seen.episodes.codes)
+        for at, found in zip(codes, groups, strict=True):
+            add_by_group(found, at.mean(model, seen.sites[at.place.site]), code, seen.episodes.composition)
+    return [_read(model, at, found, shown) for at, found in zip(codes, groups, strict=True)]
+
+
+def _read(model: HookedModel, at: CodeAt, others: dict[int, Moments], shown: Sequence[Activations]) -> list[Tensor]:
+    whole = Moments.total([at.moments, *others.values()])
+    readouts: dict[int, RidgeReadout] = {}
+    found = []
+    for seen in shown:
+        x, composition = at.mean(model, seen.sites[at.place.site]), seen.episodes.composition
+        code = x.new_zeros(len(x), at.moments.xy.shape[1], dtype=torch.float64)
+        for c in composition.unique().tolist():
+            if c not in readouts:
+                readouts[c] = (whole - others[c] if c in others else whole).fit([at.readout.l2])[0]
+            code[composition == c] = readouts[c](x[composition == c])
+        found.append(code)
     return found
 
 

@@ -10,7 +10,7 @@ import glob
 import hashlib
 import json
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -212,8 +212,16 @@ def pooled(folder: str | Path, metric: str = "score") -> pd.DataFrame:
     return frame[(frame["metric"] == metric) & (frame["composition"] == "all")]
 
 
-WEAK = ("in-context ridge", "best training composition")
+IN_CONTEXT = ("in-context ridge", "in-context smoothing", "nearest example")
+"""The references that know an episode's examples and nothing else."""
+WEAK = (*IN_CONTEXT, "best training composition")
 """The references that recombine nothing: the best of them is the floor of what counts as recombining."""
+
+
+def worth_drawing(scores: Mapping[str, float]) -> dict[str, float]:
+    """name -> score of references, without those of `IN_CONTEXT` that are not the best of them."""
+    best = max((name for name in IN_CONTEXT if name in scores), key=lambda name: scores[name], default="")
+    return {name: value for name, value in scores.items() if name not in IN_CONTEXT or name == best}
 
 
 def ceiling_of(references: pd.DataFrame) -> float:

@@ -93,24 +93,30 @@ def left_out(x: np.ndarray, factors: Mapping[str, np.ndarray], composition: np.n
     it adds.
     """
     x, parts = np.asarray(x, float), np.concatenate(list(_parts(factors, len(x)).values()), axis=1)
-    known, which, count = np.unique(composition, return_inverse=True, return_counts=True)
+    known, which = np.unique(composition, return_inverse=True)
     others, own = np.empty_like(x), np.empty_like(x)
     for fold in range(min(folds, len(known))):
         here = which % min(folds, len(known)) == fold
         others[here] = _predicted(x, factors, ~here, here)
         unknown = parts[here].any(0) & ~parts[~here].any(0)
         others[here] = np.where(parts[here][:, unknown].any(1, keepdims=True), np.nan, others[here])
-    order = np.argsort(which, kind="stable")
-    rank = np.empty(len(which), int)
-    rank[order] = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count)
+    half = halves(composition)
     for c in range(len(known)):
-        halves = [(which == c) & (rank % 2 == side) for side in (0, 1)]
-        for fit, scored in (halves, halves[::-1]):
+        sides = [(which == c) & (half == side) for side in (0, 1)]
+        for fit, scored in (sides, sides[::-1]):
             if scored.any():
                 own[scored] = _predicted(x, factors, fit, scored) if fit.any() else x.mean(0)
     errors = [((x - found) ** 2).sum(1) for found in (others, own, x.mean(0))]
     summed = np.stack([np.bincount(which, error) for error in errors], axis=1)
     return np.where(np.isnan(summed).any(1, keepdims=True), np.nan, summed)
+
+
+def halves(composition: np.ndarray) -> np.ndarray:
+    """(n,): 0 or 1, dealt out in turn to every composition's episodes, 0 first."""
+    _, which, count = np.unique(composition, return_inverse=True, return_counts=True)
+    found = np.empty(len(which), int)
+    found[np.argsort(which, kind="stable")] = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count)
+    return found % 2
 
 
 def _predicted(x: np.ndarray, factors: Mapping[str, np.ndarray], fit: np.ndarray, scored: np.ndarray) -> np.ndarray:

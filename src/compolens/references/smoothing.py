@@ -1,0 +1,90 @@
+"""Regression that knows of no line: the nearest example's answer, or the examples' smoothed by a kernel (Nadaraya 1964,
+Watson 1964)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from compolens.configs import require
+from compolens.references.base import Reference
+from compolens.tasks.base import Episodes, TaskFamily
+
+WIDTHS = tuple(2.0**k for k in range(-4, 4))
+
+
+@dataclass(frozen=True)
+class _OfExamples(Reference):
+    """What both share: where they apply."""
+
+    def why_not(self, task: TaskFamily) -> str:
+        episodes = task.sample(1, "train", task.rng("reference", "train"))
+        return "" if task.examples(episodes) is not None else "its episodes are not (x, y) pairs"
+
+
+@dataclass(frozen=True)
+class InContextNearest(_OfExamples):
+    """Per episode, the answer of the example whose input is nearest to the one asked for."""
+
+    @property
+    def name(self) -> str:
+        return "nearest example"
+
+    def predict(self, task: TaskFamily, episodes: Episodes) -> Tensor:
+        x, y = _examples(task, episodes)
+        nearest = _squared_distances(x, y.shape[1]).argmin(-1)
+        return y.gather(1, nearest[..., None].expand(-1, -1, y.shape[2])).to(episodes.targets.dtype)
+
+
+@dataclass(frozen=True)
+class InContextSmoothing(_OfExamples):
+    """Per episode, the mean of the examples' answers, each weighted by exp(-|x - x_i|² / (2 width²)).
+
+    width: in units of the root mean squared distance between an episode's examples; None: the best of eight from 1/16 to 8 on
+    training compositions. The smaller, the more it answers as `InContextNearest`; the larger, the nearer to the mean of all.
+    """
+
+    width: float | None = None
+
+    def __post_init__(self) -> None:
+        require(self.width is None or self.width > 0, f"InContextSmoothing: width must be positive or None, got {self.width}")
+
+    @property
+    def name(self) -> str:
+        return "in-context smoothing"
+
+    def predict(self, task: TaskFamily, episodes: Episodes) -> Tensor:
+        width = self.width if self.width is not None else _best_width(task)
+        return smoothed_predictions(task, episodes, (width,))[0]
+
+
+def smoothed_predictions(task: TaskFamily, episodes: Episodes, widths: tuple[float, ...]) -> list[Tensor]:
+    """One prediction (batch, seq, d_y) per width."""
+    x, y = _examples(task, episodes)
+    shown = y.shape[1]
+    spread = 2 * x[:, :shown].var(1, correction=0).sum(-1).clamp(min=1e-300)  # mean |x_i - x_j|² over all pairs
+    far = _squared_distances(x, shown) / spread[:, None, None]
+    answers = [torch.softmax(-far / (2 * width**2), dim=-1) @ y for width in widths]
+    return [answer.to(episodes.targets.dtype) for answer in answers]
+
+
+def _examples(task: TaskFamily, episodes: Episodes) -> tuple[Tensor, Tensor]:
+    examples = task.examples(episodes)
+    assert examples is not None
+    x, y = examples
+    return x.double(), y.double()
+
+
+def _squared_distances(x: Tensor, shown: int) -> Tensor:
+    """(batch, seq, shown) of every input to those of the examples, which come first."""
+    return torch.cdist(x, x[:, :shown], compute_mode="donot_use_mm_for_euclid_dist").square()
+
+
+@lru_cache(maxsize=32)
+def _best_width(task: TaskFamily) -> float:
+    episodes = task.sample(1024, "train", task.rng("reference", "train"))
+    scores = [task.score(p, episodes.targets) for p in smoothed_predictions(task, episodes, WIDTHS)]
+    return WIDTHS[max(range(len(scores)), key=scores.__getitem__)]
