@@ -62,7 +62,11 @@ figures: setup  ## redraw every figure of the README from the shipped tables
 	$(BIN)/compolens analyze latent_maps rule_similarity $(ZOO)/sraven3-* --capture 'row mates' --out $(ZOO)/figures/sraven3
 	$(BIN)/compolens analyze is_it_sparsity_or_transfer $(RELATIONS)/?L-* --out $(ZOO)/figures/relations
 	$(BIN)/compolens analyze is_it_sparsity_or_transfer $(RELATIONS)/images-* --metric R² --out $(ZOO)/figures/images
-	$(BIN)/compolens analyze sparsity_curves sparsity_vs_generalization $(FUZZY) $(ZOO)/sraven3-* $(SPARSE) --out $(ZOO)/figures/sparsity
+	$(BIN)/compolens analyze sparsity_curves $(FUZZY) $(ZOO)/sraven3-* $(SPARSE) --out $(ZOO)/figures/sparsity
+	$(BIN)/compolens analyze sparsity_vs_generalization $(FUZZY) --out $(ZOO)/figures/fuzzy
+	$(BIN)/compolens analyze sparsity_vs_generalization $(ZOO)/sraven3-* --out $(ZOO)/figures/sraven3
+	$(BIN)/compolens analyze sparsity_vs_generalization $(RELATIONS)/2L-*-relative-? --out $(ZOO)/figures/relations
+	$(BIN)/compolens analyze sparsity_vs_generalization $(RELATIONS)/images-*-relative-? --out $(ZOO)/figures/images
 	$(BIN)/compolens analyze which_learner $(REGRESSION)/linear-?L-* --out $(ZOO)/figures/regression
 	$(BIN)/compolens analyze weights_have_structure $(LEARNERS) --out $(ZOO)/figures/regression
 	$(BIN)/compolens analyze layers_are_gradient_steps $(REGRESSION)/linear-?L-* --out $(ZOO)/figures/regression

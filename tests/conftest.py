@@ -96,9 +96,15 @@ def done_once(folder: Path, work: dict[str, Callable[[], None]]) -> None:
             (folder / f"{name}.begun").touch(exist_ok=False)
         except FileExistsError:
             continue
-        do()
+        try:
+            do()
+        except BaseException as error:
+            (folder / f"{name}.failed").write_text(f"{type(error).__name__}: {error}")
+            raise
         (folder / f"{name}.done").touch()
     deadline = time.monotonic() + 300
     while missing := [name for name in work if not (folder / f"{name}.done").exists()]:
-        assert time.monotonic() < deadline, f"in another process these failed or hang: {missing}; see its errors"
+        failed = {f.stem: f.read_text() for f in folder.glob("*.failed")}
+        assert not failed, f"in another process these failed: {failed}"
+        assert time.monotonic() < deadline, f"in another process these hang: {missing}"
         time.sleep(0.1)
