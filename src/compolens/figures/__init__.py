@@ -1,0 +1,19 @@
+"""One `Drawing`, three renderings: matplotlib for print, plotly for the screen, a table of what was plotted.
+
+An analysis describes its figure with marks (`Line`, `Points`, `Bars`, ...) over tidy DataFrames, puts them in `Panel`s
+and the panels in a `Drawing`. Each mark first reduces its data to canonical columns (`Mark.rows`); both renderers and
+`Drawing.frame` start from those rows, so the three show the same numbers. NaN is a gap everywhere, never a zero.
+
+Neither renderer prints the claim or the caption: the paper or report around the figure does, and `save` writes both
+next to it. matplotlib and plotly are imported only when a rendering needs them.
+"""
+
+from compolens.figures.colors import ARCHITECTURE_COLORS, CONTROL_COLORS, SERIES_COLORS, color_of
+from compolens.figures.drawings import WIDTHS, Drawing, Panel, save
+from compolens.figures.maps import HeatMap, Map
+from compolens.figures.marks import Band, Bars, Line, Mark, Points, Rule
+
+__all__ = [
+    "ARCHITECTURE_COLORS", "CONTROL_COLORS", "SERIES_COLORS", "WIDTHS", "Band", "Bars", "Drawing", "HeatMap", "Line", "Map",
+    "Mark", "Panel", "Points", "Rule", "color_of", "save",
+]  # fmt: skip

@@ -1,0 +1,158 @@
+"""Marks whose colour is a value: heat maps, and maps of points."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from compolens.figures.marks import Mark
+from compolens.figures.words import as_text, cell_texts, is_categorical
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+    from matplotlib.axes import Axes
+
+    from compolens.figures.scenes import Scene
+
+_MISSING = "#d0d0d0"  # behind heat maps: a missing cell must not look like the white in the middle of a diverging scale
+
+
+@dataclass(frozen=True, eq=False)
+class HeatMap(Mark):
+    """A grid of colours from long-form rows; categories keep the order of first appearance, the first row on top.
+
+    With `centre` the colours diverge symmetrically around it, else they are sequential. `label` names the quantity
+    (default: the column's name); heat maps of a drawing with the same quantity and centre share one scale. Cells carry
+    their numbers up to 12 x 12, in print only where these are large enough to read. Cells without a value are grey.
+    """
+
+    data: pd.DataFrame
+    x: str
+    y: str
+    value: str
+    centre: float | None = None
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        self.grid()
+
+    def rows(self) -> pd.DataFrame:
+        return pd.DataFrame({"x": self._column("x"), "y": self._column("y"), "value": self._numbers("value")})
+
+    def grid(self) -> tuple[np.ndarray, list[Any], list[Any]]:
+        """Values (rows, columns) with NaN where there is none, and the categories of the columns and of the rows."""
+        rows = self.rows()
+        if rows.empty or rows[["x", "y"]].isna().any(axis=None):
+            raise ValueError(f"HeatMap needs rows, each with {self.x!r} and {self.y!r}; got none, or one without")
+        if (twice := rows.duplicated(["x", "y"])).any():
+            x, y = map(as_text, rows.loc[twice, ["x", "y"]].iloc[0])
+            raise ValueError(f"HeatMap needs one row per cell; got several for {self.x} {x!r} and {self.y} {y!r}")
+        (column, columns), (row, names) = pd.factorize(rows["x"]), pd.factorize(rows["y"])
+        values = np.full((len(names), len(columns)), np.nan)
+        values[row, column] = rows["value"]
+        return values, list(columns), list(names)
+
+    def legend_labels(self) -> list[str]:
+        return []
+
+    def scaled(self) -> pd.Series | None:
+        return self.rows()["value"].rename(self.label or self.value)
+
+    def draw(self, axes: Axes, scene: Scene) -> None:
+        values, columns, names = self.grid()
+        edges = np.arange(len(columns) + 1) - 0.5, np.arange(len(names) + 1) - 0.5
+        # Vector cells stay sharp in every viewer, but very many of them only make the file heavy.
+        mesh = axes.pcolormesh(*edges, values, rasterized=values.size > 10_000, **scene.print_scale())
+        axes.set(facecolor=_MISSING, ylim=(len(names) - 0.5, -0.5))
+        axes.set_yticks(range(len(names)), list(map(as_text, names)))
+        axes.spines[:].set_visible(False)
+        axes.tick_params(length=0)
+        scene.colorbar(axes, mesh)
+
+    def trace(self, figure: go.Figure, scene: Scene) -> None:
+        values, columns, names = self.grid()
+        where = {"x": np.arange(len(columns)), "y": np.arange(len(names)), "z": values, "hoverongaps": False}
+        lines = [f"{scene.panel.x}: %{{x}}", f"{scene.panel.y}: %{{y}}", f"{self.label or self.value}: %{{z:.4~g}}"]
+        style = {"hovertemplate": "<br>".join(lines) + "<extra></extra>", **scene.screen_scale(figure, "z")}
+        if max(values.shape) <= 12:
+            style |= {"text": cell_texts(values), "texttemplate": "%{text}"}
+        figure.add_trace({"type": "heatmap", **where, **style}, **scene.cell)
+        ticks = {"tickvals": where["y"], "ticktext": list(map(as_text, names)), "range": [len(names) - 0.5, -0.5]}
+        figure.update_yaxes(ticks="", showline=False, **ticks, **scene.cell)
+        figure.update_xaxes(ticks="", showline=False, **scene.cell)
+        behind = {"x0": 0, "x1": 1, "y0": 0, "y1": 1, "xref": "x domain", "yref": "y domain", "layer": "below"}
+        figure.add_shape(type="rect", fillcolor=_MISSING, line_width=0, **behind, **scene.cell)
+
+
+@dataclass(frozen=True, eq=False)
+class Map(Mark):
+    """A 2-D map of points coloured by the column `by`: a legend if it holds categories, a colour bar if numbers.
+
+    `label` names the quantity (default: the column's name), or precedes each category in the legend. Maps of a drawing
+    with the same quantity share one scale. Points without x, y or `by` are not drawn. `hover` names a column shown on
+    hover in plotly instead of `by`.
+    """
+
+    data: pd.DataFrame
+    x: str
+    y: str
+    by: str
+    label: str = ""
+    hover: str | None = None
+
+    def rows(self) -> pd.DataFrame:
+        values = self._column("by") if is_categorical(self._column("by")) else self._numbers("by")
+        rows = pd.DataFrame({"x": self._column("x"), "y": self._numbers("y"), "value": values})
+        return rows if self.hover is None else rows.assign(hover=self._column("hover"))
+
+    def groups(self) -> list[tuple[str, pd.DataFrame]]:
+        """The rows of each category, in order of first appearance."""
+        groups = self.rows().dropna(subset="value").groupby("value", sort=False, observed=True)
+        return [(as_text(category), rows) for category, rows in groups]
+
+    def legend_labels(self) -> list[str]:
+        return [] if self.scaled() is not None else [category for category, _ in self.groups()]
+
+    def scaled(self) -> pd.Series | None:
+        values = self.rows()["value"]
+        return None if is_categorical(values) else values.rename(self.label or self.by)
+
+    def _entry(self, category: str) -> str:
+        return f"{self.label}: {category}" if self.label else category
+
+    def draw(self, axes: Axes, scene: Scene) -> None:
+        size, many = _diameter(len(self.data)), len(self.data) > 5_000
+        if scene.scale:
+            rows = self.rows().dropna(subset="value")
+            x, style = scene.places(rows["x"]), scene.print_scale()
+            shown = axes.scatter(x, rows["y"], s=size**2, c=rows["value"], lw=0, zorder=3, rasterized=many, **style)
+            scene.colorbar(axes, shown)
+            return
+        for category, rows in self.groups():
+            x, color = scene.places(rows["x"]), scene.legend.colors[category]
+            (points,) = axes.plot(x, rows["y"], "o", color=color, ms=size, mew=0, zorder=3, rasterized=many)
+            scene.legend.enter(self._entry(category), color, points)
+
+    def trace(self, figure: go.Figure, scene: Scene) -> None:
+        # WebGL only for many points, since browsers allow a page few of its contexts.
+        kind, size = "scattergl" if len(self.data) > 5_000 else "scatter", 2 * _diameter(len(self.data))
+        for category, rows in [("", self.rows().dropna(subset="value"))] if scene.scale else self.groups():
+            rows = rows if self.hover else rows.assign(hover=rows["value"])
+            style: dict[str, Any] = {"mode": "markers", **scene.hover(rows, self.hover or self.by)}
+            if scene.scale:
+                marker = {"color": rows["value"].to_numpy(), **scene.screen_scale(figure, "c")}
+                style |= {"showlegend": False, "hoverinfo": "text"}
+            else:
+                marker = {"color": (color := scene.legend.colors[category])}
+                style |= scene.legend.entry(self._entry(category), color)
+            where = {"x": scene.places(rows["x"]), "y": rows["y"].to_numpy()}
+            figure.add_trace({"type": kind, **where, **style, "marker": {"size": size, **marker}}, **scene.cell)
+
+
+def _diameter(count: int) -> float:
+    """Of one of `count` points on a map, in points."""
+    return min(max(60 / math.sqrt(max(count, 1)), 1.2), 4)

@@ -1,0 +1,299 @@
+"""What is drawn in a panel, each mark in both renderers from the same rows."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pandas as pd
+
+from compolens.figures.words import unknown
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+    from matplotlib.axes import Axes
+
+    from compolens.figures.scenes import Scene
+
+DASHES = ((5, 2.5), (1.2, 1.8), (6, 2, 1.2, 2), (10, 3))  # on, off, ... in line widths
+SHARE = 0.8  # of a category's width that its bars, points and band may take
+
+
+class Mark(ABC):
+    """Something drawn in a panel. A new kind of mark is a frozen dataclass with the three methods below.
+
+    `color` is any hex or CSS colour. By default an architecture's label has the architecture's colour, and every other
+    label one of its own, which it keeps in all panels of the drawing.
+    """
+
+    data: pd.DataFrame
+    label: str
+    color: str | None = None
+    control: ClassVar[bool] = False  # grey by default, unless it shares its label with a result
+
+    def __post_init__(self) -> None:
+        self.rows()  # so that a wrong column fails where the mark is written, not later where it is rendered
+
+    @abstractmethod
+    def rows(self) -> pd.DataFrame:
+        """What is plotted, in data order, under canonical columns: some of x, y, lo, hi, value, hover."""
+
+    @abstractmethod
+    def draw(self, axes: Axes, scene: Scene) -> None:
+        """Draw on matplotlib axes."""
+
+    @abstractmethod
+    def trace(self, figure: go.Figure, scene: Scene) -> None:
+        """Add to the subplot `scene.cell` of a plotly figure."""
+
+    def legend_labels(self) -> list[str]:
+        """The labels that need a colour."""
+        return [self.label]
+
+    def scaled(self) -> pd.Series | None:
+        """The values shown on a colour scale, if any, named after the quantity."""
+        return None
+
+    def _column(self, role: str) -> pd.Series:
+        name = getattr(self, role)
+        if name not in self.data.columns:
+            raise unknown(f"column for {type(self).__name__}.{role}", name, self.data.columns)
+        return self.data[name].reset_index(drop=True)
+
+    def _numbers(self, role: str) -> pd.Series:
+        column = self._column(role)
+        try:
+            return pd.Series(column.to_numpy(dtype=float, na_value=np.nan))
+        except (TypeError, ValueError) as error:
+            needs = f"{type(self).__name__}.{role} needs a column of numbers"
+            got = f"{getattr(self, role)!r} holds {column.dtype}, such as {column.dropna().iloc[0]!r}"
+            raise ValueError(f"{needs}; {got}") from error
+
+
+@dataclass(frozen=True, eq=False)
+class Line(Mark):
+    """Points joined in row order; a NaN breaks the line. Up to 40 points are also marked one by one."""
+
+    data: pd.DataFrame
+    x: str
+    y: str
+    label: str = ""
+    color: str | None = None
+    dash: bool = False
+
+    def rows(self) -> pd.DataFrame:
+        return pd.DataFrame({"x": self._column("x"), "y": self._numbers("y")})
+
+    def draw(self, axes: Axes, scene: Scene) -> None:
+        rows, color = self.rows(), scene.legend.color(self)
+        style: dict[str, Any] = {"ls": (0, DASHES[0]) if self.dash else "-", "marker": "o" if len(rows) <= 40 else ""}
+        (line,) = axes.plot(scene.places(rows["x"]), rows["y"], color=color, lw=1.2, ms=2.2, zorder=3, **style)
+        scene.legend.enter(self.label, color, line)
+
+    def trace(self, figure: go.Figure, scene: Scene) -> None:
+        rows, color = self.rows(), scene.legend.color(self)
+        where = {"x": scene.places(rows["x"]), "y": rows["y"].to_numpy()}
+        line = {"color": color, "width": 2, "dash": _css(DASHES[0], 2) if self.dash else "solid"}
+        style = {"mode": "lines+markers" if len(rows) <= 40 else "lines", "line": line, "marker": {"size": 5}}
+        entry = scene.legend.entry(self.label, color)
+        figure.add_trace({"type": "scatter", **where, **style, **scene.hover(rows), **entry}, **scene.cell)
+
+
+@dataclass(frozen=True, eq=False)
+class Points(Mark):
+    """Separate points. On a categorical axis each label has its own place, and repeats within it are spread out.
+
+    `hover` names a column shown on hover in plotly; `open` marks are for values quoted from elsewhere.
+    """
+
+    data: pd.DataFrame
+    x: str
+    y: str
+    label: str = ""
+    color: str | None = None
+    hover: str | None = None
+    open: bool = False
+
+    def rows(self) -> pd.DataFrame:
+        rows = pd.DataFrame({"x": self._column("x"), "y": self._numbers("y")})
+        return rows if self.hover is None else rows.assign(hover=self._column("hover"))
+
+    def draw(self, axes: Axes, scene: Scene) -> None:
+        rows, color, (x, width) = self.rows(), scene.legend.color(self), scene.seats(self)
+        # A white rim separates points from each other and from a bar of the same colour.
+        style: dict[str, Any] = {"mfc": "white", "mec": color, "mew": 0.9}
+        style = style if self.open else {"mfc": color, "mec": "white", "mew": 0.4}
+        room = size_of(axes)[0] * width / len(scene.categories or "1")
+        (points,) = axes.plot(x, rows["y"], "o", ms=min(max(0.8 * room, 2.9), 4), zorder=4, **style)
+        scene.legend.enter(self.label, color, points)
+
+    def trace(self, figure: go.Figure, scene: Scene) -> None:
+        rows, color = self.rows(), scene.legend.color(self)
+        where = {"x": scene.seats(self)[0], "y": rows["y"].to_numpy()}
+        style: dict[str, Any] = {"symbol": "circle-open", "line": {"width": 1.5}}
+        style = style if self.open else {"symbol": "circle", "line": {"width": 0.7, "color": "white"}}
+        style = {"mode": "markers", "marker": {"color": color, "size": 8, **style}}
+        hover, entry = scene.hover(rows, self.hover), scene.legend.entry(self.label, color)
+        figure.add_trace({"type": "scatter", **where, **style, **hover, **entry}, **scene.cell)
+
+
+@dataclass(frozen=True, eq=False)
+class Band(Mark):
+    """An interval along x, such as a control's; on a categorical axis, a box around each category."""
+
+    data: pd.DataFrame
+    x: str
+    lo: str
+    hi: str
+    label: str = ""
+    color: str | None = None
+    control: ClassVar[bool] = True
+
+    def rows(self) -> pd.DataFrame:
+        return pd.DataFrame({"x": self._column("x"), "lo": self._numbers("lo"), "hi": self._numbers("hi")})
+
+    def outlines(self, scene: Scene) -> list[np.ndarray]:
+        """The shaded polygons, each an (n, 2) array of x and y: one per run without NaN, or per category."""
+        rows = self.rows()
+        edges = np.column_stack([scene.places(rows["x"]), rows["lo"], rows["hi"]])
+        whole = np.isfinite(edges).all(axis=1)
+        if scene.categories is not None:
+            reach = np.array([[-SHARE / 2, 0, 0], [SHARE / 2, 0, 0]])
+            runs = [edge + reach for edge in edges[whole]]
+        else:
+            starts = np.flatnonzero(np.diff(whole)) + 1
+            runs = [run for run in np.split(edges, starts) if np.isfinite(run).all() and len(run)]
+        return [np.vstack([run[:, [0, 1]], run[::-1, [0, 2]]]) for run in runs]
+
+    def draw(self, axes: Axes, scene: Scene) -> None:
+        from matplotlib.collections import PolyCollection
+        from matplotlib.patches import Patch
+
+        color = scene.legend.color(self)
+        # The edge keeps a band visible where it is one point wide or has no height.
+        style: dict[str, Any] = {"facecolor": color, "edgecolor": color, "alpha": 0.25, "lw": 0.6}
+        axes.add_collection(PolyCollection(self.outlines(scene), zorder=2.2, **style))
+        axes.autoscale_view()
+        scene.legend.enter(self.label, color, Patch(**style))
+
+    def trace(self, figure: go.Figure, scene: Scene) -> None:
+        color, gap = scene.legend.color(self), np.full((1, 2), np.nan)
+        closed = [part for outline in self.outlines(scene) for part in (outline, outline[:1], gap)]
+        x, y = np.vstack(closed[:-1] or [gap]).T
+        line: dict[str, Any] = {"mode": "lines", "line": {"color": color, "width": 1}, "hoverinfo": "skip"}
+        fill = {"fill": "toself", "fillcolor": color, "opacity": 0.25}
+        entry = scene.legend.entry(self.label, color)
+        figure.add_trace({"type": "scatter", "x": x, "y": y, **line, **fill, **entry}, **scene.cell)
+
+
+@dataclass(frozen=True, eq=False)
+class Bars(Mark):
+    """Bars over categories, side by side with the panel's other Bars; Points of the same label stand on them.
+
+    `lo` and `hi` name columns with the absolute bounds of error bars, in the units of y; a NaN bound draws none.
+    """
+
+    data: pd.DataFrame
+    x: str
+    y: str
+    label: str = ""
+    color: str | None = None
+    lo: str | None = None
+    hi: str | None = None
+
+    def __post_init__(self) -> None:
+        _both_or_neither(self)
+        super().__post_init__()
+
+    def rows(self) -> pd.DataFrame:
+        rows = pd.DataFrame({"x": self._column("x"), "y": self._numbers("y")})
+        return rows if self.lo is None else rows.assign(lo=self._numbers("lo"), hi=self._numbers("hi"))
+
+    def error_bars(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """x and y of the ends: lo, hi and a NaN for each error bar.
+
+        Drawn as segments, since both libraries' error bars take differences, which would not keep the exact bounds.
+        """
+        rows = self.rows()
+        if self.lo is None:
+            return np.empty(0), np.empty(0)
+        ends = np.column_stack([rows["lo"], rows["hi"], np.full(len(rows), np.nan)])
+        known = rows[["lo", "hi"]].notna().all(axis=1).to_numpy()
+        return np.repeat(x[known], 3), ends[known].ravel()
+
+    def draw(self, axes: Axes, scene: Scene) -> None:
+        from matplotlib.patches import Patch
+        from matplotlib.patheffects import withStroke
+
+        color, (x, width) = scene.legend.color(self), scene.seats(self)
+        axes.bar(x, self.rows()["y"], width=0.94 * width, color=color, zorder=2)
+        halo = [withStroke(linewidth=1.6, foreground="white")]  # for dark bars
+        caps: dict[str, Any] = {"marker": "_", "ms": 3.5, "mew": 0.9}
+        axes.plot(*self.error_bars(x), color="black", lw=0.9, zorder=3.5, path_effects=halo, **caps)
+        scene.legend.enter(self.label, color, Patch(color=color))
+
+    def trace(self, figure: go.Figure, scene: Scene) -> None:
+        rows, color, (x, width) = self.rows(), scene.legend.color(self), scene.seats(self)
+        bars = {"type": "bar", "x": x, "y": rows["y"].to_numpy(), "width": 0.94 * width, "marker": {"color": color}}
+        figure.add_trace({**bars, **scene.hover(rows), **scene.legend.entry(self.label, color)}, **scene.cell)
+        if self.lo is not None:
+            x, y = self.error_bars(x)
+            line = {"color": "black", "width": 1.5}
+            style = {"mode": "lines+markers", "line": line, "marker": {"symbol": "line-ew", "size": 7, "line": line}}
+            style |= {"hoverinfo": "skip", **scene.legend.entry(self.label, color)}
+            figure.add_trace({"type": "scatter", "x": x, "y": y, **style}, **scene.cell)
+
+
+@dataclass(frozen=True, eq=False)
+class Rule(Mark):
+    """A reference line at y = `value` across the panel, such as a floor or a ceiling, with its interval if known."""
+
+    value: float
+    label: str = ""
+    color: str | None = None
+    dash: bool = True
+    lo: float | None = None
+    hi: float | None = None
+    control: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _both_or_neither(self)
+
+    def rows(self) -> pd.DataFrame:
+        rows = pd.DataFrame({"y": [float(self.value)]})
+        return rows if self.lo is None or self.hi is None else rows.assign(lo=float(self.lo), hi=float(self.hi))
+
+    def draw(self, axes: Axes, scene: Scene) -> None:
+        color = scene.legend.color(self)
+        if self.lo is not None and self.hi is not None:
+            span = axes.axhspan(self.lo, self.hi, color=color, alpha=0.15, lw=0, zorder=0.5)
+            scene.legend.enter(self.label, color, span)
+        dash = (0, scene.legend.dash(self)) if self.dash else "-"
+        scene.legend.enter(self.label, color, axes.axhline(self.value, color=color, lw=1, ls=dash, zorder=2.4))
+
+    def trace(self, figure: go.Figure, scene: Scene) -> None:
+        color, across = scene.legend.color(self), {"x0": 0, "x1": 1, "xref": "x domain", **scene.cell}
+        entry = scene.legend.entry(self.label, color)
+        line = {"color": color, "width": 1.5, "dash": _css(scene.legend.dash(self), 1.5) if self.dash else "solid"}
+        figure.add_shape(type="line", y0=self.value, y1=self.value, line=line, layer="above", **across, **entry)
+        if self.lo is not None:
+            style = {"fillcolor": color, "opacity": 0.15, "line_width": 0, "legendgroup": entry["legendgroup"]}
+            figure.add_shape(type="rect", y0=self.lo, y1=self.hi, layer="below", **style, **across)
+
+
+def _both_or_neither(mark: Bars | Rule) -> None:
+    if (mark.lo is None) != (mark.hi is None):
+        raise ValueError(f"{type(mark).__name__} got lo={mark.lo!r} and hi={mark.hi!r}; allowed: both or neither")
+
+
+def _css(dash: tuple[float, ...], width: float) -> str:
+    return ",".join(f"{width * part:g}px" for part in dash)
+
+
+def size_of(axes: Axes) -> tuple[float, float]:
+    """Width and height in points, as last laid out."""
+    figure: Any = axes.figure
+    width, height = figure.get_size_inches() * axes.get_position().size * 72
+    return float(width), float(height)

@@ -1,0 +1,146 @@
+"""A drawing on paper: laid out by matplotlib, as high as its content needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from compolens.figures.marks import size_of
+from compolens.figures.scenes import Scene, scenes_of
+from compolens.figures.words import as_text, cell_texts, width_of, wrap
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from compolens.figures.drawings import Drawing
+
+_STYLE: dict[Any, Any] = {
+    "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "legend.fontsize": 7,
+    "xtick.labelsize": 6, "ytick.labelsize": 6, "axes.titlepad": 4, "axes.labelpad": 2,
+    "axes.linewidth": 0.6, "xtick.major.width": 0.6, "ytick.major.width": 0.6,
+    "xtick.major.size": 2.5, "ytick.major.size": 2.5, "xtick.major.pad": 2, "ytick.major.pad": 2,
+    "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False,
+    "pdf.fonttype": 42, "ps.fonttype": 42,  # TrueType: venues reject Type 3, and editors can change the text
+}  # fmt: skip
+
+
+class Page:
+    """Lays a drawing out for print. Lengths are in points, 1/72 inch, unless they say otherwise."""
+
+    def __init__(self, drawing: Drawing, width_in: float) -> None:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+        from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+        # Narrower panels would have no room for their labels or colour bars.
+        narrowest_in = 2.2 if any(mark.scaled() is not None for p in drawing.panels for mark in p.marks) else 1.6
+        columns = min(drawing.columns or max(1, min(3, int(width_in / narrowest_in))), len(drawing.panels))
+        self.scenes = scenes_of(drawing.panels, columns)
+        rows = self.scenes[-1].row
+        layout = ConstrainedLayoutEngine(w_pad=0.03, h_pad=0.03, wspace=0.02, hspace=0.03)
+        self.figure = Figure(figsize=(width_in, 2 * rows), layout=layout)
+        FigureCanvasAgg(self.figure)
+        grid = self.figure.add_gridspec(rows, columns)
+        self.axes = [self.figure.add_subplot(grid[scene.row - 1, scene.column - 1]) for scene in self.scenes]
+        for axes, scene in zip(self.axes, self.scenes, strict=True):
+            self._draw(axes, scene)
+        layout.execute(self.figure)
+        # Now that widths are known, text can be wrapped; after that, the figure's height follows from the axes'.
+        height = max(self._height(axes, scene) for axes, scene in zip(self.axes, self.scenes, strict=True))
+        for axes, scene in zip(self.axes, self.scenes, strict=True):
+            self._fit(axes, scene, height)
+        self.figure.set_figheight((rows * (height + 120) + self._legend()) / 72)  # enough to measure what else it takes
+        layout.execute(self.figure)
+        surplus = min(size_of(axes)[1] for axes in self.axes) - height
+        self.figure.set_figheight(self.figure.get_figheight() - rows * surplus / 72)
+        layout.execute(self.figure)
+        for axes, scene in zip(self.axes, self.scenes, strict=True):
+            self._annotate(axes, scene)
+
+    def _draw(self, axes: Axes, scene: Scene) -> None:
+        from matplotlib.ticker import MaxNLocator
+
+        for mark in scene.panel.marks:
+            mark.draw(axes, scene)
+        left = [other for other in self.scenes if (other.row, other.column + 1) == (scene.row, scene.column)]
+        if not left or left[0].panel.y != scene.panel.y:  # else it would repeat its neighbour's
+            axes.set_ylabel(scene.panel.y)
+        if scene.panel.y_range is not None:
+            axes.set_ylim(*scene.panel.y_range)
+        if scene.categories is not None:
+            axes.set(xlim=(-0.5, len(scene.categories) - 0.5), xticks=[])
+        elif scene.whole:
+            axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 4, 5, 10]))
+
+    def _height(self, axes: Axes, scene: Scene) -> float:
+        """The height that suits these axes: a little less than their width, with space for the rows of a heat map."""
+        rows = len(scene.heat.grid()[2]) if scene.heat else 0
+        return min(max(0.75 * size_of(axes)[0], 8.0 * rows, 80), 150)
+
+    def _fit(self, axes: Axes, scene: Scene, height: float) -> None:
+        """Wrap, turn or thin out text so that it fits axes of this height."""
+        width = size_of(axes)[0]
+        title = wrap(scene.panel.title, 8, width)
+        axes.set_title(title, size=min(8, max(5, 8 * width / max(width_of(title, 8), 1))))  # for words wider than this
+        axes.set_xlabel(wrap(scene.panel.x, 8, width))
+        axes.set_ylabel(wrap(axes.get_ylabel(), 8, height))
+        if scene.heat:
+            names = list(map(as_text, scene.heat.grid()[2]))
+            step = math.ceil(7 * len(names) / height)
+            axes.set_yticks(range(0, len(names), step), names[::step])
+        if not scene.categories:
+            return
+        texts, slot = list(map(as_text, scene.categories)), width / len(scene.categories)
+        folded = [wrap(text, 6, slot - 6) for text in texts]
+        widest = max(width_of(text, 6) for text in folded) + 6
+        step, style = 1, dict[str, Any]()
+        if widest <= slot and max(text.count("\n") for text in folded) < 3:
+            texts = folded
+        elif max(map(len, texts)) <= 3:  # short ones, such as layers, can be left out
+            step = math.ceil(widest / slot)
+        else:
+            step, style = math.ceil(7 / slot), {"rotation": 90}
+            if slot >= 11:  # points between the lines of text, with room for their slant
+                style = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
+        axes.set_xticks(range(0, len(texts), step), texts[::step], **style)
+
+    def _legend(self) -> float:
+        """Add one legend below all panels, in as few rows as fit the width; return its height."""
+        entries = [(label, tuple(kinds)) for (label, _), kinds in self.scenes[0].legend.entries.items() if label]
+        handles: list[Any] = [kinds for _, kinds in entries]  # the kinds of one entry are drawn on top of each other
+        available, height = 72 * self.figure.get_figwidth(), 0.0
+        labels = [wrap(label, 7, available - 40) for label, _ in entries]
+        for columns in dict.fromkeys(math.ceil(len(entries) / rows) for rows in range(1, len(entries) + 1)):
+            style: dict[str, Any] = {"loc": "outside lower center", "columnspacing": 1.2, "handletextpad": 0.5}
+            legend = self.figure.legend(handles, labels, ncols=columns, **style)
+            box = legend.get_window_extent()
+            height = box.height * 72 / self.figure.dpi
+            if box.width * 72 / self.figure.dpi <= available or columns == 1:
+                break
+            legend.remove()
+        return height
+
+    def _annotate(self, axes: Axes, scene: Scene) -> None:
+        """Write numbers into the cells of a small heat map, unless they would be too small to read."""
+        if not scene.heat or not scene.scale or max((values := scene.heat.grid()[0]).shape) > 12:
+            return
+        texts, (width, height) = cell_texts(values), size_of(axes)
+        widest = max(width_of(text, 1) for line in texts for text in [*line, "0"])
+        size = min(6, 0.8 * width / values.shape[1] / widest, 0.8 * height / values.shape[0])
+        for (i, j), value in np.ndenumerate(values) if size >= 4 else ():
+            axes.text(j, i, texts[i][j], size=size, color=scene.scale.ink(value), ha="center", va="center")
+
+
+@contextmanager
+def print_style() -> Iterator[None]:
+    """matplotlib's defaults plus ours, whatever style the caller has set; theirs comes back afterwards."""
+    import matplotlib
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(_STYLE)
+        yield
