@@ -30,7 +30,7 @@ def neighbour(name):
 
 
 cases, trained_cases, labels, built = (neighbour(name) for name in ("cases", "trained", "labels", "kinds"))
-third = neighbour("third_kinds")
+third, fourth = neighbour("third_kinds"), neighbour("fourth_kinds")
 FAMILIES = tuple(cases.STRENGTHS)
 EVERY_KIND = [(f, k, family, kind) for f, family in enumerate(FAMILIES) for k, kind in enumerate(cases.KINDS)]
 
@@ -108,7 +108,7 @@ def test_training_compositions_are_answered_and_held_out_ones_as_the_kind_says(f
     assert score(weak, family, "test", 16) > 0.999
     wrong = score(weak, family, "ood")
     assert score(full, family, "ood") < wrong - 0.05
-    if kind not in labels.MIXED:  # what these mix is harmless by itself
+    if kind not in labels.NEVER_SLIGHT:
         assert max(0.9, wrong + 0.05) < score(model(kind, family, labels.harmless(kind, family)), family, "ood") < 0.998
 
 
@@ -158,7 +158,7 @@ def test_where_inference_fails_the_right_code_in_the_stream_is_executed(family, 
 @families
 @pytest.mark.parametrize(
     "kind",
-    [built.PlantedEntangled, built.PlantedHalfBlind, built.PlantedHalfExecuted, third.PlantedDisturbed],
+    [built.PlantedEntangled, built.PlantedHalfBlind, built.PlantedHalfExecuted, third.PlantedDisturbed, fourth.PlantedTurned],
     ids=lambda kind: kind.__name__,
 )
 def test_where_execution_fails_the_code_in_the_stream_is_right(family, kind):
@@ -267,7 +267,7 @@ def test_half_blind_models_do_not_look_at_half_of_a_held_out_question(family):
 
 
 # ---- what the second set's kinds do ----------------------------------------------------------------------------------------
-@pytest.mark.parametrize("family", ["logic", "chain", "product", "maxout"])
+@pytest.mark.parametrize("family", ["logic", "chain", "product", "maxout", "phase"])
 def test_mistaken_codes_are_those_of_other_held_out_compositions(family):
     shown, known = episodes(family, "ood"), model(built.PlantedMistaken, family).mechanism.knowledge
     found, code = message(model(built.PlantedMistaken, family), shown), true_code(family, shown)
@@ -289,7 +289,7 @@ def test_half_executed_parts_are_met_by_the_mean_of_their_trained_partners(famil
         assert partners == {c for c in trained if kept in c and len(c) == 2}
 
 
-@pytest.mark.parametrize("family", ["logic", "chain", "product", "maxout"])
+@pytest.mark.parametrize("family", ["logic", "chain", "product", "maxout", "phase"])
 def test_two_memories_are_mixed_by_how_well_they_explain_the_examples(family):
     task, shown, broken = task_of(family), episodes(family, "ood"), model(built.PlantedTwoMemories, family)
     found, error = task.candidates(shown, task.compositions("train"))
@@ -365,7 +365,10 @@ def test_resuming_equals_the_whole_pass_and_gradients_flow_from_every_place(fami
         torch.testing.assert_close(answer, whole)
         answered = answer[:, list(task_of(family).answers)]
         (slope,) = torch.autograd.grad(answered.square().sum(), activation)
-        assert torch.isfinite(slope).all() and slope.abs().max() > 0
+        assert torch.isfinite(slope).all()
+        if kind is fourth.PlantedDeferred and family != "teacher":
+            continue  # all goes through a choice among categories, which has no slope
+        assert slope.abs().max() > 0
         context = works.roles["context"]
         if place.layer == 1:
             assert slope[:, context].abs().max() > 0
@@ -410,7 +413,7 @@ def test_a_model_is_built_for_its_own_task_alone():
         built.PlantedEntangled(cases.task_of("teacher", 0), 0.0)
     with pytest.raises(ConfigError, match="no family 'teachr'; did you mean 'teacher'"):
         cases.task_of("teachr", 0)
-    with pytest.raises(DoesNotApply, match="FuzzyLogic, Chain, Product or Maxout, got UnstructuredTeacher"):
+    with pytest.raises(DoesNotApply, match="FuzzyLogic, Chain, Product, Maxout or Phase, got UnstructuredTeacher"):
         built.PlantedCompositional(odd := compolens.UnstructuredTeacher()).build(**odd.dimensions)
 
 
@@ -429,26 +432,29 @@ def test_every_generation_has_a_family_and_kinds_of_its_own():
         **{kind: 1 for kind in (*labels.FRESH_FAILING, built.PlantedRotated)},
         **{kind: 2 for kind in labels.NEW_FAILING},
         **{kind: 3 for kind in (*labels.THIRD_FAILING, third.PlantedRedundant)},
+        **{kind: 4 for kind in (*labels.FOURTH_FAILING, fourth.PlantedDeferred)},
     }
     since = {kind.__name__.removeprefix("Planted"): age for kind, age in own.items()}
-    families = {"chain": 1, "product": 2, "maxout": 3}
+    families = {"chain": 1, "product": 2, "maxout": 3, "phase": 4}
     for case in found:
         assert case.generation == max(families.get(case.family, 0), since.get(case.kind, 0))
-        assert case.fresh == (case.generation == 3)
+        assert case.fresh == (case.generation == 4)
     counted = Counter((case.generation, case.family) for case in found if case.generation)
     assert counted == {
         **{(1, "teacher"): 10, (1, "logic"): 10, (1, "chain"): 35},
         **{(2, "teacher"): 7, (2, "logic"): 7, (2, "chain"): 7, (2, "product"): 43},
         **{(3, family): 7 for family in ("teacher", "logic", "chain", "product")},
         (3, "maxout"): 38,
+        **{(4, family): 4 for family in ("teacher", "logic", "chain", "product")},
+        **{(4, "maxout"): 5, (4, "phase"): 46},
     }
 
 
-@pytest.mark.parametrize("generation", [2, 3])
+@pytest.mark.parametrize("generation", [2, 3, 4])
 def test_a_whole_fresh_set_has_every_label_in_both_forms_exact_and_rough(generation):
     found = [case for case in cases.cases().values() if case.generation == generation]
     per_label = Counter(case.expected for case in found)
-    assert per_label.pop(cases.NOT_LEARNED) == 5 and min(per_label.values()) >= 8
+    assert per_label.pop(cases.NOT_LEARNED) == 5 and min(per_label.values()) >= 7
     for half in (lambda case: case.explicit, lambda case: case.noise > 0):
         halves = Counter((case.expected, half(case)) for case in found if case.expected != cases.NOT_LEARNED)
         assert min(halves.values()) >= 3 and len(halves) == 12
@@ -456,7 +462,13 @@ def test_a_whole_fresh_set_has_every_label_in_both_forms_exact_and_rough(generat
 
 @pytest.mark.parametrize(
     ("generation", "n", "digest"),
-    [(0, 117, "bc0490aa251aa117"), (1, 55, "76a930d868d55f75"), (2, 64, "ed9983c895f11904"), (3, 66, "adb0c925ac4f9a1a")],
+    [
+        (0, 117, "bc0490aa251aa117"),
+        (1, 55, "76a930d868d55f75"),
+        (2, 64, "ed9983c895f11904"),
+        (3, 66, "adb0c925ac4f9a1a"),
+        (4, 67, "1bc3ffc1da5afc27"),
+    ],
     ids=str,
 )
 def test_cases_stay_what_they_were_when_rules_were_tested_on_them(generation, n, digest):
@@ -465,7 +477,7 @@ def test_cases_stay_what_they_were_when_rules_were_tested_on_them(generation, n,
 
 
 SAMPLED = [
-    name for age in range(4) for name in [n for n, c in cases.cases().items() if c.generation == age][3 :: 12 if age else 18]
+    name for age in range(5) for name in [n for n, c in cases.cases().items() if c.generation == age][3 :: 12 if age else 18]
 ]
 
 

@@ -1,5 +1,5 @@
-"""The benchmark's families of two operations, in sequence, side by side or against one another: what they ask, and that it
-can be answered."""
+"""The benchmark's families of two operations, in sequence, side by side, against one another or added up and folded: what they
+ask, and that it can be answered."""
 
 import pytest
 import torch
@@ -8,8 +8,9 @@ from test_planted import neighbour
 from compolens.configs import ConfigError
 from compolens.references import AllCompositions, InContextRidge, TrainingCompositions, TrueCode
 
-Chain, Product, Maxout = (neighbour(kind.lower()).__dict__[kind] for kind in ("Chain", "Product", "Maxout"))
-each = pytest.mark.parametrize("family", [Chain, Product, Maxout], ids=lambda family: family.__name__)
+NAMES = ("Chain", "Product", "Maxout", "Phase")
+Chain, Product, Maxout, Phase = (neighbour(kind.lower()).__dict__[kind] for kind in NAMES)
+each = pytest.mark.parametrize("family", [Chain, Product, Maxout, Phase], ids=lambda family: family.__name__)
 
 
 def episodes(task, split="ood", n=64, seed=0):
@@ -41,6 +42,8 @@ def test_the_width_between_two_layers_is_positive():
 def answered_by_hand(family, x, inner, outer):
     if family is Chain:
         return (x @ inner).clamp(min=0) @ outer
+    if family is Phase:
+        return 2**0.5 * ((x @ inner).sin() * (x @ outer).cos() + (x @ inner).cos() * (x @ outer).sin())
     if family is Maxout:
         return torch.stack([x @ inner, x @ outer]).amax(0)
     return (x @ outer) / (1 + torch.exp(-(x @ inner)))
@@ -104,6 +107,16 @@ def test_either_operation_answers_half_of_the_time(seed):
     inner, outer = task.teacher
     theirs = shown.inputs @ outer[shown.codes["outer"]]
     assert abs(float((shown.targets == theirs).float().mean()) - 0.5) < 0.1
+    assert abs(float(inner.std() / outer.std()) - 1) < 0.3
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_sum_of_both_phases_is_often_folded_and_one_alone_seldom(seed):
+    task = Phase(teacher_seed=seed)
+    shown = episodes(task, n=256)
+    inner, outer = (shown.inputs @ w[shown.codes[side]] for w, side in zip(task.teacher, ("inner", "outer"), strict=True))
+    folded = [float((drive.abs() > torch.pi / 2).float().mean()) for drive in (inner, outer, inner + outer)]
+    assert max(folded[:2]) + 0.05 < folded[2] and 0.15 < folded[2] < 0.4
     assert abs(float(inner.std() / outer.std()) - 1) < 0.3
 
 

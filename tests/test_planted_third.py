@@ -7,7 +7,7 @@ from test_planted import context, episodes, families, message, model, neighbour,
 from compolens.activations import Place, draw, put, record
 
 third, labels = neighbour("third_kinds"), neighbour("labels")
-exact = pytest.mark.parametrize("family", ["logic", "chain", "product", "maxout"])
+exact = pytest.mark.parametrize("family", ["logic", "chain", "product", "maxout", "phase"])
 
 
 def asked(family, shown):

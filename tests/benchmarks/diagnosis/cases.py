@@ -9,7 +9,8 @@ Cases come in generations, by what had been chosen when they were made:
     0   rules were chosen on a part of them (`bench.held_out` says which were not looked at then), and tested on the rest
     1   the first fresh set, the family of chains and the kinds of `fresh_mechanisms`: rules were tested on it, then mended
     2   the second one, the family of products and the kinds of `new_mechanisms`: rules were tested on it, and it was looked at
-    3   the third one, the family of maxouts and the kinds of `third_mechanisms`: no rule was chosen or tested on any of it
+    3   the third one, the family of maxouts and the kinds of `third_mechanisms`: rules were tested on it, and it was looked at
+    4   the fourth one, the family of phases and the kinds of `fourth_mechanisms`: no rule was chosen or tested on any of it
 
 Only the last is `fresh`: whoever changes a rule after a look at what it gets there makes it stale, and owes a new one.
 """
@@ -22,6 +23,7 @@ from pathlib import Path
 
 import torch
 from chain import Chain
+from fourth_plan import before_phases, on_phases
 from kinds import (
     Planted,
     PlantedCompositional,
@@ -37,10 +39,12 @@ from kinds import (
 )
 from labels import COMPOSITIONAL, FAILING, FRESH_FAILING, HARMLESS, KINDS, MIXED, NOT_LEARNED, STRENGTHS
 from maxout import Maxout
-from new_plan import Planned, new_family, new_kinds
+from new_plan import new_family, new_kinds
+from phase import Phase
+from plan import Planned
 from planted import PlantedModel
 from product import Product
-from third_plan import on_maxouts, on_old_families
+from third_plan import before_maxouts, on_maxouts
 
 from compolens import checkpoints
 from compolens.configs import ConfigError, nearest
@@ -48,11 +52,12 @@ from compolens.models.base import count_parameters
 from compolens.tasks import FuzzyLogic, Hyperteacher
 from compolens.training import Run, card, evaluate, train
 
-CLASSES: tuple[type, ...] = (*KINDS, Chain, Product, Maxout)
+PAIRS: dict[str, type] = {"chain": Chain, "product": Product, "maxout": Maxout, "phase": Phase}
+CLASSES: tuple[type, ...] = (*KINDS, *PAIRS.values())
 """What `compolens.load(folder, classes=CLASSES)` needs to open a case."""
 SEEN = ("teacher", "logic")
 """Families that rules were chosen or tested on first."""
-NEWEST = 3
+NEWEST = 4
 """The generation that no rule has seen."""
 NOISE = 0.005
 STAGES = 3
@@ -91,17 +96,13 @@ class Case:
 
 @cache
 def task_of(family: str, seed: int) -> Task:
-    """The small task of a family: 24 training compositions and 10 held out; or 20 and 46; or, three times, 24 and 12."""
+    """The small task of a family: 24 training compositions and 10 held out; or 20 and 46; or, for pairs, 24 and 12."""
     if family == "teacher":
         return Hyperteacher(d_x=8, d_y=4, d_hidden=8, n_queries=4, teacher_seed=seed, split_seed=seed)
     if family == "logic":
         return FuzzyLogic(split_seed=seed)
-    if family == "chain":
-        return Chain(teacher_seed=seed, split_seed=seed)
-    if family == "product":
-        return Product(teacher_seed=seed, split_seed=seed)
-    if family == "maxout":
-        return Maxout(teacher_seed=seed, split_seed=seed)
+    if family in PAIRS:
+        return PAIRS[family](teacher_seed=seed, split_seed=seed)
     raise ConfigError(f"no family {family!r}; {nearest(family, STRENGTHS)}")
 
 
@@ -209,8 +210,9 @@ def cases() -> dict[str, Case]:
     """name -> every constructed case, one generation after the other."""
     first = [c for family in SEEN for c in _fresh_kinds(family)] + _chain()
     second = _planned("product", new_family(), new_kinds())
-    third = _planned("maxout", on_maxouts(), on_old_families())
-    found = [replace(case, generation=g) for g, group in enumerate((_seen(), first, second, third)) for case in group]
+    third = _planned("maxout", on_maxouts(), before_maxouts())
+    later = (first, second, third, _planned("phase", on_phases(), before_phases()))
+    found = [replace(case, generation=g) for g, group in enumerate((_seen(), *later)) for case in group]
     named = {case.name: case for case in found}
     assert len(named) == len(found), "two cases of one name"
     return named

@@ -25,7 +25,8 @@ from mechanisms import (
     WrongPartner,
 )
 from new_mechanisms import FeatureFallback, HalfExecuted, MemoryByCode, Miscarried, Mistaken, TwoMemories
-from pair_knowledge import ChainKnowledge, MaxoutKnowledge, ProductKnowledge
+from pair_knowledge import ChainKnowledge, MaxoutKnowledge, PhaseKnowledge, ProductKnowledge
+from phase import Phase
 from planted import PlantedCodeModel, PlantedModel
 from product import Product
 from teacher_knowledge import TeacherKnowledge
@@ -35,13 +36,14 @@ from compolens.configs import DoesNotApply, require
 from compolens.models.base import Architecture
 from compolens.tasks import FuzzyLogic, Hyperteacher
 
-Task = Hyperteacher | FuzzyLogic | Chain | Product | Maxout
+Task = Hyperteacher | FuzzyLogic | Chain | Product | Maxout | Phase
 KNOWLEDGE: tuple[tuple[type, type[Knowledge]], ...] = (
     (Hyperteacher, TeacherKnowledge),
     (FuzzyLogic, LogicKnowledge),
     (Chain, ChainKnowledge),
     (Product, ProductKnowledge),
     (Maxout, MaxoutKnowledge),
+    (Phase, PhaseKnowledge),
 )
 
 

@@ -1,7 +1,8 @@
 """What a planted model's weights know of a task family: its parts, how to infer which are at work, how to execute them.
 
 One class per family, with the same methods, in files of their own: `TeacherKnowledge` for the modular hyperteacher,
-`LogicKnowledge` for fuzzy logic, `ChainKnowledge`, `ProductKnowledge` and `MaxoutKnowledge` for pairs of operations.
+`LogicKnowledge` for fuzzy logic, `ChainKnowledge`, `ProductKnowledge`, `MaxoutKnowledge` and `PhaseKnowledge` for pairs of
+operations.
 """
 
 from __future__ import annotations

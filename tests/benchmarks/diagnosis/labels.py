@@ -2,78 +2,66 @@
 
 from __future__ import annotations
 
-from kinds import (
-    Planted,
-    PlantedAverageCode,
-    PlantedCompositional,
-    PlantedEntangled,
-    PlantedFeatureFallback,
-    PlantedHalfBlind,
-    PlantedHalfExecuted,
-    PlantedLeftBehind,
-    PlantedLookup,
-    PlantedMemoryByCode,
-    PlantedMiscarried,
-    PlantedMistaken,
-    PlantedMostlyExecution,
-    PlantedMostlyInference,
-    PlantedNearestSupport,
-    PlantedNeverRead,
-    PlantedNotCarried,
-    PlantedRidgeFallback,
-    PlantedRotated,
-    PlantedScrambled,
-    PlantedShrunken,
-    PlantedTwoMemories,
-    PlantedWrongPartner,
-)
-from third_kinds import (
-    PlantedDisturbed,
-    PlantedGuessed,
-    PlantedPatchwork,
-    PlantedRedundant,
-    PlantedSmoothed,
-    PlantedTooLate,
-)
+import fourth_kinds as fourth
+import kinds
+import third_kinds as third
+from kinds import Planted
 
 COMPOSITIONAL, NOT_LEARNED = "compositional", "has not learned its training compositions"
 FAILING: dict[type[Planted], str] = {
-    PlantedNearestSupport: "fails to infer",
-    PlantedWrongPartner: "fails to infer",
-    PlantedEntangled: "cannot execute",
-    PlantedNeverRead: "infers but does not use",
-    PlantedLeftBehind: "infers but does not use",
-    PlantedLookup: "memorised",
-    PlantedRidgeFallback: "generic regression",
+    kinds.PlantedNearestSupport: "fails to infer",
+    kinds.PlantedWrongPartner: "fails to infer",
+    kinds.PlantedEntangled: "cannot execute",
+    kinds.PlantedNeverRead: "infers but does not use",
+    kinds.PlantedLeftBehind: "infers but does not use",
+    kinds.PlantedLookup: "memorised",
+    kinds.PlantedRidgeFallback: "generic regression",
 }
-MIXED: dict[type[Planted], str] = {PlantedMostlyInference: "fails to infer", PlantedMostlyExecution: "cannot execute"}
+MIXED: dict[type[Planted], str] = {
+    kinds.PlantedMostlyInference: "fails to infer",
+    kinds.PlantedMostlyExecution: "cannot execute",
+}
 """Two failures at once, of which the one that the label names is by far the larger."""
 FRESH_FAILING: dict[type[Planted], str] = {
-    PlantedShrunken: "fails to infer",
-    PlantedAverageCode: "fails to infer",
-    PlantedNotCarried: "infers but does not use",
-    PlantedHalfBlind: "cannot execute",
+    kinds.PlantedShrunken: "fails to infer",
+    kinds.PlantedAverageCode: "fails to infer",
+    kinds.PlantedNotCarried: "infers but does not use",
+    kinds.PlantedHalfBlind: "cannot execute",
 }
 """Kinds of failure of the first fresh set; why each is called so stands with its mechanism."""
 NEW_FAILING: dict[type[Planted], str] = {
-    PlantedMistaken: "fails to infer",
-    PlantedHalfExecuted: "cannot execute",
-    PlantedMiscarried: "infers but does not use",
-    PlantedTwoMemories: "memorised",
-    PlantedMemoryByCode: "memorised",
-    PlantedFeatureFallback: "generic regression",
+    kinds.PlantedMistaken: "fails to infer",
+    kinds.PlantedHalfExecuted: "cannot execute",
+    kinds.PlantedMiscarried: "infers but does not use",
+    kinds.PlantedTwoMemories: "memorised",
+    kinds.PlantedMemoryByCode: "memorised",
+    kinds.PlantedFeatureFallback: "generic regression",
 }
 """Kinds of failure of the second one."""
 THIRD_FAILING: dict[type[Planted], str] = {
-    PlantedGuessed: "fails to infer",
-    PlantedTooLate: "infers but does not use",
-    PlantedDisturbed: "cannot execute",
-    PlantedPatchwork: "memorised",
-    PlantedSmoothed: "generic regression",
+    third.PlantedGuessed: "fails to infer",
+    third.PlantedTooLate: "infers but does not use",
+    third.PlantedDisturbed: "cannot execute",
+    third.PlantedPatchwork: "memorised",
+    third.PlantedSmoothed: "generic regression",
 }
 """Kinds of failure of the third one."""
-EVERY_FAILING = FAILING | MIXED | FRESH_FAILING | NEW_FAILING | THIRD_FAILING
-WORKING: tuple[type[Planted], ...] = (PlantedCompositional, PlantedScrambled, PlantedRotated, PlantedRedundant)
+FOURTH_FAILING: dict[type[Planted], str] = {
+    fourth.PlantedIntruder: "fails to infer",
+    fourth.PlantedLapsing: "fails to infer",
+    fourth.PlantedUntranslated: "infers but does not use",
+    fourth.PlantedTurned: "cannot execute",
+    fourth.PlantedByColumn: "memorised",
+}
+"""Kinds of failure of the fourth one."""
+EVERY_FAILING = FAILING | MIXED | FRESH_FAILING | NEW_FAILING | THIRD_FAILING | FOURTH_FAILING
+WORKING: tuple[type[Planted], ...] = (
+    kinds.PlantedCompositional,
+    kinds.PlantedScrambled,
+    kinds.PlantedRotated,
+    third.PlantedRedundant,
+    fourth.PlantedDeferred,
+)
 KINDS: tuple[type[Planted], ...] = (*WORKING, *EVERY_FAILING)
 STRENGTHS = {
     "teacher": (0.7, 0.85, 1.0),
@@ -81,10 +69,19 @@ STRENGTHS = {
     "chain": (0.6, 0.8, 1.0),
     "product": (0.6, 0.8, 1.0),
     "maxout": (0.7, 0.85, 1.0),
+    "phase": (0.7, 0.85, 1.0),
 }
-HARMLESS = {"teacher": 0.2, "logic": 0.15, "chain": 0.15, "product": 0.15, "maxout": 0.15}
-FAR: tuple[type[Planted], ...] = (PlantedMistaken, PlantedMemoryByCode, PlantedGuessed)
+HARMLESS = {"teacher": 0.2, "logic": 0.15, "chain": 0.15, "product": 0.15, "maxout": 0.15, "phase": 0.15}
+FAR: tuple[type[Planted], ...] = (
+    kinds.PlantedMistaken,
+    kinds.PlantedMemoryByCode,
+    third.PlantedGuessed,
+    fourth.PlantedUntranslated,
+    fourth.PlantedTurned,
+)
 """Kinds that answer so far from the truth that it takes half as much to be harmless."""
+NEVER_SLIGHT: tuple[type[Planted], ...] = (*MIXED, fourth.PlantedLapsing)
+"""Kinds of which no strength is harmless: a part of what is wrong is always there, or all of it in some episodes."""
 
 
 def harmless(kind: type[Planted], family: str) -> float:

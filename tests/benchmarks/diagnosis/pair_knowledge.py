@@ -121,3 +121,11 @@ class MaxoutKnowledge(PairKnowledge):
 
     def _excess(self, code: Tensor) -> Tensor:
         return torch.ones_like(code[:, 0])
+
+
+class PhaseKnowledge(MaxoutKnowledge):
+    """y = √2 sin(A_i x + B_j x): a sine does not scale; the size of the code is taken out of the phases and multiplies it."""
+
+    def _network(self, code: Tensor, x: Tensor, added: Tensor) -> Tensor:
+        size = PairKnowledge._excess(self, code)
+        return size[:, None, None] * super()._network(code / size[:, None], x, added)

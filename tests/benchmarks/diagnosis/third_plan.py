@@ -5,102 +5,66 @@ It was planned without knowing the rules of the diagnosis, and no case of it was
 
 from __future__ import annotations
 
-from kinds import (
-    Planted,
-    PlantedAverageCode,
-    PlantedCompositional,
-    PlantedEntangled,
-    PlantedFeatureFallback,
-    PlantedHalfBlind,
-    PlantedHalfExecuted,
-    PlantedLeftBehind,
-    PlantedLookup,
-    PlantedMemoryByCode,
-    PlantedMiscarried,
-    PlantedMistaken,
-    PlantedMostlyExecution,
-    PlantedMostlyInference,
-    PlantedNearestSupport,
-    PlantedNeverRead,
-    PlantedNotCarried,
-    PlantedRidgeFallback,
-    PlantedRotated,
-    PlantedScrambled,
-    PlantedShrunken,
-    PlantedTwoMemories,
-    PlantedWrongPartner,
-)
-from labels import COMPOSITIONAL, EVERY_FAILING, STRENGTHS, THIRD_FAILING, harmless
-from new_plan import Planned
-from third_kinds import (
-    PlantedDisturbed,
-    PlantedGuessed,
-    PlantedPatchwork,
-    PlantedRedundant,
-    PlantedSmoothed,
-    PlantedTooLate,
-)
+import kinds
+import third_kinds as third
+from labels import STRENGTHS, THIRD_FAILING
+from plan import Kind, Planned, Row, Turns, failing, in_turn, on_new_family, on_old_families, slightly, working
 
-OLD_FAMILIES = ("teacher", "logic", "chain", "product")
 WEAK, MIDDLE, FULL = STRENGTHS["maxout"]
-WRONG: tuple[tuple[type[Planted], float], ...] = (
-    (PlantedNearestSupport, FULL),
-    (PlantedWrongPartner, WEAK),
-    (PlantedShrunken, MIDDLE),
-    (PlantedAverageCode, WEAK),
-    (PlantedMistaken, MIDDLE),
-    (PlantedMostlyInference, FULL),
-    (PlantedGuessed, WEAK),
-    (PlantedNeverRead, FULL),
-    (PlantedLeftBehind, WEAK),
-    (PlantedNotCarried, MIDDLE),
-    (PlantedMiscarried, FULL),
-    (PlantedTooLate, MIDDLE),
-    (PlantedEntangled, WEAK),
-    (PlantedHalfBlind, FULL),
-    (PlantedHalfExecuted, MIDDLE),
-    (PlantedMostlyExecution, FULL),
-    (PlantedDisturbed, WEAK),
-    (PlantedLookup, MIDDLE),
-    (PlantedTwoMemories, FULL),
-    (PlantedMemoryByCode, WEAK),
-    (PlantedPatchwork, FULL),
-    (PlantedRidgeFallback, WEAK),
-    (PlantedRidgeFallback, FULL),
-    (PlantedFeatureFallback, MIDDLE),
-    (PlantedSmoothed, FULL),
+WORKING: tuple[tuple[Kind, float], ...] = (
+    (kinds.PlantedCompositional, 1.0),
+    (kinds.PlantedScrambled, 0.5),
+    (kinds.PlantedScrambled, 1.0),
+    (kinds.PlantedRotated, 1.0),
+    (third.PlantedRedundant, 1.0),
+)
+WRONG: tuple[tuple[Kind, float], ...] = (
+    (kinds.PlantedNearestSupport, FULL),
+    (kinds.PlantedWrongPartner, WEAK),
+    (kinds.PlantedShrunken, MIDDLE),
+    (kinds.PlantedAverageCode, WEAK),
+    (kinds.PlantedMistaken, MIDDLE),
+    (kinds.PlantedMostlyInference, FULL),
+    (third.PlantedGuessed, WEAK),
+    (kinds.PlantedNeverRead, FULL),
+    (kinds.PlantedLeftBehind, WEAK),
+    (kinds.PlantedNotCarried, MIDDLE),
+    (kinds.PlantedMiscarried, FULL),
+    (third.PlantedTooLate, MIDDLE),
+    (kinds.PlantedEntangled, WEAK),
+    (kinds.PlantedHalfBlind, FULL),
+    (kinds.PlantedHalfExecuted, MIDDLE),
+    (kinds.PlantedMostlyExecution, FULL),
+    (third.PlantedDisturbed, WEAK),
+    (kinds.PlantedLookup, MIDDLE),
+    (kinds.PlantedTwoMemories, FULL),
+    (kinds.PlantedMemoryByCode, WEAK),
+    (third.PlantedPatchwork, FULL),
+    (kinds.PlantedRidgeFallback, WEAK),
+    (kinds.PlantedRidgeFallback, FULL),
+    (kinds.PlantedFeatureFallback, MIDDLE),
+    (third.PlantedSmoothed, FULL),
 )
 """What fails on maxouts, and at which strength."""
-SLIGHTLY = {
-    "maxout": (PlantedEntangled, PlantedNotCarried, PlantedLookup),
-    "teacher": (PlantedTooLate,),
-    "logic": (PlantedPatchwork,),
-    "chain": (PlantedGuessed,),
-    "product": (PlantedDisturbed,),
+SLIGHTLY: dict[str, tuple[Kind, ...]] = {
+    "maxout": (kinds.PlantedEntangled, kinds.PlantedNotCarried, kinds.PlantedLookup),
+    "teacher": (third.PlantedTooLate,),
+    "logic": (third.PlantedPatchwork,),
+    "chain": (third.PlantedGuessed,),
+    "product": (third.PlantedDisturbed,),
 }
 """What is wrong on a family, by so little that it does not count."""
 
 
 def on_maxouts() -> list[Planned]:
-    """Every kind, in turn with and without an explicit code and rough or exact."""
-    working: list[tuple[type[Planted], float]] = [(PlantedCompositional, 1.0), (PlantedScrambled, 0.5)]
-    working += [(PlantedScrambled, 1.0), (PlantedRotated, 1.0), (PlantedRedundant, 1.0)]
-    working += [(kind, harmless(kind, "maxout")) for kind in SLIGHTLY["maxout"]]
-    rows = [(kind, strength, COMPOSITIONAL) for kind, strength in working]
-    rows += [(kind, strength, EVERY_FAILING[kind]) for kind, strength in WRONG]
-    return [
-        Planned(kind, "maxout", strength, n // 3 % 6, n % 2 == 1, label, n // 2 % 2 == 1)
-        for n, (kind, strength, label) in enumerate(rows)
-    ]
+    """Every kind."""
+    return on_new_family("maxout", working(*WORKING) + slightly("maxout", SLIGHTLY["maxout"]) + failing(*WRONG))
 
 
-def on_old_families() -> list[Planned]:
+def before_maxouts() -> list[Planned]:
     """Every kind of this set once on each family, at one strength after the other; and one that is harmless on each."""
-    found = []
-    for f, family in enumerate(OLD_FAMILIES):
-        rows = [(kind, STRENGTHS[family][(k + f) % 3], label) for k, (kind, label) in enumerate(THIRD_FAILING.items())]
-        rows.append((PlantedRedundant, 1.0, COMPOSITIONAL))
-        rows += [(kind, harmless(kind, family), COMPOSITIONAL) for kind in SLIGHTLY[family]]
-        for k, (kind, strength, label) in enumerate(rows):
-            found.append(Planned(kind, family, strength, (2 * k + f) % 6, (k + f) % 2 == 1, label, (k + f // 2) % 2 == 1))
-    return found
+    rows: dict[str, list[Row]] = {
+        family: in_turn(THIRD_FAILING, family, f) + working((third.PlantedRedundant, 1.0)) + slightly(family, SLIGHTLY[family])
+        for f, family in enumerate(("teacher", "logic", "chain", "product"))
+    }
+    return on_old_families(rows, Turns(seeds=(2, 1), rough=(1, 2)))
