@@ -22,9 +22,10 @@ _WATCHING = ("keep", "evaluations", "evaluation_episodes")
 
 
 def analyze(models: list[Path], *, split: str = "ood", points: int = FEWEST) -> Drawing:
-    """Score against each thing that varies, a panel per setting and axis: a line per architecture (mean over seeds), points
-    the seeds. Along one training ("training steps": kept weights, measured with --steps all), over trainings of different
-    length (instances seen), width, and depth; everything else equal. An axis with fewer than three points is not drawn.
+    """Score against each thing that varies, a panel per setting and axis: a line per architecture (mean over the seeds that
+    are there at all of its points), points the seeds. Along one training ("training steps": kept weights, measured with
+    --steps all), over trainings of different length (instances seen), width, and depth; everything else equal. An axis with
+    fewer than three points is not drawn.
 
     split: "ood" or "test"; points: how many different values an axis needs, at least 3.
     """
@@ -45,9 +46,10 @@ def analyze(models: list[Path], *, split: str = "ood", points: int = FEWEST) -> 
             f"compolens probe generalization {models[0]} --steps all --again, or train models of other widths"
         )
     caption = (
-        f"Score on {'held-out' if split == 'ood' else 'training'} compositions. Lines are means over seeds, points seeds; "
-        "what is not on an axis is equal along a line (heads and MLP may grow with the width). Training steps are points of "
-        "one training with one schedule, so they are lower than trainings that end there."
+        f"Score on {'held-out' if split == 'ood' else 'training'} compositions. Lines are means over those seeds that were "
+        "measured at all points of a line (where none was, over those at each), points seeds; what is not on an axis is equal "
+        "along a line (heads and MLP may grow with the width). Training steps are points of one training with one schedule, "
+        "so they are lower than trainings that end there."
     )
     return Drawing("What grows with scale?", tuple(panels), caption, columns=min(2, len(panels)))
 
@@ -77,7 +79,15 @@ def _panel(setting: str, rows: pd.DataFrame, name: str, column: str, points: int
         alike = pd.concat([other for other in groups if other["architecture"].iloc[0] == architecture])
         told = [f"{c.split('.')[-1]} {part[c].iloc[0]}" for c in same if len(set(alike[c].map(str))) > 1]
         label = f"{architecture} ({', '.join(told)})" if told else architecture
-        mean = part.groupby(column, as_index=False)["value"].mean()
+        mean = _everywhere(part, column).groupby(column, as_index=False)["value"].mean()
         marks.append(Line(mean, column, "value", label=label, color=color_of(label)))
         marks.append(Points(part, column, "value", label=label, color=color_of(label), hover="model"))
     return Panel(setting, name, str(rows["score_name"].iloc[0]), tuple(marks)) if marks else None
+
+
+def _everywhere(rows: pd.DataFrame, column: str) -> pd.DataFrame:
+    """The rows of the seeds that are there at every value of the axis: a mean over other seeds at every point would join them
+    by a line that no seed took. All rows, if no seed is."""
+    seed = rows[[c for c in _SEEDS if c in rows]].astype(str).agg(" ".join, axis=1)
+    there = rows.groupby(seed)[column].transform("nunique") == rows[column].nunique()
+    return rows[there] if there.any() else rows

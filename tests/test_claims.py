@@ -187,6 +187,16 @@ def test_lines_are_means_over_seeds_and_points_the_seeds(tmp_path):
     assert set(points["hover"]) == {folder.name for folder in folders}
 
 
+def test_a_line_joins_means_over_the_same_seeds_only(tmp_path):
+    """Seed 0 at all steps, two more at the end alone: what they add there is no rise along training."""
+    folders = [scored(tmp_path / "0", Run(HYLA(**SMALL), RAVEN, steps=8), {0: 0.0, 4: 0.1, 8: 0.2})]
+    for seed in (1, 2):
+        folders.append(scored(tmp_path / f"{seed}", Run(HYLA(**SMALL), RAVEN, steps=8, init_seed=seed), {8: 0.9}))
+    drawing = analyze("scaling", folders)
+    assert marks(drawing, "Line")["y"].tolist() == pytest.approx([0.0, 0.1, 0.2])
+    assert sorted(marks(drawing, "Points")["y"]) == pytest.approx([0.0, 0.1, 0.2, 0.9, 0.9])
+
+
 def test_lines_join_only_what_differs_in_nothing_else(tmp_path):
     folders = []
     for width in (8, 16, 32):
