@@ -219,9 +219,11 @@ WEAK = (*IN_CONTEXT, "best training composition")
 
 
 def worth_drawing(scores: Mapping[str, float]) -> dict[str, float]:
-    """name -> score of references, without those of `IN_CONTEXT` that are not the best of them."""
-    best = max((name for name in IN_CONTEXT if name in scores), key=lambda name: scores[name], default="")
-    return {name: value for name, value in scores.items() if name not in IN_CONTEXT or name == best}
+    """name -> score of references; of those of `IN_CONTEXT` the best alone, under one name whichever it is."""
+    found = {name: value for name, value in scores.items() if name not in IN_CONTEXT}
+    if known := [value for name, value in scores.items() if name in IN_CONTEXT]:
+        found["best in-context regression"] = max(known)
+    return found
 
 
 def ceiling_of(references: pd.DataFrame) -> float:
