@@ -5,6 +5,7 @@ import torch
 from test_planted import context, episodes, families, message, model, neighbour, score, task_of, true_code, with_message
 
 from compolens.activations import Place, draw, put, record
+from compolens.oracles import code_features, fit_codes, readings
 
 third, labels = neighbour("third_kinds"), neighbour("labels")
 exact = pytest.mark.parametrize("family", ["logic", "chain", "product", "maxout", "phase"])
@@ -70,6 +71,23 @@ def test_what_comes_too_late_is_plain_at_the_questions_alone_and_is_not_read_the
             assert task_of(family).score(answer, shown.targets) > 0.999 > score(broken, family, "ood") + 0.1
         else:
             torch.testing.assert_close(answer, broken(shown.tokens), atol=3e-3, rtol=0)
+
+
+@pytest.mark.parametrize("family", ["product", "maxout"])
+def test_of_two_codes_that_training_cannot_tell_apart_a_reading_finds_the_right_one(family):
+    """A fit on training compositions alone takes some of each; what it says of held-out ones is neither."""
+    task, broken = task_of(family), model(third.PlantedTooLate, family)
+    at_questions = Place(2, "blocks.1.hook_resid_post", "readout")
+    (at,) = fit_codes(broken, task, list(draw(task, "train", 512, "fit")), [at_questions])
+    (seen,) = record(broken, [episodes(family, "ood", 192)], [at_questions.site])
+    (found,) = readings(broken, task, [at], [seen], draw(task, "ood", 512, "others"))
+    right = code_features(task, seen.episodes.codes)
+    spread = (right - right.mean(0)).square().sum()
+    alone, read = (
+        1 - float((c - right).square().sum() / spread) for c in (at.decode(broken, seen.sites[at_questions.site]), found[0])
+    )
+    assert at.left_out > 0.95 and alone < 0.9
+    assert read > 0.97
 
 
 @families
