@@ -300,7 +300,7 @@ def test_cosine_and_share_are_those_of_the_errors_themselves(tmp_path, tiny_task
     squared = {"learner": (((model - learner) ** 2).mean(), ((learner - truth) ** 2).mean())}
     prior = {"ood": squared | {"truth": ((model - truth) ** 2).mean()}}
     models = diagnosis.measured([make(tmp_path, tiny_task, ood=0.6, prior=prior)])
-    found = diagnosis.resemblances(models, "ood")["learner"]
+    found = diagnosis.Beside.on(models, "ood").learners["learner"]
     ours, theirs = model - truth, learner - truth
     assert found.cosine == pytest.approx(ours @ theirs / np.linalg.norm(ours) / np.linalg.norm(theirs), rel=1e-4)
     assert found.share == pytest.approx(ours @ theirs / (theirs @ theirs), rel=1e-4)

@@ -133,12 +133,6 @@ NO_ERROR = 1e-6
 """Mean squared errors below this have no direction: answers are float32."""
 
 
-def distances(models: Sequence[Measured], split: str) -> dict[str, float]:
-    """reference -> distance of the models' answers to its own, the truth included, nearest first; means over the models that
-    have the table, {} unless all have."""
-    return dict(sorted(_means([model.distances(split) for model in models]).items(), key=lambda item: item[1]))
-
-
 def _means(rows: Sequence[pd.Series]) -> dict[str, float]:
     if any(row.empty for row in rows):
         return {}
@@ -153,8 +147,18 @@ class Beside(NamedTuple):
 
     @classmethod
     def on(cls, models: Sequence[Measured], split: str) -> Beside:
-        """From the models' tables."""
-        return cls(distances(models, split).get("truth", np.nan), resemblances(models, split))
+        """How the models' answers p compare with a learner's, q, beside the truth t: means over models that all have tables.
+
+        Distances are squared, all in one unit, so that of the third side of a triangle tells the angle:
+        2 <p - t, q - t> = |p - t|² + |q - t|² - |p - q|². (For classes: the vectors that are 1 at the answer.)"""
+        own, theirs = _means([m.distances(split) for m in models]), _means([m.errors_of_learners(split) for m in models])
+        wrong, found = own.pop("truth", np.nan), {}
+        for learner, far in sorted(own.items(), key=lambda item: item[1]):
+            error = theirs.get(learner, 0.0)
+            if wrong > NO_ERROR and error > NO_ERROR:
+                both = (wrong + error - far) / 2
+                found[learner] = Like(learner, far, both / float(np.sqrt(wrong * error)), both / error)
+        return cls(wrong, found)
 
     def taken_for(self, among: Sequence[str]) -> Like | None:
         """The nearest of those learners whose answers the models give, nearer than the truth; None if none is."""
@@ -170,21 +174,6 @@ class Beside(NamedTuple):
         """That one, if the models' errors are its own; else None."""
         like = self.most_like(among)
         return like if like is not None and like.cosine >= ALONG else None
-
-
-def resemblances(models: Sequence[Measured], split: str) -> dict[str, Like]:
-    """learner -> how the models' answers p compare with its own, q, beside the truth t; nearest first.
-
-    Distances are squared, all in one unit, so that of the third side of a triangle tells the angle:
-    2 <p - t, q - t> = |p - t|² + |q - t|² - |p - q|². (For classes: the vectors that are 1 at the answer.)"""
-    own, theirs = distances(models, split), _means([model.errors_of_learners(split) for model in models])
-    wrong, found = own.pop("truth", np.nan), {}
-    for learner, far in own.items():
-        error = theirs.get(learner, 0.0)
-        if wrong > NO_ERROR and error > NO_ERROR:
-            both = (wrong + error - far) / 2
-            found[learner] = Like(learner, far, both / float(np.sqrt(wrong * error)), both / error)
-    return found
 
 
 def told_by_parts(models: Sequence[Measured]) -> tuple[float, str]:

@@ -64,7 +64,7 @@ class CodeAt:
 
     def mean(self, model: HookedModel, activation: Tensor) -> Tensor:
         """(batch, d): what is read."""
-        return _mean(activation, positions(model, self.place.role))
+        return activation[:, positions(model, self.place.role)].flatten(2).mean(1)
 
     def write(self, model: HookedModel, activation: Tensor, code: Tensor) -> Tensor:
         """The activation (batch, pos, d) with the code (batch, width) in the stead of its own; differentiable in the code."""
@@ -72,10 +72,6 @@ class CodeAt:
         edited = activation.clone()
         edited[:, at] = self.writer(self.shown(activation[:, at]), code[:, None])
         return edited
-
-
-def _mean(activation: Tensor, at: list[int] | slice) -> Tensor:
-    return activation[:, at].flatten(2).mean(1)
 
 
 def fit_codes(model: HookedModel, task: TaskFamily, batches: Sequence[Episodes], where: Sequence[Place]) -> list[CodeAt]:

@@ -8,14 +8,14 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from compolens.references.base import Reference
+from compolens.references.in_context import InContextLearner, best_on_training, examples_of
 from compolens.tasks.base import Episodes, TaskFamily
 
 PENALTIES = tuple(10.0**k for k in (-2, -1, -0.5, 0, 0.5, 1, 1.5, 2, 3))
 
 
 @dataclass(frozen=True)
-class InContextRidge(Reference):
+class InContextRidge(InContextLearner):
     """Per episode, ridge from x to y on the context pairs, with an unpenalised intercept.
 
     l2 multiplies |w|² beside the summed squared error; None: the best of nine from 0.01 to 1000 on training compositions.
@@ -27,10 +27,6 @@ class InContextRidge(Reference):
     def name(self) -> str:
         return "in-context ridge"
 
-    def why_not(self, task: TaskFamily) -> str:
-        episodes = task.sample(1, "train", task.rng("reference", "train"))
-        return "" if task.examples(episodes) is not None else "its episodes are not (x, y) pairs"
-
     def predict(self, task: TaskFamily, episodes: Episodes) -> Tensor:
         l2 = self.l2 if self.l2 is not None else _best_penalty(task)
         return ridge_predictions(task, episodes, (l2,))[0]
@@ -38,9 +34,7 @@ class InContextRidge(Reference):
 
 def ridge_predictions(task: TaskFamily, episodes: Episodes, penalties: tuple[float, ...]) -> list[Tensor]:
     """One prediction (batch, seq, d_y) per penalty, from one batched eigendecomposition."""
-    examples = task.examples(episodes)
-    assert examples is not None
-    x, y = (part.double() for part in examples)
+    x, y = examples_of(task, episodes)
     shown = x[:, : y.shape[1]]
     mean_x, mean_y = shown.mean(1, keepdim=True), y.mean(1, keepdim=True)
     centred = shown - mean_x
@@ -53,6 +47,4 @@ def ridge_predictions(task: TaskFamily, episodes: Episodes, penalties: tuple[flo
 
 @lru_cache(maxsize=32)
 def _best_penalty(task: TaskFamily) -> float:
-    episodes = task.sample(1024, "train", task.rng("reference", "train"))
-    scores = [task.score(p, episodes.targets) for p in ridge_predictions(task, episodes, PENALTIES)]
-    return PENALTIES[max(range(len(scores)), key=scores.__getitem__)]
+    return best_on_training(task, PENALTIES, ridge_predictions)

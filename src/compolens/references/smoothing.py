@@ -10,23 +10,15 @@ import torch
 from torch import Tensor
 
 from compolens.configs import require
-from compolens.references.base import Reference
+from compolens.references.in_context import InContextLearner, best_on_training, examples_of
+from compolens.references.neighbours import NearestNeighbours
 from compolens.tasks.base import Episodes, TaskFamily
 
 WIDTHS = tuple(2.0**k for k in range(-4, 4))
 
 
 @dataclass(frozen=True)
-class _OfExamples(Reference):
-    """What both share: where they apply."""
-
-    def why_not(self, task: TaskFamily) -> str:
-        episodes = task.sample(1, "train", task.rng("reference", "train"))
-        return "" if task.examples(episodes) is not None else "its episodes are not (x, y) pairs"
-
-
-@dataclass(frozen=True)
-class InContextNearest(_OfExamples):
+class InContextNearest(InContextLearner):
     """Per episode, the answer of the example whose input is nearest to the one asked for."""
 
     @property
@@ -34,13 +26,14 @@ class InContextNearest(_OfExamples):
         return "nearest example"
 
     def predict(self, task: TaskFamily, episodes: Episodes) -> Tensor:
-        x, y = _examples(task, episodes)
-        nearest = _squared_distances(x, y.shape[1]).argmin(-1)
-        return y.gather(1, nearest[..., None].expand(-1, -1, y.shape[2])).to(episodes.targets.dtype)
+        x, y = examples_of(task, episodes)
+        seq, shown = x.shape[1], y.shape[1]
+        answers = NearestNeighbours(k=1).answers(x[:, :shown], y, x, torch.full((seq,), shown))
+        return answers.to(episodes.targets.dtype)
 
 
 @dataclass(frozen=True)
-class InContextSmoothing(_OfExamples):
+class InContextSmoothing(InContextLearner):
     """Per episode, the mean of the examples' answers, each weighted by exp(-|x - x_i|² / (2 width²)).
 
     width: in units of the root mean squared distance between an episode's examples; None: the best of eight from 1/16 to 8 on
@@ -63,28 +56,14 @@ class InContextSmoothing(_OfExamples):
 
 def smoothed_predictions(task: TaskFamily, episodes: Episodes, widths: tuple[float, ...]) -> list[Tensor]:
     """One prediction (batch, seq, d_y) per width."""
-    x, y = _examples(task, episodes)
-    shown = y.shape[1]
-    spread = 2 * x[:, :shown].var(1, correction=0).sum(-1).clamp(min=1e-300)  # mean |x_i - x_j|² over all pairs
-    far = _squared_distances(x, shown) / spread[:, None, None]
+    x, y = examples_of(task, episodes)
+    shown = x[:, : y.shape[1]]
+    spread = 2 * shown.var(1, correction=0).sum(-1).clamp(min=1e-300)  # mean |x_i - x_j|² over all pairs
+    far = torch.cdist(x, shown, compute_mode="donot_use_mm_for_euclid_dist").square() / spread[:, None, None]
     answers = [torch.softmax(-far / (2 * width**2), dim=-1) @ y for width in widths]
     return [answer.to(episodes.targets.dtype) for answer in answers]
 
 
-def _examples(task: TaskFamily, episodes: Episodes) -> tuple[Tensor, Tensor]:
-    examples = task.examples(episodes)
-    assert examples is not None
-    x, y = examples
-    return x.double(), y.double()
-
-
-def _squared_distances(x: Tensor, shown: int) -> Tensor:
-    """(batch, seq, shown) of every input to those of the examples, which come first."""
-    return torch.cdist(x, x[:, :shown], compute_mode="donot_use_mm_for_euclid_dist").square()
-
-
 @lru_cache(maxsize=32)
 def _best_width(task: TaskFamily) -> float:
-    episodes = task.sample(1024, "train", task.rng("reference", "train"))
-    scores = [task.score(p, episodes.targets) for p in smoothed_predictions(task, episodes, WIDTHS)]
-    return WIDTHS[max(range(len(scores)), key=scores.__getitem__)]
+    return best_on_training(task, WIDTHS, smoothed_predictions)

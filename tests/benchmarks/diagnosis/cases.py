@@ -10,7 +10,7 @@ Cases come in generations, by what had been chosen when they were made:
     1   the first fresh set, the family of chains and the kinds of `fresh_mechanisms`: rules were tested on it, then mended
     2   the second one, the family of products and the kinds of `new_mechanisms`: rules were tested on it, and it was looked at
     3   the third one, the family of maxouts and the kinds of `third_mechanisms`: rules were tested on it, and it was looked at
-    4   the fourth one, the family of phases and the kinds of `fourth_mechanisms`: no rule was chosen or tested on any of it
+    4   the fourth one, the family of phases and the kinds of `fourth_mechanisms`: rules were tested on it, and none changed
 
 Only the last is `fresh`: whoever changes a rule after a look at what it gets there makes it stale, and owes a new one.
 """

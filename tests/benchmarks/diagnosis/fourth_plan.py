@@ -8,19 +8,13 @@ from __future__ import annotations
 import fourth_kinds as fourth
 import kinds
 import third_kinds as third
+import third_plan
 from labels import EVERY_FAILING, STRENGTHS
 from plan import Kind, Planned, Row, Turns, failing, on_new_family, on_old_families, slightly, working
 
 WEAK, MIDDLE, FULL = range(3)
 """Places in a family's `STRENGTHS`."""
-WORKING: tuple[tuple[Kind, float], ...] = (
-    (kinds.PlantedCompositional, 1.0),
-    (kinds.PlantedScrambled, 0.5),
-    (kinds.PlantedScrambled, 1.0),
-    (kinds.PlantedRotated, 1.0),
-    (third.PlantedRedundant, 1.0),
-    (fourth.PlantedDeferred, 1.0),
-)
+WORKING: tuple[tuple[Kind, float], ...] = (*third_plan.WORKING, (fourth.PlantedDeferred, 1.0))
 WRONG: tuple[tuple[Kind, int], ...] = (
     (kinds.PlantedNearestSupport, WEAK),
     (kinds.PlantedWrongPartner, FULL),

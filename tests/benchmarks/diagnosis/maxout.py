@@ -24,10 +24,6 @@ class Maxout(Pairs):
     (24, 12, '1|2')
     """
 
-    @property
-    def widths(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        return (self.d_x, self.d_y), (self.d_x, self.d_y)
-
     @staticmethod
     def first(drive: Tensor) -> Tensor:
         return drive

@@ -59,9 +59,9 @@ class Pairs(TaskFamily):
 
     # ---- the two operations ------------------------------------------------------------------------------------------
     @property
-    @abstractmethod
     def widths(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Shapes of a B and of an A, both transposed: what comes in, what goes out."""
+        """Shapes of a B and of an A, both transposed: what comes in, what goes out. Side by side, both go from x to y."""
+        return (self.d_x, self.d_y), (self.d_x, self.d_y)
 
     @staticmethod
     @abstractmethod

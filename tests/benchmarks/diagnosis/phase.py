@@ -28,10 +28,6 @@ class Phase(Pairs):
 
     inner_gain: ClassVar[float] = 1.0
 
-    @property
-    def widths(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        return (self.d_x, self.d_y), (self.d_x, self.d_y)
-
     @staticmethod
     def first(drive: Tensor) -> Tensor:
         return drive

@@ -25,10 +25,6 @@ class Product(Pairs):
 
     inner_gain: ClassVar[float] = 3.0
 
-    @property
-    def widths(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        return (self.d_x, self.d_y), (self.d_x, self.d_y)
-
     @staticmethod
     def first(drive: Tensor) -> Tensor:
         return torch.sigmoid(drive)

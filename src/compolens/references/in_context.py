@@ -1,0 +1,37 @@
+"""What learners share that know the examples an episode shows, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from compolens.references.base import Reference
+from compolens.tasks.base import Episodes, TaskFamily
+
+
+@dataclass(frozen=True)
+class InContextLearner(Reference):
+    """Applies where episodes are (x, y) pairs."""
+
+    def why_not(self, task: TaskFamily) -> str:
+        episodes = task.sample(1, "train", task.rng("reference", "train"))
+        return "" if task.examples(episodes) is not None else "its episodes are not (x, y) pairs"
+
+
+def examples_of(task: TaskFamily, episodes: Episodes) -> tuple[Tensor, Tensor]:
+    """x (batch, seq, d_x) of all positions and y (batch, n, d_y) of the first n, float64."""
+    examples = task.examples(episodes)
+    assert examples is not None
+    x, y = examples
+    return x.double(), y.double()
+
+
+def best_on_training(
+    task: TaskFamily, values: Sequence[float], predictions: Callable[[TaskFamily, Episodes, tuple[float, ...]], list[Tensor]]
+) -> float:
+    """The value whose predictions score best on 1,024 episodes of training compositions, always the same ones."""
+    episodes = task.sample(1024, "train", task.rng("reference", "train"))
+    scores = [task.score(p, episodes.targets) for p in predictions(task, episodes, tuple(values))]
+    return values[max(range(len(scores)), key=scores.__getitem__)]
