@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from compolens import HYLA, ReferenceAdamW, Run, SRaven, train
-from compolens.training import Interrupted, _Training
+from compolens.training import Interrupted
+from compolens.training.state import Training
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -25,7 +26,7 @@ def weights(folder):
 @pytest.mark.parametrize("clip", [None, 1.0])
 def test_a_replayed_step_equals_an_eager_one(tmp_path, clip):
     run = run_of(optimizer=ReferenceAdamW(warmup=5, clip=clip))
-    graphed, eager = (_Training(run, tmp_path / name, "cuda", lambda _: None) for name in ("graphed", "eager"))
+    graphed, eager = (Training(run, tmp_path / name, "cuda", lambda _: None) for name in ("graphed", "eager"))
     eager._graphed_update = eager._update
     for _ in range(20):
         graphed.advance()
@@ -37,7 +38,7 @@ def test_a_replayed_step_equals_an_eager_one(tmp_path, clip):
 
 
 def test_dropout_draws_a_new_mask_at_every_replay(tmp_path):
-    loop = _Training(run_of(attention_dropout=0.5, optimizer=ReferenceAdamW(lr=1e-12)), tmp_path, "cuda", lambda _: None)
+    loop = Training(run_of(attention_dropout=0.5, optimizer=ReferenceAdamW(lr=1e-12)), tmp_path, "cuda", lambda _: None)
     episodes = loop.run.task.sample(32, "train", loop.run.task.rng(0, "train", 0, "cuda"))
     losses = []
     for seed in (1, 2, 1):

@@ -15,9 +15,9 @@ import pytest
 import torch
 from test_raven import write_small
 
-from compolens import activations, cli, jobs, recipes, training
+from compolens import activations, cli, jobs, recipes
 from compolens.tasks import Hyperteacher
-from compolens.training import Interrupted, train
+from compolens.training import Interrupted, state, train
 from compolens.zoo import load
 
 RUNS = """
@@ -410,10 +410,10 @@ def test_patterns_choose_runs_and_flags_may_stand_anywhere(run, runs_file):
 
 def test_training_reports_scores_and_a_changed_environment(run, runs_file, tmp_path, monkeypatch):
     first = cli.train.read_runs(str(runs_file))["first"]
-    here = training.environment("cpu")
+    here = state.environment("cpu")
     loss = Hyperteacher.loss
     with monkeypatch.context() as patch:
-        patch.setattr(training, "environment", lambda device: here | {"torch": "0.0"})
+        patch.setattr(state, "environment", lambda device: here | {"torch": "0.0"})
         patch.setattr(Hyperteacher, "loss", lambda *a: signal.raise_signal(signal.SIGINT) or loss(*a))
         with pytest.raises(Interrupted):
             train(first, tmp_path / "out" / "first")

@@ -20,7 +20,7 @@ from test_contracts import SMALL_TASK, small
 from test_tracking import events
 from test_training import KEPT, STEPS, TASK, at_call, checkpoint, contents, make_run
 
-from compolens import cli, distributed, training
+from compolens import cli, distributed
 from compolens.configs import ConfigError
 from compolens.distributed import Alone, Group, check_divisible, check_mean, launched, together
 from compolens.models import (
@@ -33,7 +33,7 @@ from compolens.models import (
 )
 from compolens.models.transformer import MLP
 from compolens.tasks import FAMILIES, SPLITS, Hyperteacher
-from compolens.training import Interrupted, train
+from compolens.training import Interrupted, loop, state, train
 from compolens.zoo import load
 
 SIZES = {"n_layers": 1, "d_model": 8, "n_heads": 2}
@@ -252,9 +252,9 @@ def test_torchrun_is_given_one_run_by_name(tmp_path, monkeypatch, capsys):
 def test_one_process_goes_on_where_two_stopped_and_says_so(alone_folder, together_folder, tmp_path, monkeypatch):
     group = type("Pair", (Alone,), {"size": 2})("cpu")  # a checkpoint such as two processes leave
     with monkeypatch.context() as patch:
-        patch.setattr(training, "_check_group", lambda *_: None)
+        patch.setattr(loop, "_check_group", lambda *_: None)
         patch.setattr(distributed, "together", lambda device: contextlib.nullcontext(group))
-        patch.setattr(training._Training, "advance", _stopping(training._Training.advance))
+        patch.setattr(state.Training, "advance", _stopping(state.Training.advance))
         with pytest.raises(Interrupted):
             train(RUNS["softmax"], tmp_path / "run")
     notes = []

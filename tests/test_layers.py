@@ -239,7 +239,7 @@ def test_only_run_build_seeds_globally(path):
         if call in GLOBAL_SEEDS
     ]
     total = sum(call in GLOBAL_SEEDS for call in calls(tree))
-    expected = [("Run", "build")] if path == PACKAGE / "training.py" else []
+    expected = [("Run", "build")] if path == PACKAGE / "training" / "runs.py" else []
     assert seeding == expected and total == len(expected)
 
 

@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 import torch
 
-from compolens import checkpoints, training
+from compolens import checkpoints
 from compolens.configs import ConfigError
 from compolens.models import HYLA, LinearAttention, SoftmaxTransformer
 from compolens.tasks import FuzzyLogic, SRaven
-from compolens.training import RESUME, AdamW, Interrupted, ReferenceAdamW, Run, train
+from compolens.training import RESUME, AdamW, Interrupted, ReferenceAdamW, Run, state, train
 
 SIZES = {"n_layers": 2, "d_model": 12, "n_heads": 3, "d_head": 4, "d_value": 4, "d_mlp": 16}
 TASK = FuzzyLogic(length=8)
@@ -229,8 +229,8 @@ def test_evaluating_more_often_does_not_change_what_is_dropped(tmp_path):
 def test_dropout_changes_the_weights_and_the_data_seed_what_is_dropped(tmp_path, monkeypatch):
     train(make_run(), tmp_path / "dropped")
     train(make_run(dropout=0.0), tmp_path / "whole")
-    original = training.stream
-    monkeypatch.setattr(training, "stream", lambda seed, purpose, step: original(seed + 1, purpose, step))
+    original = state.stream
+    monkeypatch.setattr(state, "stream", lambda seed, purpose, step: original(seed + 1, purpose, step))
     train(make_run(), tmp_path / "other mask")
     finals = [checkpoints.read_tensors(tmp_path / n / "weights.safetensors")[0] for n in ("dropped", "whole", "other mask")]
     for i in range(3):
@@ -238,7 +238,7 @@ def test_dropout_changes_the_weights_and_the_data_seed_what_is_dropped(tmp_path,
 
 
 def test_every_update_drops_anew(tmp_path, monkeypatch):
-    seen, original = [], training._Training.advance
+    seen, original = [], state.Training.advance
 
     def advance(loop):
         def look(pattern, hook):
@@ -248,7 +248,7 @@ def test_every_update_drops_anew(tmp_path, monkeypatch):
         with loop.model.hooks([("blocks.0.attn.hook_pattern", look)]):
             original(loop)
 
-    monkeypatch.setattr(training._Training, "advance", advance)
+    monkeypatch.setattr(state.Training, "advance", advance)
     train(make_run(LinearAttention, steps=6, dropout=0.5), tmp_path / "run")
     assert len(seen) == 6 and all(0 < m.double().mean() < 1 for m in seen)
     assert len({tuple(m.flatten().tolist()) for m in seen}) == 6

@@ -20,12 +20,12 @@ import pandas as pd
 import pytest
 import torch
 
-from compolens import checkpoints, cli, training
+from compolens import checkpoints, cli
 from compolens.claims import Held
 from compolens.configs import ConfigError
 from compolens.models import BottleneckMLP, HypernetworkTransformer, SoftmaxTransformer
 from compolens.tasks import SPLITS, Hyperteacher
-from compolens.training import RESUME, AdamW, Diverged, Interrupted, Run, evaluate, train
+from compolens.training import RESUME, AdamW, Diverged, Interrupted, Run, evaluate, loop, train
 from compolens.zoo import kept_steps, load
 
 STEPS, KEPT = 30, 13
@@ -122,7 +122,7 @@ def train_until_killed(folder, moment):
     """Train, saving at steps 7, 14, 21, 28 and 30, and die by SIGKILL at a moment: (what, which file, number)."""
     patch, kind, which, number = pytest.MonkeyPatch(), *moment
     ticks = iter(range(10**6))
-    patch.setattr(training, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
+    patch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
     if kind == "in step":
         at_call(patch, Hyperteacher, "loss", number, _die)
     else:

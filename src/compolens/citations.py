@@ -24,7 +24,7 @@ ENTRY = re.compile(r"^@\w+\{([^,\s]+),$.*?^\}$", re.MULTILINE | re.DOTALL)
 EPRINT = re.compile(r"^\s*eprint = \{(.*)\},$", re.MULTILINE)
 ARXIV = re.compile(r"(?<![\d.])\d{4}\.\d{5}(?!\d)")
 """An arXiv number as docstrings name it."""
-DESCRIBED = ("models", "tasks", "adopted", "training.py")
+DESCRIBED = ("models", "tasks", "adopted", "training")
 """Where the classes lie that a config.json may name."""
 INSTRUMENTS = ("measures", "references", "interchange", "oracles", "untrained", "repairs")
 """Rooms whose papers a probe rests on when it imports from them."""

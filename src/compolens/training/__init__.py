@@ -1,0 +1,18 @@
+"""How an architecture learns a task family: a `Run` describes it, `train` does it, and an interrupted one resumes.
+
+Equal `Run` means equal weights, bit for bit, on the same kind of device, torch version and thread count (CPU trainings
+use one). Data is a pure function of (data_seed, split, step), so a checkpoint needs no random state: weights, the
+optimizer's moments, the step and the history are enough. Under torchrun several processes train one run (`distributed`).
+"""
+
+from compolens.training.folders import RESUME, card, check_folder, kept_weights
+from compolens.training.loop import Interrupted, train
+from compolens.training.optimizers import RECIPES, AdamW, ReferenceAdamW
+from compolens.training.runs import Run
+from compolens.training.scores import Evaluation, evaluate, summarise
+from compolens.training.state import Diverged, Progress, environment
+
+__all__ = [
+    "RECIPES", "RESUME", "AdamW", "Diverged", "Evaluation", "Interrupted", "Progress", "ReferenceAdamW", "Run", "card",
+    "check_folder", "environment", "evaluate", "kept_weights", "summarise", "train",
+]  # fmt: skip

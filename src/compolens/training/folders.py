@@ -1,0 +1,103 @@
+"""The folder of a run: whose it is, what lies in it, and its card."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from compolens import checkpoints
+from compolens.configs import ConfigError, classes_of, construct, describe
+from compolens.distributed import Processes
+from compolens.tasks.base import SPLITS
+from compolens.training.runs import Run
+
+RESUME = "resume.safetensors"
+"""The checkpoint of a training that has not ended."""
+
+
+def kept_weights(folder: Path, step: int) -> Path:
+    """Where the weights of a kept step lie."""
+    return folder / "steps" / f"{step}.safetensors"
+
+
+@contextlib.contextmanager
+def claimed(run: Run, folder: Path, group: Processes) -> Iterator[dict[str, Any] | None]:
+    """The folder, locked and described; yields the scores of a training that has already ended."""
+    with contextlib.ExitStack() as held:
+
+        def claim() -> str:
+            held.enter_context(checkpoints.locked(folder))
+            check_folder(run, folder)
+            _sweep(folder)
+            if (folder / "scores.json").exists():
+                return json.dumps(checkpoints.read_json(folder / "scores.json"))
+            if not (folder / "config.json").exists():
+                checkpoints.write_json(folder / "config.json", {"format": 1, "run": describe(run)})
+            return "null"
+
+        yield json.loads(group.from_first(claim))
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what a killed process left behind: half-written files, and the checkpoint of a run that had finished."""
+    for torn in (*folder.glob(".*.tmp"), *folder.glob("steps/.*.tmp")):
+        torn.unlink()
+    if (folder / "scores.json").exists():
+        (folder / RESUME).unlink(missing_ok=True)
+
+
+def check_folder(run: Run, folder: Path) -> None:
+    """Raise if the folder holds another run, or something that is no run."""
+    config = folder / "config.json"
+    if config.exists():
+        described = checkpoints.read_json(config).get("run")
+        try:
+            same = construct(described, classes_of(run)) == run
+        except ConfigError:
+            same = False
+        if not same:
+            raise ConfigError(f"{folder} holds another run ({_difference(described, describe(run))}); choose another --out")
+    elif folder.exists() and any(p.name != ".lock" and not p.name.endswith(".tmp") for p in folder.iterdir()):
+        raise ConfigError(f"{folder} exists and holds no run; choose another --out")
+
+
+def _difference(old: Any, new: Any, path: str = "") -> str:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in [*new, *(k for k in old if k not in new)]:
+            if old.get(key) != new.get(key):
+                return _difference(old.get(key), new.get(key), f"{path}.{key}" if path else key)
+    return f"{path or 'run'} is {old!r} there, {new!r} here"
+
+
+def card(run: Run, name: str, scores: dict[str, Any]) -> str:
+    """The model card: what was trained on what, the split, the scores with their standard error over compositions."""
+    split = run.task.describe_split()
+    trained = f"{scores['step']:,} steps of {run.batch_size} episodes" if run.steps else "not trained here"
+    environments = "; ".join(
+        f"torch {e['torch']}, {e['device']} ({e['hardware']}), {e['threads']} thread(s)"
+        + (f", {e['processes']} processes" if "processes" in e else "")
+        for e in scores["environments"]
+    )
+    lines = [
+        f"# {name}",
+        "",
+        f"{type(run.architecture).__name__} ({scores['parameters']:,} parameters) on {type(run.task).__name__}, {trained}.",
+        "",
+        f"| split | {scores['score']} | ± s.e. over compositions | episodes |",
+        "|---|---|---|---|",
+        *(f"| {s} | {scores[s]['score']:.4f} | {scores[s]['se']:.4f} | {scores[s]['episodes']:,} |" for s in SPLITS),
+        "",
+        "train: compositions seen; test: the same, fresh episodes; ood: held-out compositions.",
+        "",
+        "## Split",
+        "",
+        *(f"- {key}: {value}" for key, value in split.items()),
+        "",
+        "## Made with",
+        "",
+        f"- {environments}",
+        f"- init seed {run.init_seed}, data seed {run.data_seed}; every setting is in config.json",
+        "",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,121 @@
+"""`train`: a run into a folder, to the end or to a signal, in one process or in several."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from compolens import distributed
+from compolens.configs import describe
+from compolens.distributed import Processes
+from compolens.tracking import Following, Tracker
+from compolens.training.folders import RESUME, claimed
+from compolens.training.runs import Run
+from compolens.training.state import Progress, Training
+
+
+class Interrupted(KeyboardInterrupt):
+    """Training was stopped by a signal, after saving; `signum` says which."""
+
+    def __init__(self, signum: int, step: int, folder: Path) -> None:
+        super().__init__(f"stopped at step {step}; saved in {folder}: the same command goes on from there")
+        self.signum = signum
+
+
+def train(
+    run: Run,
+    folder: str | Path,
+    *,
+    device: str = "cpu",
+    progress: Callable[[Progress], None] | None = None,
+    save_every: float = 20.0,
+    trackers: Iterable[Tracker] = (),
+    may_write: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
+    """Train a run into a folder, or go on where it was interrupted; returns the final scores.
+
+    save_every: seconds between checkpoints; trackers: who else is told the rows of history.csv; may_write: called before
+    anything is written into the folder, and raises where somebody else has taken it over. A finished folder is
+    returned as it is; a folder holding another run, or one in training by another process, is refused. SIGINT and SIGTERM
+    save first, then raise `Interrupted`. Under torchrun every process calls this with the same arguments, and all return the
+    scores; a batch that does not divide among them is refused.
+    """
+    folder = Path(folder)
+    with distributed.together(device) as group:
+        if not (folder / "config.json").exists():
+            run.task.compositions("train")  # data that is not there is an error before it is a folder
+        _check_group(run, folder, group)
+        with claimed(run, folder, group) as finished, _one_thread(group.device), _signals() as stop:
+            if finished is not None:
+                return finished
+            resumed = (folder / RESUME).exists()
+            with Following(trackers if group.first else (), run, folder, resumed) as following:
+                loop = Training(run, folder, group.device, progress or (lambda _: None), group, following, may_write)
+                _advance_to_the_end(loop, stop, save_every)
+                following.scores = scores = json.loads(group.from_first(lambda: json.dumps(loop.finish())))
+            if stop:  # it came too late to stop this run, not too late to stop what the caller does next
+                raise Interrupted(stop[0], loop.step, folder)
+            return scores
+
+
+def _advance_to_the_end(loop: Training, stop: list[int], save_every: float) -> None:
+    """All updates that are left; a signal that any process of the group got stops all of them at the same step."""
+    steps, group = loop.run.steps, loop.group
+    saved = time.monotonic()
+    while loop.step < steps:
+        loop.advance()
+        signum = group.largest(stop[0] if stop else 0)
+        if signum or loop.step == steps or time.monotonic() - saved > save_every:
+            loop.save()
+            saved = time.monotonic()
+        if signum and loop.step < steps:
+            group.largest(0)  # nobody leaves before the first process has saved
+            raise Interrupted(signum, loop.step, loop.folder)
+
+
+def _check_group(run: Run, folder: Path, group: Processes) -> None:
+    """Raise unless the processes can share this run's batches."""
+    if group.size == 1:
+        return
+    described = zlib.crc32(json.dumps([folder.name, describe(run)]).encode())
+    group.require_same(described, f"the processes were given different runs; this one has {folder}. Name one run")
+    distributed.check_divisible(run.batch_size, group.size)
+    rng = run.task.rng(run.data_seed, "train", 0, run.data_device)
+    targets = run.task.sample(run.batch_size, "train", rng).targets
+    prediction = torch.randn(run.batch_size, run.task.seq, run.task.d_out, generator=rng, device=targets.device)
+    distributed.check_mean(run.task.loss, prediction, targets, group.size)
+
+
+@contextlib.contextmanager
+def _one_thread(device: str) -> Iterator[None]:
+    before = torch.get_num_threads()
+    if not str(device).startswith("cuda"):
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[list[int]]:
+    """A list that SIGINT and SIGTERM append to instead of tearing the process down; inert outside the main thread."""
+    caught: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield caught
+        return
+    before = {s: signal.signal(s, lambda signum, _: caught.append(signum)) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield caught
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)

@@ -1,0 +1,91 @@
+"""How weights move: AdamW with a schedule, and the recipe of a paper's code."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from compolens.configs import frozen, nearest, require
+
+
+@dataclass(frozen=True)
+class AdamW:
+    """AdamW with linear warm-up, then a cosine from lr to final * lr; weight decay on matrices only; gradients clipped.
+
+    lr, weight_decay: as in torch; warmup: steps; final: fraction of lr at the last step; clip: largest gradient norm, or
+    None for no clipping.
+    """
+
+    lr: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.98)
+    weight_decay: float = 1e-2
+    warmup: int = 500
+    final: float = 0.02
+    clip: float | None = 1.0
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        object.__setattr__(self, "betas", frozen(self.betas))
+        require(self.lr > 0, f"{name}: lr must be positive, got {self.lr}")
+        require(self.clip is None or self.clip > 0, f"{name}: clip must be positive, or None for no clipping, got {self.clip}")
+        require(self.weight_decay >= 0 and self.warmup >= 0, f"{name}: weight_decay and warmup must not be negative")
+
+    def build(self, model: nn.Module) -> torch.optim.AdamW:
+        """The optimizer; biases, gains and single vectors are not decayed."""
+        decayed: list[nn.Parameter] = []
+        free: list[nn.Parameter] = []
+        for name, parameter in model.named_parameters():
+            (decayed if self.decays(name, parameter) else free).append(parameter)
+        groups = [{"params": decayed, "weight_decay": self.weight_decay}, {"params": free, "weight_decay": 0.0}]
+        device = next(model.parameters()).device
+        on_gpu = device.type == "cuda"  # there the step is captured, and reads its rate from the device
+        lr = torch.tensor(self.lr, device=device) if on_gpu else self.lr
+        groups = [g for g in groups if g["params"]]
+        return torch.optim.AdamW(groups, lr=lr, betas=self.betas, fused=True, capturable=on_gpu)
+
+    def decays(self, name: str, parameter: nn.Parameter) -> bool:
+        """Whether weight decay acts on a parameter: on matrices, not on biases, whatever their shape."""
+        return parameter.ndim >= 2 and not name.split(".")[-1].startswith(("b_", "bias", "rel_bias"))
+
+    def rate(self, step: int, steps: int) -> float:
+        """Learning rate of the update that leads from `step` to `step + 1`."""
+        if step < self.warmup:
+            return self.lr * (step + 1) / self.warmup
+        progress = (step - self.warmup) / max(1, steps - self.warmup)
+        return self.lr * (self.final + (1 - self.final) * 0.5 * (1 + math.cos(math.pi * progress)))
+
+
+@dataclass(frozen=True)
+class ReferenceAdamW(AdamW):
+    """The recipe of "Attention as a hypernetwork" (2406.05816), as its code has it.
+
+    The rate rises from 0 over `warmup` steps, falls along a cosine that ends `warmup` steps before the end (the code subtracts
+    the warm-up from the schedule's length), and stays at final * lr. No clipping. decay: what weight decay acts on; "code":
+    every parameter that is no vector, hence also the biases of query, key and value and the relative-bias table, as the code
+    does; "paper": matrices only, as the paper says.
+    """
+
+    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: float = 0.1
+    warmup: int = 100
+    final: float = 0.1
+    clip: float | None = None
+    decay: str = "code"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.decay in ("code", "paper"), f"no decay {self.decay!r}; {nearest(str(self.decay), ('code', 'paper'))}")
+
+    def decays(self, name: str, parameter: nn.Parameter) -> bool:
+        return parameter.ndim != 1 if self.decay == "code" else super().decays(name, parameter)
+
+    def rate(self, step: int, steps: int) -> float:
+        if step < self.warmup:
+            return self.lr * step / self.warmup
+        progress = min(1.0, (step - self.warmup) / max(1, steps - 2 * self.warmup))
+        return self.lr * (self.final + (1 - self.final) * 0.5 * (1 + math.cos(math.pi * progress)))
+
+
+RECIPES = (AdamW, ReferenceAdamW)
+"""The classes that a run's `optimizer` may be of."""

@@ -1,0 +1,60 @@
+"""A `Run`: everything that decides a training's outcome."""
+
+from dataclasses import dataclass, field
+
+import torch
+
+from compolens.configs import frozen, require, require_positive
+from compolens.hooks import HookedModel
+from compolens.models.base import Architecture
+from compolens.tasks.base import TaskFamily
+from compolens.training.optimizers import AdamW
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything that decides a training's outcome.
+
+    steps: updates (0 makes a folder of the model as built); keep: steps whose weights are kept beside the final ones;
+    evaluations: how many times, evenly spaced, the scores enter history.csv; evaluation_episodes: on how many episodes
+    per split; data_device: where episodes are drawn ("cpu" gives every device the same ones); answers_only: while training,
+    the last block computes only the positions whose answers count: the same function, up to rounding (and, with dropout, to
+    which pairs are dropped), in less time.
+    """
+
+    architecture: Architecture
+    task: TaskFamily
+    steps: int = 6000
+    init_seed: int = 0
+    data_seed: int = 0
+    batch_size: int = 64
+    optimizer: AdamW = field(default_factory=AdamW)
+    keep: tuple[int, ...] = ()
+    evaluations: int = 20
+    evaluation_episodes: int = 1024
+    data_device: str = "cpu"
+    answers_only: bool = False
+
+    def __post_init__(self) -> None:
+        for name, kind in (("architecture", Architecture), ("task", TaskFamily), ("optimizer", AdamW)):
+            value = getattr(self, name)
+            require(isinstance(value, kind), f"Run: {name} must be of a class derived from {kind.__name__}, got {value!r}")
+        object.__setattr__(self, "keep", tuple(sorted(set(frozen(self.keep)))))
+        require_positive(self, "batch_size", "evaluations", "evaluation_episodes")
+        for name in ("steps", "init_seed", "data_seed"):
+            value = getattr(self, name)
+            require(isinstance(value, int), f"Run: {name} must be a whole number, got {value!r}")
+        require(self.steps >= 0, f"Run: steps must not be negative, got {self.steps}")
+        for step in self.keep:
+            require(0 <= step <= self.steps, f"Run: keep names step {step}, outside 0 to {self.steps}")
+
+    def build(self) -> HookedModel:
+        """The model as initialised: a function of the run alone, leaving global random state as it was."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.init_seed)
+            return self.architecture.build(**self.task.dimensions)
+
+    @property
+    def evaluated_steps(self) -> set[int]:
+        """The steps at which history.csv has a row, the last one included."""
+        return {round(self.steps * k / self.evaluations) for k in range(1, self.evaluations + 1)} | {self.steps}

@@ -1,0 +1,264 @@
+"""The state of one training: model, optimizer, step and history; one update, a checkpoint, the end."""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from compolens import checkpoints
+from compolens.accelerator import GraphedStep
+from compolens.configs import ConfigError
+from compolens.distributed import Alone, Processes
+from compolens.models.base import count_parameters
+from compolens.tasks.base import SPLITS, Episodes, stream
+from compolens.tracking import Following
+from compolens.training.folders import RESUME, card, kept_weights
+from compolens.training.runs import Run
+from compolens.training.scores import evaluate
+
+READ_EVERY = 100
+"""Updates that a GPU does before its losses are read: reading waits for it."""
+
+
+class Diverged(ConfigError):
+    """Training produced a number that is not finite; the last good checkpoint was kept."""
+
+
+class Progress(NamedTuple):
+    """What `train` reports: where it is, the latest loss and scores, and now and then a sentence."""
+
+    step: int
+    steps: int
+    loss: float
+    scores: dict[str, float]
+    note: str = ""
+
+
+def environment(device: str) -> dict[str, Any]:
+    """What bit-equality depends on besides the run."""
+    kind = torch.cuda.get_device_name(device) if str(device).startswith("cuda") else platform.machine()
+    return {
+        "torch": torch.__version__,
+        "device": str(device).split(":")[0],
+        "hardware": kind,
+        "threads": torch.get_num_threads(),
+    }
+
+
+class Training:
+    """The state of one training: model, optimizer, step and history."""
+
+    def __init__(
+        self,
+        run: Run,
+        folder: Path,
+        device: str,
+        progress: Callable[[Progress], None],
+        group: Processes | None = None,
+        following: Following | None = None,
+        may_write: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.run, self.folder, self.device, self.may_write = run, folder, device, may_write
+        self.group = group or Alone(device)
+        self.report = progress if self.group.first else lambda _: None
+        self.following = following or Following((), run, folder, False)
+        self.model = run.build().to(device)
+        self.optimizer = run.optimizer.build(self.model)
+        self.named = dict(self.model.named_parameters())
+        # the same stream in every process: dropout here is one mask for the whole batch, so all slices get that one
+        self.noise = torch.Generator(device=device)
+        self.model.draw_from(self.noise)
+        self.step, self.losses = 0, [0.0, 0]
+        self.graphed: GraphedStep | None = None
+        self.pending: list[Tensor] = []
+        self.latest = math.nan
+        self.history: list[dict[str, float]] = []
+        self.environments = [self._environment()]
+        if (folder / RESUME).exists():
+            self._resume()
+        elif 0 in run.keep:
+            self._keep()
+        self.group.require_same(
+            self.step, f"the processes see different checkpoints; {folder} must lie on a file system that all of them share"
+        )
+        self.parallel = self.group.parallel(self.model, self._predict)
+
+    def _environment(self) -> dict[str, Any]:
+        size = self.group.size
+        return environment(self.device) | ({"processes": size} if size > 1 else {})
+
+    # ---- one update --------------------------------------------------------------------------------------------------
+    def advance(self) -> None:
+        run, task = self.run, self.run.task
+        rng = task.rng(run.data_seed, "train", self.step, run.data_device)
+        episodes = task.sample(run.batch_size, "train", rng).to(self.device)
+        self._set_rate(run.optimizer.rate(self.step, run.steps))
+        self.noise.manual_seed(stream(run.data_seed, "dropout", self.step))
+        if episodes.tokens.is_cuda and self.group.size == 1:  # a captured step would have to send, too
+            self._graphed_update(episodes)
+        else:
+            self._update(episodes)
+        self.step += 1
+        if self.step in run.keep:
+            self._keep()
+        if self.step in run.evaluated_steps:
+            self._evaluate()
+        if self.step % 20 == 0 or self.step == run.steps:
+            scores = {k: self.history[-1][k] for k in SPLITS} if self.history else {}
+            self.report(Progress(self.step, run.steps, self.latest, scores))
+
+    def _set_rate(self, rate: float) -> None:
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+
+    def _predict(self, tokens: Tensor) -> Tensor:
+        return self.model.answer(tokens) if self.run.answers_only else self.model(tokens)
+
+    def _update(self, episodes: Episodes) -> None:
+        tokens, targets = self.group.part(episodes.tokens), self.group.part(episodes.targets)
+        loss = self.run.task.loss(self.parallel(tokens), targets)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.group.check_gradients(self.named)
+        norm = nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
+        value = self.group.mean(float(loss.detach()))
+        if not math.isfinite(value) or not math.isfinite(float(norm)):
+            self._diverged(value)  # before clipping, which would spread one bad gradient to all
+        if self.run.optimizer.clip is not None:
+            nn.utils.clip_grads_with_norm_(self.model.parameters(), self.run.optimizer.clip, norm)
+        self.optimizer.step()
+        self.latest, self.losses = value, [self.losses[0] + value, self.losses[1] + 1]
+
+    def _graphed_update(self, episodes: Episodes) -> None:
+        """The same update on a GPU: replayed in one call, and its numbers read only every READ_EVERY steps."""
+        if self.graphed is None:
+            noise = self.noise if getattr(self.run.architecture, "attention_dropout", 0) else None
+            parts = (self._predict, self.run.task.loss, self.model, self.optimizer, episodes.tokens, episodes.targets)
+            self.graphed = GraphedStep(*parts, clip=self.run.optimizer.clip, noise=noise)
+            self.noise.manual_seed(stream(self.run.data_seed, "dropout", self.step))  # warming up drew from it
+        self.pending.append(torch.stack(self.graphed(episodes.tokens, episodes.targets)))
+        if len(self.pending) == READ_EVERY:
+            self._read()
+
+    def _read(self) -> None:
+        """Fetch the losses of the updates that a GPU has been doing."""
+        if not self.pending:
+            return
+        numbers, self.pending = torch.stack(self.pending).cpu(), []
+        if not bool(torch.isfinite(numbers).all()):
+            self._diverged(float(numbers[-1, 0]), keep=False)
+        self.latest = float(numbers[-1, 0])
+        self.losses = [self.losses[0] + float(numbers[:, 0].double().sum()), self.losses[1] + len(numbers)]
+
+    def _diverged(self, loss: float, keep: bool = True) -> None:
+        bad = [n for n, p in self.named.items() if p.grad is not None and not bool(torch.isfinite(p.grad).all())]
+        where = f"first non-finite gradient in {bad[0]}" if bad else "gradients are finite"
+        if keep:
+            self.save()  # the weights before the update that failed; where these are gone, the last checkpoint stays
+            self.group.largest(0)  # nobody leaves before the first process has saved
+        raise Diverged(
+            f"training diverged in the update after step {self.step}: loss {loss}, {where}. The last good checkpoint is kept "
+            f"in {self.folder}; lower the learning rate or the clip (optimizer=AdamW(lr=…, clip=…)) and choose another --out"
+        )
+
+    def _evaluate(self) -> None:
+        run = self.run
+        self._read()
+        losses, self.losses = self.losses, [0.0, 0]
+        if not self.group.first:
+            return
+        self.model.eval()
+        row: dict[str, float] = {"step": self.step, "loss": losses[0] / max(1, losses[1])}
+        for split in SPLITS:
+            row[split] = evaluate(
+                self.model, run.task, split, run.evaluation_episodes, run.data_seed, self.device, run.batch_size
+            ).score
+        seen = run.task.sample(run.batch_size, "test", run.task.rng(run.data_seed, "test", 0)).to(self.device)
+        row |= run.architecture.diagnose(self.model, seen.tokens)
+        self.model.train()
+        self.history.append(row)
+
+    # ---- checkpoints -------------------------------------------------------------------------------------------------
+    def _keep(self) -> None:
+        self._read()
+        if not self.group.first:
+            return
+        self.may_write()
+        checkpoints.write_tensors(kept_weights(self.folder, self.step), self.model.state_dict(), {"step": self.step})
+
+    def save(self) -> None:
+        self._read()
+        if not self.group.first:
+            return
+        self.may_write()
+        tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
+        for name, parameter in self.named.items():
+            for key, value in self.optimizer.state.get(parameter, {}).items():
+                tensors[f"optimizer.{key}.{name}"] = value
+        state = {
+            "step": self.step,
+            "losses": self.losses,
+            "history": self.history,
+            "environments": self.environments,
+        }
+        checkpoints.write_tensors(self.folder / RESUME, tensors, state)
+        self._write_history()
+        self.following.log(self.history)
+
+    def _resume(self) -> None:
+        tensors, state = checkpoints.read_tensors(self.folder / RESUME)
+        weights = {k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")}
+        self.model.load_state_dict(weights)
+        for key, value in tensors.items():
+            if key.startswith("optimizer."):
+                _, slot, name = key.split(".", 2)
+                # the step counter of the fused optimizer lives on the parameter's device as well
+                self.optimizer.state[self.named[name]][slot] = value.to(self.device)
+        self.step, self.losses, self.history = state["step"], state["losses"], state["history"]
+        self.environments = state["environments"]
+        note = f"resumed at step {self.step}"
+        before, here = {"processes": 1, **self.environments[-1]}, {"processes": 1, **self._environment()}
+        if before != here:
+            changed = {k: v for k, v in here.items() if v != before.get(k)}
+            self.environments.append(self._environment())
+            note += f" in another environment ({changed}): the weights will not equal an uninterrupted run's bit for bit"
+        self.report(Progress(self.step, self.run.steps, float("nan"), {}, note))
+
+    def _write_history(self) -> None:
+        first = ["step", "loss", *SPLITS]
+        more = [name for row in self.history[:1] for name in row if name not in first]
+        table = pd.DataFrame(self.history, columns=[*first, *more])
+        checkpoints.write_atomically(self.folder / "history.csv", table.to_csv(index=False).encode())
+
+    # ---- the end -----------------------------------------------------------------------------------------------------
+    def finish(self) -> dict[str, Any]:
+        run = self.run
+        self.model.eval()
+        if not self.history:
+            self._evaluate()
+        scores: dict[str, Any] = {"step": self.step, "score": run.task.score_name}
+        for split in SPLITS:
+            result = evaluate(
+                self.model, run.task, split, 4 * run.evaluation_episodes, f"final/{run.data_seed}", self.device, 256
+            )
+            scores[split] = {"score": result.score, "se": result.se, "episodes": 4 * run.evaluation_episodes}
+        scores["parameters"] = count_parameters(self.model)
+        scores["environments"] = self.environments
+        self.may_write()
+        self._write_history()
+        checkpoints.write_tensors(self.folder / "weights.safetensors", self.model.state_dict(), {"step": self.step})
+        checkpoints.write_atomically(self.folder / "README.md", card(run, self.folder.name, scores).encode())
+        checkpoints.write_json(self.folder / "scores.json", scores)  # last: its presence means "finished"
+        self.following.log(self.history)
+        (self.folder / RESUME).unlink(missing_ok=True)
+        return scores
