@@ -154,6 +154,10 @@ def test_everything_the_readme_links_to_exists():
     assert links
     for link in links:
         assert link.startswith("http") or (REPOSITORY / link).exists(), link
+    prose = re.sub(r"^```.*?^```", "", README, flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)", prose, re.MULTILINE)
+    anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    assert set(re.findall(r"\]\(#([^)]+)\)", README)) <= anchors
 
 
 def test_every_probe_and_command_of_the_readme_exists():
