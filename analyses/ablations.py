@@ -8,7 +8,7 @@ import pandas as pd
 from compolens import quoted, tables
 from compolens.configs import require
 from compolens.figures import Band, Drawing, Panel, Points, Rule, color_of
-from compolens.verdict import Group, group
+from compolens.groups import Group, group
 
 needs = ("generalization",)
 

@@ -8,7 +8,7 @@ import pandas as pd
 from compolens import tables
 from compolens.configs import ConfigError, require_choice
 from compolens.figures import Band, Drawing, Panel, Points, Rule, color_of
-from compolens.verdict import SEEDS, SPLITS, Group, group, setting_of
+from compolens.groups import SEEDS, SPLITS, Group, group, setting_of
 
 needs = ("generalization",)
 PLAIN = "SoftmaxSelfAttention"

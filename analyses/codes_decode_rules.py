@@ -7,7 +7,7 @@ import pandas as pd
 from compolens import tables
 from compolens.configs import ConfigError, nearest
 from compolens.figures import Band, Drawing, Line, Panel, Points, Rule, color_of
-from compolens.verdict import group
+from compolens.groups import group
 
 needs = ("attention_code",)
 METRICS = ("balanced accuracy", "macro F1")

@@ -7,7 +7,7 @@ import pandas as pd
 
 from compolens import tables
 from compolens.figures import Drawing, Line, Panel, Points, Rule, color_of
-from compolens.verdict import group, telling, title
+from compolens.groups import group, telling, title
 
 needs = ("dual_model",)
 WAYS = {

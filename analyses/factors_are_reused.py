@@ -7,7 +7,7 @@ import pandas as pd
 from compolens import tables
 from compolens.configs import ConfigError
 from compolens.figures import Bars, Drawing, Mark, Panel, Points, Rule
-from compolens.verdict import SEEDS, Group, group, title
+from compolens.groups import SEEDS, Group, group, title
 
 needs = ("swap_factor",)
 SHOWN = {

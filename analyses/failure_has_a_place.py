@@ -7,7 +7,7 @@ import pandas as pd
 
 from compolens import decomposition, diagnosis, tables
 from compolens.figures import Bars, Drawing, Line, Mark, Panel, Points, Rule
-from compolens.verdict import SEEDS, SPLITS, Group, group, title
+from compolens.groups import SEEDS, SPLITS, Group, group, title
 
 needs = ("generalization", "inference_or_execution")
 COLORS = {"ood": "#882255", "test": "#BBBBBB"}

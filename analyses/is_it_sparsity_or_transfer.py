@@ -8,7 +8,7 @@ import pandas as pd
 from compolens import tables
 from compolens.configs import ConfigError
 from compolens.figures import Band, Drawing, Panel, Points, Rule, color_of
-from compolens.verdict import SEEDS, setting_of
+from compolens.groups import SEEDS, setting_of
 
 needs = ("generalization",)
 TRANSFERS = {"none": "none", "OutputTransfer": "output", "RelativeTransfer": "relative"}

@@ -7,7 +7,7 @@ import pandas as pd
 from compolens import tables
 from compolens.configs import ConfigError, nearest
 from compolens.figures import Drawing, Map, Panel
-from compolens.verdict import group, title
+from compolens.groups import group, title
 
 needs = ("latent_geometry",)
 EMBEDDINGS = ("pca", "tsne", "umap")

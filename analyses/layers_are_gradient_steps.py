@@ -8,7 +8,7 @@ import pandas as pd
 from compolens import tables
 from compolens.configs import require
 from compolens.figures import Drawing, HeatMap, Line, Panel, Points, color_of
-from compolens.verdict import Group, group, name_among, telling
+from compolens.groups import Group, group, name_among, telling
 
 needs = ("algorithm_steps", "gd_equivalence")
 ALGORITHMS = ("GD, tuned rate", "GD++", "Newton")

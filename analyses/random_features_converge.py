@@ -9,7 +9,7 @@ import pandas as pd
 from compolens import tables
 from compolens.configs import require_choice
 from compolens.figures import Drawing, Line, Panel, Points
-from compolens.verdict import Group, group, title
+from compolens.groups import Group, group, title
 
 needs = ("dual_model",)
 ERRORS = ("output", "pattern")

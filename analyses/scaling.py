@@ -7,7 +7,7 @@ import pandas as pd
 from compolens import tables
 from compolens.configs import ConfigError
 from compolens.figures import Drawing, Line, Panel, Points, color_of
-from compolens.verdict import setting_of
+from compolens.groups import setting_of
 
 needs = ("generalization",)
 AXES = {

@@ -7,7 +7,7 @@ import pandas as pd
 from compolens import quoted, tables
 from compolens.configs import require_choice
 from compolens.figures import Drawing, Line, Panel, Points, color_of
-from compolens.verdict import SPLITS, Group, group, telling
+from compolens.groups import SPLITS, Group, group, telling
 
 needs = ("activation_sparsity",)
 SCALES = {

@@ -7,7 +7,7 @@ import pandas as pd
 from compolens import tables
 from compolens.configs import require_choice
 from compolens.figures import Band, Drawing, Line, Panel, Points, Rule, color_of
-from compolens.verdict import SPLITS, Group, group, telling, title
+from compolens.groups import SPLITS, Group, group, telling, title
 
 needs = ("activation_sparsity", "generalization")
 SCALES = ("row maximum", "absolute")

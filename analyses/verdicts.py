@@ -10,7 +10,7 @@ from compolens.configs import ConfigError
 from compolens.decomposition import PARTS, Measured
 from compolens.diagnosis import MARGIN, Diagnosis
 from compolens.figures import Bars, Drawing, HeatMap, Mark, Panel, Points, Rule, color_of
-from compolens.verdict import SEEDS, Group, group, telling
+from compolens.groups import SEEDS, Group, group, telling
 
 needs = ("generalization", "inference_or_execution")
 LOWEST = -0.5

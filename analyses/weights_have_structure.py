@@ -7,7 +7,7 @@ import pandas as pd
 
 from compolens import tables
 from compolens.figures import Drawing, HeatMap, Panel, Points, Rule, color_of
-from compolens.verdict import Group, group, name_among, telling
+from compolens.groups import Group, group, name_among, telling
 
 needs = ("weight_structure",)
 SMALLEST = -4

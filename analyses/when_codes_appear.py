@@ -7,7 +7,7 @@ import pandas as pd
 from compolens import tables
 from compolens.configs import ConfigError
 from compolens.figures import Drawing, Line, Mark, Panel, Points
-from compolens.verdict import SEEDS, Group, group, title
+from compolens.groups import SEEDS, Group, group, title
 
 needs = ("generalization", "inference_or_execution")
 SCORES = {

@@ -7,7 +7,7 @@ import pandas as pd
 from compolens import tables
 from compolens.configs import ConfigError, nearest
 from compolens.figures import Band, Drawing, Line, Panel, Points, Rule
-from compolens.verdict import Group, group, title
+from compolens.groups import Group, group, title
 
 needs = ("latent_code",)
 METRICS = ("r2", "active set exact")

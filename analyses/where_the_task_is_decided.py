@@ -7,7 +7,7 @@ import pandas as pd
 from compolens import tables
 from compolens.configs import ConfigError
 from compolens.figures import Drawing, HeatMap, Panel
-from compolens.verdict import group, title
+from compolens.groups import group, title
 
 needs = ("patching",)
 

@@ -8,7 +8,7 @@ import pandas as pd
 from compolens import tables
 from compolens.decomposition import Measured, by_composition, by_factor, factors_of
 from compolens.figures import Band, Drawing, Mark, Panel, Points, Rule
-from compolens.verdict import SEEDS, group, name_among
+from compolens.groups import SEEDS, group, name_among
 
 needs = ("generalization", "inference_or_execution")
 DRAWS = 500

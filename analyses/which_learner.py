@@ -8,8 +8,8 @@ import pandas as pd
 from compolens import tables
 from compolens.configs import require, require_choice
 from compolens.figures import Drawing, HeatMap, Panel, Points, color_of
+from compolens.groups import Group, group, telling
 from compolens.resemblance import ALIKE
-from compolens.verdict import Group, group, telling
 
 needs = ("gd_equivalence",)
 METRICS = {

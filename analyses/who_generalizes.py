@@ -6,7 +6,8 @@ import pandas as pd
 
 from compolens import tables
 from compolens.figures import Band, Drawing, Panel, Points, Rule, color_of
-from compolens.verdict import SEEDS, group, score
+from compolens.groups import SEEDS, group
+from compolens.verdict import score
 
 needs = ("generalization",)
 SPLITS = ("test", "ood")

@@ -5,7 +5,7 @@ import itertools
 import pytest
 from handmade import save, write
 
-from compolens import Run, SoftmaxTransformer, causes, verdict
+from compolens import Run, SoftmaxTransformer, causes, groups, verdict
 
 EARLY, LATE = ("blocks.0.hook_resid_post", 1, "context"), ("blocks.1.hook_resid_post", 2, "readout")
 KINDS = {"random orthogonal": 0.02, "random whitened": 0.05, "random variance-matched": 0.03, "shuffled codes": 0.04}
@@ -108,7 +108,7 @@ def test_the_verdict_has_these_sentences_with_their_numbers(folder):
             for control, name, value in (("", "model", 0.9), ("reference", "in-context ridge", 0.3))
         ],
     )  # fmt: skip
-    (group,) = verdict.group([folder])
+    (group,) = groups.group([folder])
     (clause,) = [c for c in verdict.judge(group) if c.text.startswith("with its code erased")]
     assert clause.evidence[0].table == "erase_code" and clause.evidence[0].value == pytest.approx(0.3)
     assert {e.where["control"] for e in clause.evidence} == {"", *KINDS}

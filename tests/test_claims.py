@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from handmade import analyze, marks, save, write
 
-from compolens import HypernetworkTransformer, Hyperteacher, Run, tables, verdict
+from compolens import HypernetworkTransformer, Hyperteacher, Run, groups, tables
 from compolens.configs import ConfigError
 from compolens.figures import color_of
 from compolens.models import HYLA, DeepHYLA, HYLAWithoutRMSHead, LinearAttention, SoftmaxTransformer
@@ -68,7 +68,7 @@ def fuzzy_models(tmp_path_factory):
 def test_ablations_show_seeds_means_and_the_papers_values_under_the_papers_metric(fuzzy_models):
     drawing = analyze("ablations", fuzzy_models)
     (panel,) = drawing.panels
-    assert panel.y == RATIOS and panel.title == verdict.setting_of(tables.settings(fuzzy_models[0]))
+    assert panel.y == RATIOS and panel.title == groups.setting_of(tables.settings(fuzzy_models[0]))
     own = marks(drawing, "Points", label="")
     expected = {"softmax": (0.61, 0.51, 0.71), "HYLA": (0.76, 0.81, 0.91), "HYLA + deep value": (0.81, 0.91, 0.86)}
     assert list(dict.fromkeys(own["x"])) == list(expected), "the order of Table A1"
@@ -148,7 +148,7 @@ def test_ablations_keep_settings_apart_and_tell_groups_of_one_architecture_from_
     folders = [scored(tmp_path / name, run, {2: 0.1 * i}) for i, (name, run) in enumerate(runs.items())]
     drawing = analyze("ablations", folders)
     raven, logic = drawing.panels
-    assert [raven.title, logic.title] == [verdict.setting_of(tables.settings(folders[i])) for i in (0, 3)]
+    assert [raven.title, logic.title] == [groups.setting_of(tables.settings(folders[i])) for i in (0, 3)]
     seen = marks(drawing, "Points", panel=raven.title).set_index("x")["y"].to_dict()
     assert seen == pytest.approx({"HYLA": 0.0, "HYLA, dropout 0.1": 0.1, "HYLA - RMSHead": 0.2})
     assert marks(drawing, "Points", panel=logic.title)["y"].tolist() == pytest.approx([0.3])
@@ -230,7 +230,7 @@ def test_settings_never_share_a_line(tmp_path):
         for w in ((8, 16, 32) if i else (8, 16))
     ]
     drawing = analyze("scaling", folders)
-    assert [panel.title for panel in drawing.panels] == [verdict.setting_of(tables.settings(folders[i])) for i in (2, 5)]
+    assert [panel.title for panel in drawing.panels] == [groups.setting_of(tables.settings(folders[i])) for i in (2, 5)]
     assert [panel.y for panel in drawing.panels] == ["panel accuracy", "R²"]
 
 

@@ -14,7 +14,7 @@ PACKAGE = ROOT / "src" / "compolens"
 
 FOUNDATION = {"configs", "checkpoints", "places"}
 LIBRARY = FOUNDATION | {
-    "hooks", "tables", "figures", "quoted", "resemblance", "verdict", "tasks", "models", "measures", "references",
+    "hooks", "tables", "groups", "figures", "quoted", "resemblance", "verdict", "tasks", "models", "measures", "references",
     "training", "accelerator", "distributed", "tracking", "activations", "interchange", "oracles", "untrained", "repairs",
     "causes", "decomposition", "diagnosis", "challenge", "specification_curve",
     "recordings", "adapters", "adopted", "adoption", "zoo", "claims", "jobs", "recipes", "report",
@@ -26,10 +26,11 @@ MAY_IMPORT = {
     "checkpoints": {"configs"},
     "hooks": {"configs"},
     "tables": FOUNDATION,
+    "groups": {"tables"},
     "figures": FOUNDATION,
     "quoted": set(),
     "resemblance": FOUNDATION | {"tables"},
-    "verdict": FOUNDATION | {"tables", "quoted", "resemblance", "causes", "decomposition", "diagnosis"},
+    "verdict": FOUNDATION | {"tables", "groups", "quoted", "resemblance", "causes", "decomposition", "diagnosis"},
     "decomposition": FOUNDATION | {"tables"},
     "causes": FOUNDATION | {"tables"},
     "diagnosis": FOUNDATION | {"tables", "decomposition"},
@@ -67,7 +68,7 @@ MAY_IMPORT = {
     "cli": LIBRARY,
     # outside
     "probes": LIBRARY,
-    "analyses": {"configs", "figures", "tables", "verdict", "quoted", "resemblance", "decomposition", "diagnosis"},
+    "analyses": {"configs", "figures", "tables", "groups", "verdict", "quoted", "resemblance", "decomposition", "diagnosis"},
 }
 """Room -> the rooms it may import (itself always). A room that is not listed here has no place in the house yet."""
 

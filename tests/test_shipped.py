@@ -10,6 +10,7 @@ import torch
 import compolens
 from compolens import checkpoints, tables, verdict
 from compolens.cli import main
+from compolens.groups import group
 from compolens.models.reference_weights import reference_names
 
 REPOSITORY = Path(__file__).parents[1]
@@ -21,7 +22,7 @@ README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 
 
 def groups(prefix):
-    return {g.architecture: g for g in verdict.group([f for f in FINISHED if f.name.startswith(prefix)])}
+    return {g.architecture: g for g in group([f for f in FINISHED if f.name.startswith(prefix)])}
 
 
 def test_what_is_shipped_are_runs_of_the_file_and_the_readme_names_those_that_are_not():

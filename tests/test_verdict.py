@@ -5,7 +5,7 @@ import json
 import pandas as pd
 import pytest
 
-from compolens import tables, verdict
+from compolens import groups, tables, verdict
 from compolens.places import built_in
 from compolens.training import Run
 
@@ -125,7 +125,7 @@ def test_the_three_fits_choose_between_shared_unshared_and_lost(tmp_path, tiny_t
 def test_models_that_differ_in_seeds_alone_form_a_group_and_others_do_not(tmp_path, tiny_task, architectures):
     one = [make_model(tmp_path, f"a{s}", architectures[0], tiny_task, test=0.9, ood=0.8, seed=s) for s in range(3)]
     other = make_model(tmp_path, "b", architectures[1], tiny_task, test=0.9, ood=0.8)
-    assert [g.names for g in verdict.group([*one, other])] == [("a0", "a1", "a2"), ("b",)]
+    assert [g.names for g in groups.group([*one, other])] == [("a0", "a1", "a2"), ("b",)]
 
 
 @pytest.mark.parametrize(("seeds", "claims"), [(4, False), (5, True)])
@@ -149,5 +149,5 @@ def test_groups_of_one_architecture_are_told_apart_by_what_differs(tmp_path, tin
     folders = [
         make_model(tmp_path, f"b{width}", BottleneckMLP(d_hidden=width), tiny_task, test=0.9, ood=0.8) for width in (64, 256)
     ]
-    assert [g.label for g in verdict.group(folders)] == ["BottleneckMLP (d_hidden 64)", "BottleneckMLP (d_hidden 256)"]
-    assert verdict.group(folders[:1])[0].label == "BottleneckMLP"
+    assert [g.label for g in groups.group(folders)] == ["BottleneckMLP (d_hidden 64)", "BottleneckMLP (d_hidden 256)"]
+    assert groups.group(folders[:1])[0].label == "BottleneckMLP"

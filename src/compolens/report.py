@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 import compolens
-from compolens import recipes, tables, verdict, zoo
+from compolens import groups, recipes, tables, verdict, zoo
 from compolens.checkpoints import write_atomically
 from compolens.configs import ConfigError
 from compolens.figures import Drawing, HeatMap, Panel
@@ -155,7 +155,7 @@ def _attention(folders: Sequence[Path], classes: tuple[type, ...]) -> list[dict[
     from compolens.activations import draw
 
     entries: list[dict[str, Any]] = []
-    for group in verdict.group(folders)[:MAX_ATTENTION]:
+    for group in groups.group(folders)[:MAX_ATTENTION]:
         trained = zoo.load(group.folders[0], classes=classes)
         sites = [name for name in trained.model.hook_dict if name.endswith("attn.hook_code")]
         if not sites:

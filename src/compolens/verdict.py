@@ -6,7 +6,7 @@ A verdict is about a group: models of one architecture on one setting (same task
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ import pandas as pd
 
 from compolens import causes, decomposition, diagnosis, quoted, resemblance, tables
 from compolens.configs import ConfigError
+from compolens.groups import SEEDS, Group, group
 
 LEARNED = 0.9
 """Test score, between floor and ceiling, from which training compositions count as learned: above it, most of what an answer
@@ -29,12 +30,8 @@ READABLE = 0.5
 SHARED = 0.05
 """A readout's loss on held-out compositions below this R² is none. A larger one is laid to what is bigger: what a fit within
 the held-out compositions wins back (there, but not shared), or what even that misses (lost)."""
-SPLITS = {"ood": "held-out compositions", "test": "fresh episodes of training compositions"}
-"""What a trained model is scored on, in words."""
 SAYS_NOTHING_OF_ERRORS = ("compositional", "has not learned its training compositions")
 """Diagnoses beside which it does not matter what the errors are like."""
-SEEDS = 5
-"""With fewer seeds, points are shown and no difference is claimed."""
 
 
 @dataclass(frozen=True)
@@ -60,71 +57,6 @@ class Clause:
 
     text: str
     evidence: tuple[Evidence, ...]
-
-
-@dataclass
-class Group:
-    """Models that differ in seeds alone. `label` is the architecture, with what tells it from others of the same name."""
-
-    architecture: str
-    setting: str
-    folders: list[Path] = field(default_factory=list)
-    label: str = ""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(f.name for f in self.folders)
-
-
-_SEEDS = ("task.teacher_seed", "task.split_seed", "init_seed", "data_seed", "model", "folder", "keep")
-
-
-def setting_of(row: dict) -> str:
-    """A setting in a few words: the task with what distinguishes it, seeds left out."""
-    support = row.get("task.support")
-    widths = f"{row['task.d_x']}→{row['task.d_y']}" if "task.d_x" in row and "task.d_y" in row else ""
-    named = support if support is None or not str(support).startswith("[") else "listed"
-    told = f"{row['task.n_features']} features" if "task.n_features" in row else ""
-    if "task.n_left" in row:
-        told = f"{row['task.n_left']}×{row['task.n_right']}{', with positions' if row.get('task.positions') else ''}"
-    if row["task"] == "LinearRegression":
-        told = f"with {row['task.n_context']} examples, {row['task.inputs'].removesuffix('Inputs').lower()} inputs"
-    if "task.length" in row:
-        told = f"{row['task.length']} tokens, {100 * row['task.fraction_held_out']:.0f} % held out"
-    return " ".join(str(p) for p in (row["task"], widths, named, told) if p)
-
-
-def group(folders: Sequence[Path]) -> list[Group]:
-    """Split model folders into groups that differ in seeds alone, in order of first appearance."""
-    groups: dict[tuple, Group] = {}
-    for folder in folders:
-        row = tables.settings(folder)
-        key = tuple(sorted((k, str(v)) for k, v in row.items() if k not in _SEEDS))
-        groups.setdefault(key, Group(row["architecture"], setting_of(row))).folders.append(Path(folder))
-    for key, one in groups.items():
-        twins = [dict(k) for k, g in groups.items() if (g.architecture, g.setting) == (one.architecture, one.setting)]
-        differing = [k for k in dict(key) if len({str(t.get(k)) for t in twins}) > 1]
-        own = [k for k in differing if k.startswith(("architecture.", "task."))]
-        if len({tuple(str(t.get(k)) for k in own) for t in twins}) == len(twins):
-            differing = own  # how they were trained need not be told where what they are tells them apart
-        told = ", ".join(f"{k.split('.')[-1]} {dict(key)[k]}" for k in differing)
-        one.label = f"{one.architecture} ({told})" if told else one.architecture
-    return list(groups.values())
-
-
-def telling(one: Group, groups: Sequence[Group]) -> str:
-    """What a group's colour stands for among others: the architecture, or the label where several are of that architecture."""
-    return one.label if sum(other.architecture == one.architecture for other in groups) > 1 else one.architecture
-
-
-def title(one: Group, groups: Sequence[Group]) -> str:
-    """What a panel about a group is called among others: its label, with the setting where there is more than one."""
-    return one.label if len({other.setting for other in groups}) == 1 else f"{one.label}, {one.setting}"
-
-
-def name_among(one: Group, groups: Sequence[Group]) -> str:
-    """The label; with the setting only where another group has the same label."""
-    return one.label if [other.label for other in groups].count(one.label) == 1 else title(one, groups)
 
 
 def score(group: Group, split: str, reference: str = "model") -> Evidence:

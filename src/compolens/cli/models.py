@@ -31,16 +31,16 @@ def make(commands: Any) -> Parser:
 def _summarise(folders: list[Path]) -> int:
     """Groups of models that differ in seeds alone: parameters, seeds, test and ood score with two-level intervals, the ceiling
     of the latter, and what the paper reports where the setting is its own. Then the trainings that have not ended."""
-    from compolens import checkpoints, tables, verdict, zoo
+    from compolens import checkpoints, groups, tables, verdict, zoo
 
     print("| setting | architecture | parameters | seeds | test | ood | ceiling | the paper's measure: ours / the paper |")
     print("|---|---|---|---|---|---|---|---|")
-    for group in verdict.group([f for f in folders if tables.finished(f)]):
+    for group in groups.group([f for f in folders if tables.finished(f)]):
         parameters = checkpoints.read_json(group.folders[0] / "scores.json")["parameters"]
         cells = []
         for split in ("test", "ood"):
             found = verdict.score(group, split)
-            spread = f" [{found.lo:.3f}, {found.hi:.3f}]" if len(group.folders) >= verdict.SEEDS else ""
+            spread = f" [{found.lo:.3f}, {found.hi:.3f}]" if len(group.folders) >= groups.SEEDS else ""
             part = verdict.stratum(group, split)
             cells.append(f"{found.value:.3f}{spread}" + (f" ({part[1]:.3f} {part[0]})" if part else ""))
         top = verdict.ceiling(group)
@@ -55,17 +55,17 @@ def _summarise(folders: list[Path]) -> int:
 def _diagnose(folders: list[Path]) -> int:
     """Groups of models with their label, and what they lack on held-out compositions in parts; those without tables are left
     out, and said."""
-    from compolens import decomposition, diagnosis, tables, verdict
+    from compolens import decomposition, diagnosis, groups, tables
 
     columns = ["setting", "architecture", "seeds", "diagnosis", "ood", "lacks", *decomposition.PARTS, "its code is read at"]
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
-    for group in verdict.group([f for f in folders if tables.finished(f)]):
+    for group in groups.group([f for f in folders if tables.finished(f)]):
         found = diagnosis.diagnose(group.folders)
         if found is None:
             print(f"{group.label}: no tables; type: compolens explain {group.folders[0]}", file=sys.stderr)
             continue
         lacks = found.scores["ceiling"] - found.scores["ood"]
-        sure = len(group.folders) >= verdict.SEEDS
+        sure = len(group.folders) >= groups.SEEDS
         told = [str(part) if sure else f"{part.value:.3f}" for part in found.parts["ood"].values()]
         cells = [
             group.setting,
