@@ -102,10 +102,20 @@ def test_a_learned_threshold_starts_where_it_is_told_and_has_the_gradient_of_its
     torch.testing.assert_close(attention.threshold.raw.grad, silent * -math.expm1(-0.2))  # softplus' = 1 - exp(-xi)
 
 
+@pytest.mark.parametrize("xi", [1e-20, 1e-3, 50.0, 800.0])  # the exponential of the last is no float
+def test_a_learned_threshold_may_start_anywhere(xi):
+    attention = SparseCoding(**SIZES, threshold=LearnedThreshold(xi)).build(**SHAPE).blocks[0].attn
+    torch.testing.assert_close(attention.threshold.value(), torch.full((2,), xi), rtol=1e-5, atol=0)
+
+
 @pytest.mark.parametrize("threshold", [FixedThreshold(0.3), LearnedThreshold(0.3), CalibratedThreshold(0.2)])
 @pytest.mark.parametrize("sparsity", [0.25, 0.9])
-def test_calibration_reaches_the_target_up_to_one_score(threshold, sparsity):
+@pytest.mark.parametrize("scale", [1.0, 1e4])  # of the scores
+def test_calibration_reaches_the_target_up_to_one_score(threshold, sparsity, scale):
     model = randomised(SparseCoding(**SIZES, threshold=threshold).build(**SHAPE))
+    for block in model.blocks:
+        block.attn.W_Q.data.mul_(scale)
+        block.attn.b_Q.data.mul_(scale)
     calibrate(model, tokens(), sparsity)
     for layer in (0, 1):
         zeros = (scores_and_code(model, tokens(), layer)[1] == 0).double().mean((0, 2, 3))

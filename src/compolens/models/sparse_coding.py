@@ -112,13 +112,18 @@ class _Fixed(ThresholdedScores):
 class _Learned(ThresholdedScores):
     def __init__(self, n_heads: int, init: float, warmup: int) -> None:
         super().__init__(warmup)
-        self.raw = nn.Parameter(torch.full((n_heads,), math.log(math.expm1(init))))
+        self.raw = nn.Parameter(_before_softplus(torch.full((n_heads,), init, dtype=torch.float64)).float())
 
     def value(self) -> Tensor:
         return nn.functional.softplus(self.raw)
 
     def set(self, xi: Tensor) -> None:
-        self.raw.data.copy_(torch.log(torch.expm1(xi)))
+        self.raw.data.copy_(_before_softplus(xi))
+
+
+def _before_softplus(xi: Tensor) -> Tensor:
+    """What softplus maps to xi: log(exp(xi) - 1), also where exp(xi) overflows."""
+    return xi + torch.log(-torch.expm1(-xi))
 
 
 class _Calibrated(_Fixed):
