@@ -23,7 +23,7 @@ from compolens.zoo import load
 SITES = {
     "blocks.0.hook_resid_pre": "embed",
     "blocks.0.attn.hook_z": ("attend.0", "output", 0),
-    "blocks.0.hook_resid_post": ("attend.1", "input", 0),
+    "blocks.0.hook_resid_post": "between",
     "blocks.1.hook_resid_post": ("read", "input"),
     "hook_code": "code",
 }
@@ -37,6 +37,7 @@ class Stepped(nn.Module):
         super().__init__()
         self.embed = nn.Linear(d_in, width)
         self.attend = nn.ModuleList(nn.MultiheadAttention(width, 2, batch_first=True) for _ in range(2))
+        self.between = nn.Identity()
         self.code = nn.Linear(width, 4)
         self.read = nn.Linear(width, d_out)
         self.scale = nn.Linear(4, d_out)
@@ -44,8 +45,8 @@ class Stepped(nn.Module):
     def forward(self, tokens, keep=None):
         x = self.embed(tokens)
         code = self.code(x.mean(1))
-        for attend in self.attend:
-            x = x + attend(x, x, value=x)[0]
+        x = self.between(x + self.attend[0](x, x, value=x)[0])
+        x = x + self.attend[1](x, x, value=x)[0]
         return self.read(x) + self.scale(code)[:, None]
 
 
@@ -139,6 +140,30 @@ def test_an_edit_is_what_the_network_goes_on_with(net, adopted, tokens):
 def test_resuming_from_its_own_stream_is_the_forward_pass(adopted, tokens, layer):
     prediction, cache = adopted.model.run_with_cache(tokens)
     assert torch.equal(adopted.model.resume(cache[residual_sites(adopted.model)[layer]], layer, tokens), prediction)
+
+
+def test_an_input_is_edited_wherever_the_submodule_gets_it_or_where_the_index_says(net, tiny_task, tokens):
+    """attention(x, x, value=x): without an index all three are the edited one, with 0 the query alone."""
+    other = torch.randn(5, 9, 8, generator=torch.Generator().manual_seed(1))
+    got, forward = [], net.attend[1].forward
+    net.attend[1].forward = lambda q, k, value: got.append([q, k, value]) or forward(q, k, value)
+    for place, edited in ((("attend.1", "input"), [True, True, True]), (("attend.1", "input", 0), [True, False, False])):
+        model = adopt(net, tiny_task, sites={"hook_attend_in": place}, evaluation_episodes=64).model
+        model.run_with_hooks(tokens, fwd_hooks=[("hook_attend_in", lambda tensor, hook: other)])
+        assert [one is other for one in got[-1]] == edited
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_stream_that_goes_round_its_hook_point_is_told(net, tiny_task, recwarn, frozen):
+    for parameter in net.parameters():
+        parameter.requires_grad_(not frozen)
+    adopt(net, tiny_task, sites=SITES)
+    assert not recwarn.list, "everything of these passes their hook points"
+    for place in (("attend.1", "input"), ("attend.1", "input", 0)):  # the skip connection goes round it
+        with pytest.warns(UserWarning, match=r"site 'blocks\.0\.hook_resid_post': part of it goes round the submodule"):
+            adopt(net, tiny_task, sites={"blocks.0.hook_resid_post": place})
+    adopt(net, tiny_task, sites={"blocks.0.attn.hook_z_in": ("attend.1", "input", 0)})  # no stream: as one pleases
+    assert len(recwarn.list) == 0
 
 
 def test_keywords_and_mappings_can_be_sites(tiny_task, tokens):
@@ -360,7 +385,7 @@ def test_a_twin_is_initialised_as_the_run_says(net, tiny_task):
 
 # ---- refusals --------------------------------------------------------------------------------------------------------------
 def test_a_probe_names_the_site_that_it_lacks(net, tiny_task):
-    network = adopt(net, tiny_task, sites={"blocks.0.hook_resid_post": ("attend.1", "input", 0)})
+    network = adopt(net, tiny_task, sites={"blocks.0.hook_resid_post": "between"})
     with pytest.raises(DoesNotApply, match=r'"blocks\.0\.hook_resid_pre": \("SUBMODULE", "output"\)'):
         recipes.load_recipe("probes", "patching")(network, episodes=4)
     with pytest.raises(

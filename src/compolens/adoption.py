@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from compolens import checkpoints
 from compolens.activations import draw
 from compolens.adopted import FAILURES, Adopted, AdoptedModel
 from compolens.configs import ConfigError, describe, require
+from compolens.hooks import HookPoint
 from compolens.models.base import count_parameters
 from compolens.tasks.base import SPLITS, TaskFamily
 from compolens.training import Run, card, check_folder, environment, evaluate
@@ -22,6 +24,11 @@ from compolens.zoo import TrainedModel
 
 FEW = 3
 """Episodes on which a network is tried."""
+GOES_ROUND = (
+    "part of it goes round the submodule, such as by a skip connection or as another argument, so what a probe writes there "
+    "does not reach all that follows; name the output of a submodule that all of it passes, such as an nn.Identity() put there"
+)
+"""Said of the residual stream or an explicit code that is hooked at an input which is not all that is used of it."""
 
 
 def adopt(
@@ -42,7 +49,8 @@ def adopt(
     stream ("blocks.*.hook_resid_*"), the batch first for all. The output is (batch, seq, d_out), or the answers alone,
     (batch, answers, d_out), or (batch, d_out) where there is one. built_by, arguments: what makes the network again
     when its folder is loaded, ``built_by(**arguments)`` (default: the network's class, without arguments).
-    evaluation_episodes: as in `Run`. Everything is tried on a few episodes; what does not fit is a `ConfigError`.
+    evaluation_episodes: as in `Run`. Everything is tried on a few episodes; what does not fit is a `ConfigError`, and a site
+    of the residual stream, or an explicit code, of which a part goes round its hook point is a warning.
     """
     require(isinstance(task, TaskFamily), f"adopt wants a task family such as Hyperteacher(), got {task!r}")
     _check_module(module)
@@ -54,6 +62,8 @@ def adopt(
     few = FEW if task.seq != FEW else FEW + 1  # so that a batch cannot be taken for a sequence
     (episodes,) = draw(task, "train", few, "adopt", adopted.device)
     _check_sites(model, _tried(model, episodes.tokens)[1], few)
+    for name in _passed_by(model, episodes.tokens):
+        warnings.warn(f"site {name!r}: {GOES_ROUND}", stacklevel=2)
     return adopted
 
 
@@ -164,6 +174,41 @@ def _tried(model: AdoptedModel, tokens: Tensor) -> tuple[Tensor, dict[str, Tenso
             f"{type(model.module).__name__} failed on tokens {tuple(tokens.shape)} {tokens.dtype}: {reason}; "
             "give call=, a function (module, tokens) -> output, that hands them over as the network wants them"
         ) from error
+
+
+@torch.enable_grad()
+def _passed_by(model: AdoptedModel, tokens: Tensor) -> list[str]:
+    """Sites of the residual stream or the explicit code of which a part goes round the hook point: the prediction's derivative
+    by the activation is then not that by what the hook point hands on. Nothing is said of what has no derivative."""
+    return [
+        name for name in model.hook_dict if ".hook_resid_" in name or name == "hook_code" if _goes_round(model, tokens, name)
+    ]
+
+
+def _goes_round(model: AdoptedModel, tokens: Tensor, name: str) -> bool:
+    tokens = tokens.clone().requires_grad_() if tokens.is_floating_point() else tokens
+    whole: list[Tensor] = []
+    part: list[Tensor] = []
+
+    def look(tensor: Tensor, hook: HookPoint) -> None:
+        whole.append(tensor)
+
+    def cut(tensor: Tensor, hook: HookPoint) -> Tensor:
+        part.append(tensor.detach().requires_grad_())
+        return part[0]
+
+    try:
+        derivatives = []
+        for hook, seen in ((look, whole), (cut, part)):
+            prediction = model.run_with_hooks(tokens, fwd_hooks=[(name, hook)])
+            weights = (
+                torch.arange(1, 1 + prediction.numel(), device=prediction.device).to(prediction).cos().view_as(prediction)
+            )
+            derivatives.append(torch.autograd.grad((prediction * weights).sum(), seen[0], allow_unused=True)[0])
+    except RuntimeError:  # computed without gradients, or frozen
+        return False
+    total, handed = (d if d is not None else torch.zeros_like(whole[0]) for d in derivatives)
+    return not torch.allclose(total, handed, rtol=1e-3, atol=1e-4 * float(total.abs().max()))
 
 
 def _check_sites(model: AdoptedModel, held: Mapping[str, Tensor], batch: int) -> None:

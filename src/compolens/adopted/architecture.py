@@ -30,10 +30,11 @@ class Adopted(Architecture):
 
     module: a class or function of the user's; ``module(**arguments)`` is the network. arguments: plain values, by name.
     sites: hook name -> a submodule's name, or (name, "output" or "input") or the same with an index into a tuple (a key into a
-    mapping; for inputs a position or keyword); names as TransformerLens has them, and "hook_code" for an explicit code. call:
-    (module, tokens) -> output; None: module(tokens). reinit: makes the network with fresh weights, from the same arguments;
-    None: there is no untrained twin. roles: token role -> positions in the network's own sequence, at least "context" and
-    "readout", where this is not the episode's. n_layers: how many blocks the sites name; found from these.
+    mapping; for inputs a position or keyword, without which the first argument is meant, and every other that is the same
+    tensor); names as TransformerLens has them, and "hook_code" for an explicit code. call: (module, tokens) -> output; None:
+    module(tokens). reinit: makes the network with fresh weights, from the same arguments; None: there is no untrained twin.
+    roles: token role -> positions in the network's own sequence, at least "context" and "readout", where this is not the
+    episode's. n_layers: how many blocks the sites name; found from these.
 
     A folder keeps `module`, `call` and `reinit` by name: `load(folder, classes=[…])` looks them up among what it is given.
     """

@@ -69,7 +69,8 @@ class OutputTap(Tap):
 
 
 class InputTap(Tap):
-    """At what a submodule is called with: its first argument, the one at an index, or a keyword."""
+    """At what a submodule is called with: its first argument, wherever else that is handed over too, as in attention(x, x, x);
+    or, with an index, the argument there alone, by position or keyword."""
 
     side = "input"
 
@@ -83,7 +84,11 @@ class InputTap(Tap):
             value = given[index]
         except (IndexError, KeyError):
             raise self.missing({**dict(enumerate(arguments)), **keywords}) from None
-        changed = _exchanged(given, index, self.through(value))
+        edited = self.through(value)
+        if self.index is None and edited is not value:
+            same = [edited if one is value else one for one in arguments]
+            return tuple(same), {name: edited if one is value else one for name, one in keywords.items()}
+        changed = _exchanged(given, index, edited)
         return (arguments, changed) if isinstance(self.index, str) else (changed, keywords)
 
 
