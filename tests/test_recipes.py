@@ -222,6 +222,20 @@ def test_a_probe_named_by_path_is_as_good_as_by_name(models, tmp_path):
     assert provenance["recipe_path"] is None
 
 
+def test_a_file_imports_the_neighbours_in_its_own_folder(tmp_path, monkeypatch):
+    """Two folders with files of the same names, such as two copies of a study, opened in one process."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for number in (1, 2):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "a_neighbour.py").write_text(f"NUMBER = {number}\n")
+        (tmp_path / str(number) / "a_file.py").write_text("from a_neighbour import NUMBER\n")
+    before = list(sys.path)
+    for number in (1, 2, 1):
+        assert number == recipes.load_file(tmp_path / str(number) / "a_file.py").NUMBER
+    assert sys.path == [*before, str(tmp_path / "1"), str(tmp_path / "2")]
+    del sys.modules["a_neighbour"], sys.modules["compolens_file_a_file"]
+
+
 # ---- every analysis --------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", CLAIMS)
 def test_an_analysis_is_a_claim_with_needs(name):

@@ -48,21 +48,39 @@ def docstring(path: Path) -> str:
     return text.splitlines()[0] if text else "(no docstring)"
 
 
+_LOADED = "compolens_file_"
+"""What the names of modules begin with that `load_file` makes."""
+
+
 def load_file(path: Path) -> ModuleType:
     """Run a Python file that the caller named and return its module."""
-    name = f"compolens_file_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
+    name = f"{_LOADED}{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
     if spec is None or spec.loader is None:
         raise ConfigError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
+    here = path.resolve().parent
+    _forget_namesakes(here)
     sys.modules[name] = module  # dataclasses defined in the file look themselves up here
-    if str(path.parent.resolve()) not in sys.path:
-        sys.path.append(str(path.parent.resolve()))  # as `python file.py` would, so that a file can import its neighbours
+    before = list(sys.path)
+    sys.path.insert(0, str(here))  # as `python file.py` has it, so that a file can import its neighbours
     try:
         spec.loader.exec_module(module)
     except Exception as error:
         raise ConfigError(f"{path} failed to load: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path[:] = before if str(here) in before else [*before, str(here)]
     return module
+
+
+def _forget_namesakes(here: Path) -> None:
+    """What files loaded earlier imported from their own folders, where this folder has a file of that name."""
+    loaded = [module.__file__ for name, module in sys.modules.items() if name.startswith(_LOADED) and module.__file__]
+    elsewhere = {Path(file).parent for file in loaded} - {here}
+    for file in here.glob("*.py"):
+        known = getattr(sys.modules.get(file.stem), "__file__", None)
+        if known is not None and Path(known).parent in elsewhere:
+            del sys.modules[file.stem]
 
 
 def load_recipe(kind: str, name: str | Path) -> Callable[..., Any]:
