@@ -11,9 +11,10 @@ import torch
 
 from compolens.activations import intervene
 from compolens.configs import ConfigError, classes_of, construct, describe
-from compolens.models import ARCHITECTURES, DoesNotApply, LearnedThreshold, OutputTransfer, RelativeTransfer
+from compolens.models import ARCHITECTURES, PARTS, DoesNotApply, LearnedThreshold, OutputTransfer, RelativeTransfer
 from compolens.tasks import FAMILIES, SPLITS, FixedEpisodes, Hyperteacher
-from compolens.training import AdamW, Run
+from compolens.tasks import PARTS as TASK_PARTS
+from compolens.training import RECIPES, AdamW, Run
 
 SMALL_MODEL = {"n_layers": 2, "d_model": 16, "n_heads": 2, "d_code": 6, "d_hidden": 6, "n_ctx": 18, "init_scale": 1.0}
 SMALL_TASK = {
@@ -421,3 +422,29 @@ def test_families_and_architectures_are_values(task, architecture):
         assert dataclasses.replace(value) == value and hash(dataclasses.replace(value)) == hash(value)
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(value, dataclasses.fields(value)[0].name, 3)
+
+
+# ---- bad settings ----------------------------------------------------------------------------------------------------
+DESCRIBED = [*ARCHITECTURES.values(), *PARTS.values(), *FAMILIES.values(), *TASK_PARTS.values(), *RECIPES, Run]
+NO_SETTINGS = ["x", "", None, True, -1, 0, 1.5, float("nan"), float("inf"), [], ["x"], {}]
+
+
+@pytest.mark.parametrize("cls", DESCRIBED, ids=lambda cls: cls.__name__)
+def test_a_setting_of_any_kind_is_taken_or_refused_in_words(cls):
+    """What is no number, no list or no description is never first noticed by an operator."""
+    needed = {"architecture": ARCHITECTURES["SoftmaxTransformer"](), "task": Hyperteacher()} if cls is Run else {}
+    for field in dataclasses.fields(cls):
+        for value in NO_SETTINGS:
+            try:
+                cls(**needed | {field.name: value})
+            except ConfigError as error:
+                assert any(word in str(error) for word in (repr(value), str(value), "'x'", field.name))
+
+
+@pytest.mark.parametrize("cls", DESCRIBED, ids=lambda cls: cls.__name__)
+def test_a_number_is_a_finite_number(cls):
+    numbers = [field.name for field in dataclasses.fields(cls) if str(field.type).startswith(("float", "<class 'float'"))]
+    for name in numbers:
+        for value in ("x", True, float("nan"), float("inf"), [1.0]):
+            with pytest.raises(ConfigError, match=rf"{cls.__name__}: {name} must be a finite number.*, got "):
+                cls(**{name: value})

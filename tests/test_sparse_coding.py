@@ -318,7 +318,7 @@ def test_a_dead_head_is_counted():
     ("make", "message"),
     [
         (lambda: FixedThreshold(-0.1), "xi must be a number of at least 0"),
-        (lambda: FixedThreshold(math.nan), "xi must be a number of at least 0"),
+        (lambda: FixedThreshold(math.nan), "xi must be a finite number, got nan"),
         (lambda: FixedThreshold(0.1, warmup=-1), "warmup must be a number of at least 0"),
         (lambda: LearnedThreshold(0.0), "use FixedThreshold"),
         (lambda: CalibratedThreshold(1.0), "sparsity must lie between 0 and 1"),

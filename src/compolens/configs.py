@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import importlib
 import inspect
+import math
 import pkgutil
+import types
+import typing
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -52,6 +56,42 @@ def require_positive(owner: object, *names: str) -> None:
         value = getattr(owner, name)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ConfigError(f"{type(owner).__name__}: {name} must be a whole number of at least 1, got {value!r}")
+
+
+def require_kinds(owner: object) -> None:
+    """Fields annotated as float hold finite numbers, those annotated as tuples lists: for `__post_init__`, before a value is
+    compared or gone through. None and words are let through where the annotation has them."""
+    cls: Any = type(owner)
+    for name, hint in _hints(cls).items():
+        value, several = getattr(owner, name), typing.get_origin(hint) in (types.UnionType, typing.Union)
+        options = typing.get_args(hint) if several else (hint,)
+        if any(isinstance(value, kind) for kind in (str, types.NoneType) if kind in options):
+            continue
+        also = "".join(f" or {word}" for kind, word in ((str, "a word"), (types.NoneType, "None")) if kind in options)
+        if float in options:
+            fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+            require(fits, f"{type(owner).__name__}: {name} must be a finite number{also}, got {value!r}")
+        elif any(typing.get_origin(option) is tuple for option in options):
+            fits = isinstance(value, list | tuple | range | set | frozenset)
+            require(fits, f"{type(owner).__name__}: {name} must be a list{also}, got {value!r}")
+
+
+@functools.cache
+def _hints(cls: Any) -> dict[str, Any]:
+    """field -> annotation; nothing of a class whose annotations name what is not imported where it is defined."""
+    try:
+        hints = typing.get_type_hints(cls)
+    except NameError:
+        return {}
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+
+
+def require_whole(owner: object, *names: str) -> None:
+    """Every named field of a dataclass is an int."""
+    for name in names:
+        value = getattr(owner, name)
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        require(whole, f"{type(owner).__name__}: {name} must be a whole number, got {value!r}")
 
 
 def frozen(value: Any) -> Any:

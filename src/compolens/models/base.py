@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from torch import Tensor, nn
 
-from compolens.configs import DoesNotApply
+from compolens.configs import DoesNotApply, require_kinds
 from compolens.hooks import HookedModel
 
 __all__ = ["Architecture", "DoesNotApply", "Part", "count_parameters", "split_positions", "truncated_lecun_"]
@@ -23,8 +23,12 @@ class Architecture(ABC):
     """A description of a network; the description is the constructor.
 
     `build` gets the task's dimensions and returns a `HookedModel` whose ``model(tokens)`` maps (batch, seq, d_in) to a
-    prediction at every position, (batch, seq, d_out). A pair that cannot work raises `DoesNotApply(reason)`.
+    prediction at every position, (batch, seq, d_out). A pair that cannot work raises `DoesNotApply(reason)`. A subclass that
+    has a `__post_init__` begins it with `super().__post_init__()`, which checks the kinds of all fields.
     """
+
+    def __post_init__(self) -> None:
+        require_kinds(self)
 
     @abstractmethod
     def build(
@@ -50,6 +54,9 @@ class Architecture(ABC):
 @dataclass(frozen=True)
 class Part:
     """A setting of an architecture that is a description itself, such as a threshold or a transfer; plain fields, frozen."""
+
+    def __post_init__(self) -> None:
+        require_kinds(self)
 
 
 def split_positions(seq: int | None, answers: Sequence[int]) -> tuple[list[int], list[int]]:

@@ -101,6 +101,7 @@ class CodeArchitecture(Architecture):
     d_hidden: int = 64
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         Sizes.of(self)
         require_positive(self, "d_code", "d_hidden")
 

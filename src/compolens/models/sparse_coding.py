@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from compolens.configs import ConfigError, require
+from compolens.configs import ConfigError, require, require_whole
 from compolens.hooks import HookedModel, HookPoint
 from compolens.models.base import Part
 from compolens.models.transformer import Attention, Transformer, TransformerArchitecture
@@ -154,7 +154,7 @@ class Threshold(Part, ABC):
 
     def _check(self, name: str, value: float) -> None:
         require(
-            math.isfinite(value) and value >= 0,
+            value >= 0,
             f"{type(self).__name__}: {name} must be a number of at least 0, in units of the scores, got {value!r}",
         )
 
@@ -167,7 +167,9 @@ class FixedThreshold(Threshold):
     warmup: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self._check("xi", self.xi)
+        require_whole(self, "warmup")
         self._check("warmup", self.warmup)
 
     def build(self, n_heads: int) -> ThresholdedScores:
@@ -182,7 +184,9 @@ class LearnedThreshold(Threshold):
     warmup: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self._check("init", self.init)
+        require_whole(self, "warmup")
         self._check("warmup", self.warmup)
         require(self.init > 0, f"LearnedThreshold: init must be positive, got {self.init!r}; use FixedThreshold(0) for none")
 
@@ -202,6 +206,7 @@ class CalibratedThreshold(Threshold):
     rate: float = 0.05
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("sparsity", "rate"):
             value = getattr(self, name)
             require(0 < value < 1, f"CalibratedThreshold: {name} must lie between 0 and 1, both excluded, got {value!r}")

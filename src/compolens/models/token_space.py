@@ -50,6 +50,7 @@ class TokenSpaceArchitecture(Architecture):
     damping: float = 1.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_positive(self, "n_layers")
         name = type(self).__name__
         require(0 < self.damping <= 1, f"{name}: damping must be above 0 and at most 1, got {self.damping!r}; 1 is none")

@@ -481,6 +481,7 @@ class TransformerArchitecture(Architecture):
         """The attention of every block: a class derived from `Attention`, or what makes one from the same arguments."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         name = type(self).__name__
         Sizes.of(self)
         if self.n_ctx is not None:

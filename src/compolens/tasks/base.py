@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from compolens.configs import ConfigError, DoesNotApply, nearest
+from compolens.configs import ConfigError, DoesNotApply, nearest, require_kinds, require_whole
 
 SPLITS = ("train", "test", "ood")
 """train: compositions seen, for fitting; test: the same compositions, fresh randomness; ood: held-out compositions."""
@@ -87,6 +87,9 @@ class Readouts(NamedTuple):
 class TaskPart:
     """A setting of a family that is a description itself, such as a law of inputs; plain fields, frozen."""
 
+    def __post_init__(self) -> None:
+        require_kinds(self)
+
 
 @dataclass(frozen=True)
 class TaskFamily(ABC):
@@ -104,6 +107,11 @@ class TaskFamily(ABC):
     score_name: ClassVar[str] = "score"
     ceiling: ClassVar[str] = "true code"
     """The reference whose score no learner can be expected to exceed."""
+
+    def __post_init__(self) -> None:
+        """Checks the kinds of all fields; a subclass that has its own begins it with this one."""
+        require_kinds(self)
+        require_whole(self, *(field.name for field in fields(self) if field.name.endswith("seed")))
 
     # ---- shape: what a model may need to know to be built ------------------------------------------------------------
     @property

@@ -58,6 +58,7 @@ class FixedEpisodes(StoredEpisodes, TaskFamily):
             isinstance(self.data, str | os.PathLike), f"FixedEpisodes: data must be the path of a folder, got {self.data!r}"
         )
         object.__setattr__(self, "data", os.fspath(self.data))
+        super().__post_init__()
 
     # ---- writing -----------------------------------------------------------------------------------------------------
     @classmethod

@@ -65,6 +65,7 @@ class FuzzyLogic(TaskFamily):
     score_name: ClassVar[str] = "R²"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_positive(self, "n_variables", "n_terms", "length")
         require(
             self.n_variables <= 12, f"n_variables={self.n_variables} makes {2**self.n_variables} terms; at most 12 variables"

@@ -65,6 +65,7 @@ class _Teacher(TaskFamily):
     score_name: ClassVar[str] = "R²"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         sizes = ("d_x", "d_y", "d_hidden", "n_modules", "max_active", "n_context", "n_queries")
         require_positive(self, *sizes)
         require(
@@ -72,7 +73,7 @@ class _Teacher(TaskFamily):
             f"max_active={self.max_active} exceeds n_modules={self.n_modules}",
         )
         require(
-            self.coefficients in COEFFICIENTS,
+            self.coefficients in list(COEFFICIENTS),
             f"no coefficients {self.coefficients!r}; {nearest(str(self.coefficients), COEFFICIENTS)}",
         )
         object.__setattr__(self, "support", frozen(self.support))

@@ -90,6 +90,7 @@ class LinearRegression(TaskFamily):
     }
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_positive(self, "d_x", "d_y", "n_context", "n_queries")
         if self.n_tasks is not None:
             require_positive(self, "n_tasks")

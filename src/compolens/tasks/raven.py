@@ -86,6 +86,7 @@ class Raven(TaskFamily):
     def __post_init__(self) -> None:
         require(isinstance(self.data, str | os.PathLike), f"Raven: data must be the path of a folder, got {self.data!r}")
         object.__setattr__(self, "data", os.fspath(self.data))
+        super().__post_init__()
         object.__setattr__(self, "configurations", frozen(self.configurations))
         object.__setattr__(self, "held_out", frozen(self.held_out))
         require_positive(self, "size", "patches")
@@ -93,7 +94,6 @@ class Raven(TaskFamily):
             PIXELS % self.size == 0, f"Raven: size must divide {PIXELS}, so that whole pixels are averaged, got {self.size}"
         )
         require(self.size % self.patches == 0, f"Raven: patches must divide size={self.size}, got {self.patches}")
-        require(isinstance(self.configurations, tuple), f"configurations must list folders, got {self.configurations!r}")
         for name in self.configurations:
             require(name in CONFIGURATIONS, f"no configuration {name!r}; {nearest(str(name), CONFIGURATIONS)}")
         ordered = tuple(name for name in CONFIGURATIONS if name in self.configurations)

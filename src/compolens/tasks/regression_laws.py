@@ -62,6 +62,7 @@ class UniformInputs(InputLaw):
     half_width: float = 0.5
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(self.half_width > 0, f"UniformInputs: half_width must be positive, got {self.half_width}")
 
     def draw(self, n: int, points: int, d_x: int, rng: torch.Generator) -> Tensor:
@@ -80,6 +81,7 @@ class GaussianInputs(InputLaw):
     random_basis: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "covariance", frozen(self.covariance))
 
     def draw(self, n: int, points: int, d_x: int, rng: torch.Generator) -> Tensor:
@@ -102,6 +104,7 @@ class MixedInputs(InputLaw):
     norm: float = 1.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(self.norm > 0, f"MixedInputs: norm must be positive, got {self.norm}")
 
     def draw(self, n: int, points: int, d_x: int, rng: torch.Generator) -> Tensor:
@@ -148,6 +151,7 @@ class GaussianPrior(Prior):
     covariance: tuple | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "covariance", frozen(self.covariance))
 
     def n_components(self, d_x: int) -> int:
@@ -175,6 +179,7 @@ class SparsePrior(Prior):
     active: int = 3
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_positive(self, "active")
 
     def supports(self, d_x: int) -> list[tuple[int, ...]]:
@@ -214,6 +219,7 @@ class MixturePrior(Prior):
     spread: float = 1.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "centres", frozen(self.centres))
         require(self.spread > 0, f"MixturePrior: spread must be positive, got {self.spread}")
 

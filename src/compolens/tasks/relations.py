@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
-from compolens.configs import ConfigError, frozen, require, require_positive
+from compolens.configs import ConfigError, frozen, require, require_kinds, require_positive
 from compolens.tasks.base import Episodes, Readouts, TaskFamily, one_of
 
 Pair = tuple[int, int]
@@ -54,6 +54,7 @@ class _Relations(TaskFamily):
     code_kinds: ClassVar[dict[str, str]] = {"left": "categorical", "right": "categorical"}
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_positive(self, "n_left", "n_right", "n_blocks")
         require(self.n_blocks >= 2, f"n_blocks={self.n_blocks} leaves no example beside the question; use at least 2")
         object.__setattr__(self, "held_out", frozen(self.held_out))
@@ -273,8 +274,8 @@ class Relations(_Relations):
     score_name: ClassVar[str] = "R²"
 
     def __post_init__(self) -> None:
-        require_positive(self, "width")
         super().__post_init__()
+        require_positive(self, "width")
         for name in ("n_left", "n_right"):
             n = getattr(self, name)
             require(n % 2 == 0, f"{name} must be even, since one of an odd number of factors is 0, got {n}")
@@ -328,13 +329,14 @@ class RelationImages(_Relations):
     score_name: ClassVar[str] = "images above 40 dB"
 
     def __post_init__(self) -> None:
-        require_positive(self, "size", "patch")
+        require_kinds(self)
+        require_positive(self, "size", "patch", "n_left", "n_right")
         require(
             self.size % self.patch == 0, f"patches of {self.patch} pixels do not tile {self.size}; choose patch to divide size"
         )
         for name in ("n_left", "n_right"):
             n = getattr(self, name)
-            require(not isinstance(n, int) or n <= SYMMETRIES, f"{name} must be at most {SYMMETRIES} symmetries, got {n!r}")
+            require(n <= SYMMETRIES, f"{name} must be at most {SYMMETRIES} symmetries, got {n!r}")
         super().__post_init__()
 
     @property

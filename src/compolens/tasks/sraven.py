@@ -92,6 +92,7 @@ class SRaven(TaskFamily):
     ceiling: ClassVar[str] = "Bayes, whole panel"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_positive(self, "n_features", "n_values")
         require(2 <= self.n_values <= MOST_VALUES, f"n_values must be from 2 to {MOST_VALUES}, got {self.n_values}")
         object.__setattr__(self, "rules", frozen(self.rules))

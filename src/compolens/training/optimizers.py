@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from compolens.configs import frozen, nearest, require
+from compolens.configs import frozen, nearest, require, require_kinds, require_whole
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,8 @@ class AdamW:
     clip: float | None = 1.0
 
     def __post_init__(self) -> None:
+        require_kinds(self)
+        require_whole(self, "warmup")
         name = type(self).__name__
         object.__setattr__(self, "betas", frozen(self.betas))
         require(self.lr > 0, f"{name}: lr must be positive, got {self.lr}")

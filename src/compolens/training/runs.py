@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from compolens.configs import frozen, require, require_positive
+from compolens.configs import require, require_kinds, require_positive, require_whole
 from compolens.hooks import HookedModel
 from compolens.models.base import Architecture
 from compolens.tasks.base import TaskFamily
@@ -36,14 +36,14 @@ class Run:
     answers_only: bool = False
 
     def __post_init__(self) -> None:
+        require_kinds(self)
         for name, kind in (("architecture", Architecture), ("task", TaskFamily), ("optimizer", AdamW)):
             value = getattr(self, name)
             require(isinstance(value, kind), f"Run: {name} must be of a class derived from {kind.__name__}, got {value!r}")
-        object.__setattr__(self, "keep", tuple(sorted(set(frozen(self.keep)))))
+        require(all(isinstance(step, int) for step in self.keep), f"Run: keep must list whole numbers, got {self.keep!r}")
+        object.__setattr__(self, "keep", tuple(sorted(set(self.keep))))
         require_positive(self, "batch_size", "evaluations", "evaluation_episodes")
-        for name in ("steps", "init_seed", "data_seed"):
-            value = getattr(self, name)
-            require(isinstance(value, int), f"Run: {name} must be a whole number, got {value!r}")
+        require_whole(self, "steps", "init_seed", "data_seed")
         require(self.steps >= 0, f"Run: steps must not be negative, got {self.steps}")
         for step in self.keep:
             require(0 <= step <= self.steps, f"Run: keep names step {step}, outside 0 to {self.steps}")
