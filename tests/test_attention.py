@@ -628,7 +628,7 @@ def test_without_a_sequence_length_the_answer_is_counted_from_the_end():
         ({"d_model": 16, "n_heads": 3}, "HYLA: 3 heads do not divide d_model=16; choose n_heads that does, or give d_head"),
         ({"attention_dropout": 1.0}, "attention_dropout must be at least 0 and below 1, got 1.0"),
         ({"attention_dropout": -0.1}, "attention_dropout must be at least 0 and below 1, got -0.1"),
-        ({"attention_dropout": math.nan}, "attention_dropout must be at least 0 and below 1, got nan"),
+        ({"attention_dropout": math.nan}, "attention_dropout must be a finite number, got nan"),
         ({"n_ctx": 0}, "n_ctx"),
         ({"n_ctx": -1}, "n_ctx"),
         ({"d_value": 0}, "d_value"),

@@ -9,6 +9,7 @@ there is one process, `Alone`, and nothing is sent, split or rounded.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -237,6 +238,7 @@ def together(device: str) -> Iterator[Processes]:
     finally:
         if not exists:
             dist.destroy_process_group()
+            gc.collect()  # its threads end with the last that knows the group; if that is at exit, they can abort the process
 
 
 def _own_device(device: str) -> str:

@@ -49,22 +49,34 @@ def train(
     save first, then raise `Interrupted`. Under torchrun every process calls this with the same arguments, and all return the
     scores; a batch that does not divide among them is refused.
     """
-    folder = Path(folder)
     with distributed.together(device) as group:
-        if not (folder / "config.json").exists():
-            run.task.compositions("train")  # data that is not there is an error before it is a folder
-        _check_group(run, folder, group)
-        with claimed(run, folder, group) as finished, _one_thread(group.device), _signals() as stop:
-            if finished is not None:
-                return finished
-            resumed = (folder / RESUME).exists()
-            with Following(trackers if group.first else (), run, folder, resumed) as following:
-                loop = Training(run, folder, group.device, progress or (lambda _: None), group, following, may_write)
-                _advance_to_the_end(loop, stop, save_every)
-                following.scores = scores = json.loads(group.from_first(lambda: json.dumps(loop.finish())))
-            if stop:  # it came too late to stop this run, not too late to stop what the caller does next
-                raise Interrupted(stop[0], loop.step, folder)
-            return scores
+        return _train(run, Path(folder), group, progress or (lambda _: None), save_every, trackers, may_write)
+
+
+def _train(
+    run: Run,
+    folder: Path,
+    group: Processes,
+    progress: Callable[[Progress], None],
+    save_every: float,
+    trackers: Iterable[Tracker],
+    may_write: Callable[[], None],
+) -> dict[str, Any]:
+    """What `train` does in a group of processes; nothing that knows the group outlives it."""
+    if not (folder / "config.json").exists():
+        run.task.compositions("train")  # data that is not there is an error before it is a folder
+    _check_group(run, folder, group)
+    with claimed(run, folder, group) as finished, _one_thread(group.device), _signals() as stop:
+        if finished is not None:
+            return finished
+        resumed = (folder / RESUME).exists()
+        with Following(trackers if group.first else (), run, folder, resumed) as following:
+            loop = Training(run, folder, group.device, progress, group, following, may_write)
+            _advance_to_the_end(loop, stop, save_every)
+            following.scores = scores = json.loads(group.from_first(lambda: json.dumps(loop.finish())))
+        if stop:  # it came too late to stop this run, not too late to stop what the caller does next
+            raise Interrupted(stop[0], loop.step, folder)
+        return scores
 
 
 def _advance_to_the_end(loop: Training, stop: list[int], save_every: float) -> None:
