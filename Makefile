@@ -60,6 +60,7 @@ figures: setup  ## redraw every figure of the README from the shipped tables
 	$(BIN)/compolens analyze codes_decode_rules $(FUZZY) --out $(ZOO)/figures/fuzzy
 	$(BIN)/compolens analyze codes_decode_rules $(ZOO)/sraven3-* --out $(ZOO)/figures/sraven3
 	$(BIN)/compolens analyze latent_maps rule_similarity $(ZOO)/sraven3-* --capture 'row mates' --out $(ZOO)/figures/sraven3
+	$(BIN)/compolens analyze is_it_sparsity_or_transfer $(ZOO)/sraven3-s* --out $(ZOO)/figures/sraven3
 	$(BIN)/compolens analyze is_it_sparsity_or_transfer $(RELATIONS)/?L-* --out $(ZOO)/figures/relations
 	$(BIN)/compolens analyze is_it_sparsity_or_transfer $(RELATIONS)/images-* --metric R² --out $(ZOO)/figures/images
 	$(BIN)/compolens analyze sparsity_curves $(FUZZY) $(ZOO)/sraven3-* $(SPARSE) --out $(ZOO)/figures/sparsity

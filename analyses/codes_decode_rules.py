@@ -7,7 +7,7 @@ import pandas as pd
 from compolens import tables
 from compolens.configs import ConfigError, nearest
 from compolens.figures import Band, Drawing, Line, Panel, Points, Rule, color_of
-from compolens.groups import group
+from compolens.groups import group, telling
 
 needs = ("attention_code",)
 METRICS = ("balanced accuracy", "macro F1")
@@ -29,7 +29,7 @@ def analyze(
     groups, panels = group(models), []
     frames = {g.label + g.setting: tables.at_last_step(tables.gather(g.folders, "attention_code")) for g in groups}
     for setting in dict.fromkeys(g.setting for g in groups):
-        here = {g.label: (g.architecture, frames[g.label + g.setting]) for g in groups if g.setting == setting}
+        here = {g.label: (telling(g, groups), frames[g.label + g.setting]) for g in groups if g.setting == setting}
         rows = pd.concat([f.assign(who=label) for label, (_, f) in here.items()])
         rows = rows[(rows["metric"] == metric) & (rows["split"] == split) & (rows["class"] == "all")]
         if shown not in set(rows["shown"]):
@@ -38,7 +38,7 @@ def analyze(
         for label in rows["label"].unique():
             one = rows[rows["label"] == label]
             for capture in [c for c in one["role"].unique() if c != "input"]:
-                marks = _marks(one, capture, {who: architecture for who, (architecture, _) in here.items()})
+                marks = _marks(one, capture, {who: color_of(told) for who, (told, _) in here.items()})
                 panels.append(Panel(f"{setting}: {label}, {_words(capture)}", "layer", metric, marks, y_range=(0, 1.02)))
     caption = (
         f"Logistic readout from hook_code, one number per head, fitted on training compositions and scored on {_of(split)}. "
@@ -48,19 +48,19 @@ def analyze(
     return Drawing("Does attention's code say which rule is at work?", tuple(panels), caption, columns=min(2, len(panels)))
 
 
-def _marks(rows: pd.DataFrame, capture: str, architectures: dict[str, str]) -> tuple:
+def _marks(rows: pd.DataFrame, capture: str, colors: dict[str, str]) -> tuple:
     here = rows[rows["role"] == capture]
     marks: list = []
     for control, label in (("untrained", "untrained twins"), ("shuffled", "shuffled labels")):
         span = here[here["control"] == control].groupby("layer", as_index=False).agg(lo=("lo", "min"), hi=("hi", "max"))
         shade = "#999999" if control == "untrained" else "#CCCCCC"
         marks.append(Band(span, "layer", "lo", "hi", label=label, color=shade))
-    for who, architecture in architectures.items():
+    for who, color in colors.items():
         own = here[(here["control"] == "") & (here["who"] == who)]
         if len(own):
             mean = own.groupby("layer", as_index=False)["value"].mean()
-            marks.append(Line(mean, "layer", "value", label=who, color=color_of(architecture)))
-            marks.append(Points(own, "layer", "value", label=who, color=color_of(architecture), hover="model"))
+            marks.append(Line(mean, "layer", "value", label=who, color=color))
+            marks.append(Points(own, "layer", "value", label=who, color=color, hover="model"))
     for control in ("raw input, products", "raw input", "majority class"):
         value = rows[(rows["control"] == control) & (rows["role"] == ("input" if "raw" in control else capture))]["value"]
         marks.append(Rule(float(value.mean()), label=control))
