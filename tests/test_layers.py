@@ -18,7 +18,7 @@ LIBRARY = FOUNDATION | {
     "training", "accelerator", "distributed", "tracking", "activations", "interchange", "oracles", "untrained", "repairs",
     "causes", "decomposition", "diagnosis", "challenge", "specification_curve",
     "recordings", "adapters", "adopted", "adoption", "zoo", "claims", "jobs", "recipes", "report",
-    "sharing", "citations",
+    "sharing", "citations", "signals",
 }  # fmt: skip
 MAY_IMPORT = {
     # floor 0: third-party only, but for the two files that describe and store
@@ -36,17 +36,18 @@ MAY_IMPORT = {
     "diagnosis": FOUNDATION | {"tables", "decomposition"},
     "claims": {"configs"},
     "citations": FOUNDATION,
-    "jobs": FOUNDATION | {"claims"},
+    "jobs": FOUNDATION | {"claims", "signals"},
     "accelerator": set(),
     "distributed": {"configs"},
     "tracking": FOUNDATION,
+    "signals": set(),
     "places": set(),
     # floor 1: mutually unaware
     "tasks": {"configs"},
     "models": {"configs", "hooks"},
     "measures": set(),
     # floor 2
-    "training": FOUNDATION | {"tasks", "models", "hooks", "accelerator", "distributed", "tracking"},
+    "training": FOUNDATION | {"tasks", "models", "hooks", "accelerator", "distributed", "tracking", "signals"},
     "recordings": FOUNDATION | {"tasks", "models", "hooks", "training"},
     "activations": FOUNDATION | {"tasks", "hooks", "training", "recordings"},
     "references": {"configs", "tasks"},

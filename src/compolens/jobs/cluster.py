@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import signal
 import tempfile
 import time
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from compolens import signals
 from compolens.configs import ConfigError, require, require_positive
 from compolens.jobs.base import Engine, Job, Outcome
 from compolens.jobs.display import Display
@@ -104,7 +103,7 @@ class _Sweep:
 
     def run(self, jobs: list[Job]) -> Outcome:
         self.waiting, self.sent, cancelled = deque(jobs), dict[str, int](), 0.0
-        with _signals() as caught:
+        with signals.caught() as caught:
             while self.under_way or (self.waiting and not caught):
                 if caught and not cancelled:
                     self.outcome.signum, cancelled = caught[0], time.monotonic()
@@ -152,15 +151,3 @@ class _Sweep:
         else:
             self.display.say(name, f"ended without a word ({how}): sending it again")
             self.waiting.append(sent.job)
-
-
-@contextlib.contextmanager
-def _signals() -> Iterator[list[int]]:
-    """A list that SIGINT and SIGTERM append to."""
-    caught: list[int] = []
-    before = {s: signal.signal(s, lambda signum, _: caught.append(signum)) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield caught
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from compolens import signals
 from compolens.configs import require_positive
 from compolens.jobs.base import Engine, Job, Outcome, Report, attempt
 from compolens.jobs.display import Display
@@ -81,15 +82,13 @@ class _Pool:
 
     def run(self) -> Outcome:
         self.waiting, self.begun, self.crew = deque(self.jobs), dict[str, int](), list[_Worker]()
-        handlers = {s: signal.signal(s, self._stop) for s in (signal.SIGINT, signal.SIGTERM)}
         try:
-            for _ in range(self.workers):
-                self._begin(self._start())
-            while any(worker.job for worker in self.crew):
-                self._listen()
+            with signals.handled(self._stop):
+                for _ in range(self.workers):
+                    self._begin(self._start())
+                while any(worker.job for worker in self.crew):
+                    self._listen()
         finally:
-            for signum, handler in handlers.items():
-                signal.signal(signum, handler)
             for worker in self.crew:
                 worker.pipe.close()  # which it takes as the end
                 worker.process.join(timeout=30 if self.outcome.signum else 5)

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
-from compolens.configs import ConfigError, frozen, require, require_kinds, require_positive
+from compolens.configs import ConfigError, frozen, require, require_positive
 from compolens.tasks.base import Episodes, Readouts, TaskFamily, one_of
 
 Pair = tuple[int, int]
@@ -329,15 +329,14 @@ class RelationImages(_Relations):
     score_name: ClassVar[str] = "images above 40 dB"
 
     def __post_init__(self) -> None:
-        require_kinds(self)
-        require_positive(self, "size", "patch", "n_left", "n_right")
+        super().__post_init__()
+        require_positive(self, "size", "patch")
         require(
             self.size % self.patch == 0, f"patches of {self.patch} pixels do not tile {self.size}; choose patch to divide size"
         )
         for name in ("n_left", "n_right"):
             n = getattr(self, name)
             require(n <= SYMMETRIES, f"{name} must be at most {SYMMETRIES} symmetries, got {n!r}")
-        super().__post_init__()
 
     @property
     def panel(self) -> tuple[int, int]:

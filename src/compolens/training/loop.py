@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import signal
-import threading
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -14,7 +12,7 @@ from typing import Any
 
 import torch
 
-from compolens import distributed
+from compolens import distributed, signals
 from compolens.configs import describe
 from compolens.distributed import Processes
 from compolens.tracking import Following, Tracker
@@ -66,7 +64,7 @@ def _train(
     if not (folder / "config.json").exists():
         run.task.compositions("train")  # data that is not there is an error before it is a folder
     _check_group(run, folder, group)
-    with claimed(run, folder, group) as finished, _one_thread(group.device), _signals() as stop:
+    with claimed(run, folder, group) as finished, _one_thread(group.device), signals.caught() as stop:
         if finished is not None:
             return finished
         resumed = (folder / RESUME).exists()
@@ -116,18 +114,3 @@ def _one_thread(device: str) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-@contextlib.contextmanager
-def _signals() -> Iterator[list[int]]:
-    """A list that SIGINT and SIGTERM append to instead of tearing the process down; inert outside the main thread."""
-    caught: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield caught
-        return
-    before = {s: signal.signal(s, lambda signum, _: caught.append(signum)) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield caught
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
