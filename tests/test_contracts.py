@@ -12,9 +12,11 @@ import torch
 from compolens.activations import intervene
 from compolens.configs import ConfigError, classes_of, construct, describe
 from compolens.models import ARCHITECTURES, PARTS, DoesNotApply, LearnedThreshold, OutputTransfer, RelativeTransfer
+from compolens.models.operands import full
 from compolens.tasks import FAMILIES, SPLITS, FixedEpisodes, Hyperteacher
 from compolens.tasks import PARTS as TASK_PARTS
 from compolens.training import RECIPES, AdamW, Run
+from compolens.training.machine import products
 
 SMALL_MODEL = {"n_layers": 2, "d_model": 16, "n_heads": 2, "d_code": 6, "d_hidden": 6, "n_ctx": 18, "init_scale": 1.0}
 SMALL_TASK = {
@@ -171,6 +173,44 @@ def test_every_parameter_gets_a_finite_gradient_that_is_not_zero(model, task, ep
     # a softmax ignores what is added to all scores of a query, hence the key's bias (proved in test_identities.py)
     silent = {name for name, g in gradients.items() if g.abs().max() < 1e-12}
     assert {name for name in silent if not name.endswith("attn.b_K")} == set()
+
+
+def gradient_of(model, task, episodes, precision="float32"):
+    model.zero_grad()
+    with products(precision, "cpu"):
+        prediction = full(model(episodes.tokens))
+    task.loss(prediction, episodes.targets).backward()
+    found = [p.grad for p in model.parameters() if p.grad is not None]
+    model.zero_grad()
+    assert all(gradient.dtype == torch.float32 for gradient in found)
+    return torch.cat([gradient.flatten() for gradient in found])
+
+
+def test_mixed_precision_moves_the_gradient_about_as_far_as_rounding_the_weights_does(model, task, episodes):
+    """Codes normalised over two heads turn round where scores are near 0, so no fixed distance would do for all."""
+    model.eval()
+    exact, mixed = (gradient_of(model, task, episodes, precision) for precision in ("float32", "bfloat16"))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(parameter.bfloat16())
+    rounded = gradient_of(model, task, episodes)
+    assert mixed.isfinite().all()
+    from_mixed, from_rounded = (1 - torch.cosine_similarity(exact, other, dim=0) for other in (mixed, rounded))
+    assert from_mixed < 0.05 + 40 * from_rounded, (from_mixed, from_rounded)
+
+
+def test_normalisations_and_the_softmax_see_single_precision(model, task, episodes):
+    seen = {}
+
+    def note(tensor, hook):
+        seen[hook.name] = tensor.dtype
+
+    with (
+        products("bfloat16", "cpu"),
+        model.hooks([(lambda name: name.endswith(("hook_attn_scores", "hook_resid_post")), note)]),
+    ):
+        model(episodes.tokens)
+    assert set(seen.values()) <= {torch.float32}, seen
 
 
 def test_answers_depend_on_no_other_episode_of_the_batch(model, task, episodes):

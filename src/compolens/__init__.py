@@ -7,13 +7,14 @@ Everything below is imported on first use, so that ``import compolens`` stays in
 from importlib import import_module
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "Adopted": "adopted",
     "adopt": "adoption",
     "AdamW": "training",
     "ReferenceAdamW": "training",
+    "WarmupStableDecay": "training",
     "Run": "training",
     "evaluate": "training",
     "train": "training",

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from compolens.models.operands import as_operand, full
 from compolens.models.transformer import Attention, TransformerArchitecture
 
 EPS = 1e-6
@@ -20,36 +21,44 @@ EPS = 1e-6
 class _RMSHead(torch.autograd.Function):
     """The gradient in closed form: half the time, and one saved tensor of the scores' size instead of two.
 
-    The inverse root mean square is an output as well, so that second derivatives are right.
+    `kept` (query, key) multiplies whole codes, as the normaliser does, and costs nothing beside it. The code comes out as
+    products want it, and is saved like that. The inverse root mean square is an output as well, so that second derivatives
+    are right.
     """
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(scores: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(scores: Tensor, kept: Tensor | None) -> tuple[Tensor, Tensor]:
         inverse = torch.rsqrt(scores.square().mean(1, keepdim=True) + EPS)
-        return scores * inverse, inverse
+        return as_operand(scores * (inverse if kept is None else inverse * kept)), inverse
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, Tensor]) -> None:
-        ctx.save_for_backward(*output)
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor | None], output: tuple[Tensor, Tensor]) -> None:
+        ctx.save_for_backward(*output, inputs[1])
         ctx.set_materialize_grads(False)
 
     @staticmethod
-    def backward(ctx: Any, code_grad: Tensor | None, inverse_grad: Tensor | None) -> Tensor | None:
-        code, inverse = ctx.saved_tensors
+    def backward(ctx: Any, code_grad: Tensor | None, inverse_grad: Tensor | None) -> tuple[Tensor | None, None]:
+        code, inverse, kept = ctx.saved_tensors
+        # of a pair that was dropped, everything below is 0
+        scale, unscale = (1, 1) if kept is None else (kept, torch.where(kept > 0, 1 / kept, 0))
         grad = None
         if code_grad is not None:
-            grad = torch.addcmul(code_grad, code, (code_grad * code).mean(1, keepdim=True), value=-1) * inverse
+            wide = full(code_grad)
+            along = (wide * code).mean(1, keepdim=True)
+            grad = wide * (inverse * scale) - code * (along * inverse * unscale)
         if inverse_grad is not None:
-            more = inverse_grad * inverse.square() * code / -code.shape[1]
+            more = inverse_grad * inverse.square() * unscale * code / -code.shape[1]
             grad = more if grad is None else grad + more
-        return grad
+        return grad, None
 
 
-def rms_head(scores: Tensor) -> Tensor:
-    """scores (batch, head, query, key) over their root mean square across heads; a masked pair (all 0) stays 0."""
-    return _RMSHead.apply(scores)[0]
+def rms_head(scores: Tensor, kept: Tensor | None = None) -> Tensor:
+    """scores (batch, head, query, key) over their root mean square across heads, times kept (query, key) where given.
+
+    A masked pair (all 0) stays 0."""
+    return _RMSHead.apply(scores, kept)[0]
 
 
 class UnnormalizedAttention(Attention):
@@ -66,8 +75,11 @@ class RMSHeadAttention(Attention):
 
     masked_score = 0.0
 
-    def weights(self, scores: Tensor) -> Tensor:
-        return rms_head(scores)
+    def weights(self, scores: Tensor, kept: Tensor | None = None) -> Tensor:
+        return rms_head(scores, kept)
+
+    def dropped(self, scores: Tensor, kept: Tensor) -> Tensor:
+        return self.weights(scores, kept)
 
 
 @dataclass(frozen=True)

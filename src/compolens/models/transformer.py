@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from compolens.configs import ConfigError, require, require_positive
 from compolens.hooks import FactoredMatrix, HookedModel, HookPoint, LayerNorm, RMSNorm
 from compolens.models.base import Architecture, split_positions, truncated_lecun_
+from compolens.models.operands import as_operand, full
 from compolens.models.transfer import Transfer, TransferRows
 
 
@@ -148,9 +149,9 @@ class Attention(nn.Module, ABC):
         projected = nn.functional.linear(x, flat.T, bias.flatten())
         return projected.unflatten(-1, bias.shape)
 
-    def _drop(self, pattern: Tensor) -> Tensor:
-        draw = torch.rand(pattern.shape[2:], generator=self.generator, device=pattern.device)
-        return pattern * ((draw >= self.dropout).to(pattern.dtype) / (1 - self.dropout))
+    def dropped(self, scores: Tensor, kept: Tensor) -> Tensor:
+        """The weights with whole codes dropped: kept (query, key) is 0, or 1 / (1 - dropout) for a pair that stays."""
+        return self.weights(scores) * kept
 
     def scores(self, x: Tensor, asking: Tensor) -> Tensor:
         """(batch, head, query, key), before bias and mask: of `asking`, x at the query positions, with all of x."""
@@ -170,20 +171,23 @@ class Attention(nn.Module, ABC):
         """x (batch, seq, d_model) -> (batch, query, d_model) at the given query positions (None: at all of them)."""
         seq = x.shape[1]
         rows = None if self.transfer is not None else queries  # transfer also reads rows that are not asked for
-        scores = self.scores(x, x if rows is None else x[:, rows])
+        scores = full(self.scores(x, x if rows is None else x[:, rows]))
         if self.bias is not None:
             scores = scores + self.bias(rows, seq)
         mask = None if self.mask is None else self.mask[rows or slice(seq), :seq]
         if mask is not None:
             scores = scores.masked_fill(~mask, self.masked_score)
-        pattern = self.weights(self.hook_attn_scores(scores))
+        scores = self.hook_attn_scores(scores)
         if self.training and self.dropout:
-            pattern = self._drop(pattern)
+            draw = torch.rand(scores.shape[2:], generator=self.generator, device=scores.device)
+            pattern = self.dropped(scores, (draw >= self.dropout).to(scores.dtype) / (1 - self.dropout))
+        else:
+            pattern = self.weights(scores)
         if self.transfer is not None:
-            pattern = self.transfer(self.hook_coefficients(pattern))
+            pattern = self.transfer(self.hook_coefficients(full(pattern)))
             pattern = pattern if mask is None else pattern.masked_fill(~mask, 0)
             pattern = pattern if queries is None else pattern[:, :, queries]
-        code = self.hook_code(self.hook_pattern(pattern).permute(0, 2, 3, 1))
+        code = self.hook_code(self.hook_pattern(as_operand(pattern)).permute(0, 2, 3, 1))
         return self.output(code, self.hook_v(self._project(x, "V")))
 
 

@@ -7,12 +7,12 @@ optimizer's moments, the step and the history are enough. Under torchrun several
 
 from compolens.training.folders import RESUME, card, check_folder, kept_weights
 from compolens.training.loop import Interrupted, train
-from compolens.training.optimizers import RECIPES, AdamW, ReferenceAdamW
+from compolens.training.optimizers import RECIPES, AdamW, ReferenceAdamW, WarmupStableDecay
 from compolens.training.runs import Run
 from compolens.training.scores import Evaluation, evaluate, summarise
 from compolens.training.state import Diverged, Progress, environment
 
 __all__ = [
-    "RECIPES", "RESUME", "AdamW", "Diverged", "Evaluation", "Interrupted", "Progress", "ReferenceAdamW", "Run", "card",
-    "check_folder", "environment", "evaluate", "kept_weights", "summarise", "train",
+    "RECIPES", "RESUME", "AdamW", "Diverged", "Evaluation", "Interrupted", "Progress", "ReferenceAdamW", "Run",
+    "WarmupStableDecay", "card", "check_folder", "environment", "evaluate", "kept_weights", "summarise", "train",
 ]  # fmt: skip

@@ -76,17 +76,24 @@ def card(run: Run, name: str, scores: dict[str, Any]) -> str:
     trained = f"{scores['step']:,} steps of {run.batch_size} episodes" if run.steps else "not trained here"
     environments = "; ".join(
         f"torch {e['torch']}, {e['device']} ({e['hardware']}), {e['threads']} thread(s)"
+        + (f", {e['processor']}, compolens {e['compolens']}" if "processor" in e else "")
         + (f", {e['processes']} processes" if "processes" in e else "")
         for e in scores["environments"]
     )
+    other = scores.get("in training's precision", {})
+    columns = ["split", scores["score"], "± s.e. over compositions", "episodes"]
+    columns += [f"{scores['score']} with products in {run.precision}"] if other else []
+    rows = [
+        [s, f"{scores[s]['score']:.4f}", f"{scores[s]['se']:.4f}", f"{scores[s]['episodes']:,}"]
+        + ([f"{other[s]['score']:.4f}"] if other else [])
+        for s in SPLITS
+    ]
     lines = [
         f"# {name}",
         "",
         f"{type(run.architecture).__name__} ({scores['parameters']:,} parameters) on {type(run.task).__name__}, {trained}.",
         "",
-        f"| split | {scores['score']} | ± s.e. over compositions | episodes |",
-        "|---|---|---|---|",
-        *(f"| {s} | {scores[s]['score']:.4f} | {scores[s]['se']:.4f} | {scores[s]['episodes']:,} |" for s in SPLITS),
+        *("| " + " | ".join(row) + " |" for row in (columns, ["---"] * len(columns), *rows)),
         "",
         "train: compositions seen; test: the same, fresh episodes; ood: held-out compositions.",
         "",

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from compolens.configs import describe
 from compolens.distributed import Processes
 from compolens.tracking import Following, Tracker
 from compolens.training.folders import RESUME, claimed
+from compolens.training.machine import at_work
 from compolens.training.runs import Run
 from compolens.training.state import Progress, Training
 
@@ -64,7 +64,7 @@ def _train(
     if not (folder / "config.json").exists():
         run.task.compositions("train")  # data that is not there is an error before it is a folder
     _check_group(run, folder, group)
-    with claimed(run, folder, group) as finished, _one_thread(group.device), signals.caught() as stop:
+    with claimed(run, folder, group) as finished, at_work(group.device), signals.caught() as stop:
         if finished is not None:
             return finished
         resumed = (folder / RESUME).exists()
@@ -103,14 +103,3 @@ def _check_group(run: Run, folder: Path, group: Processes) -> None:
     targets = run.task.sample(run.batch_size, "train", rng).targets
     prediction = torch.randn(run.batch_size, run.task.seq, run.task.d_out, generator=rng, device=targets.device)
     distributed.check_mean(run.task.loss, prediction, targets, group.size)
-
-
-@contextlib.contextmanager
-def _one_thread(device: str) -> Iterator[None]:
-    before = torch.get_num_threads()
-    if not str(device).startswith("cuda"):
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -89,5 +89,27 @@ class ReferenceAdamW(AdamW):
         return self.lr * (self.final + (1 - self.final) * 0.5 * (1 + math.cos(math.pi * progress)))
 
 
-RECIPES = (AdamW, ReferenceAdamW)
+@dataclass(frozen=True)
+class WarmupStableDecay(ReferenceAdamW):
+    """`ReferenceAdamW` with another schedule: warm-up, then a constant rate, then a straight line down to final * lr.
+
+    The constant part does not depend on the length of the training, which makes short pilots comparable (Hu et al.,
+    2404.06395; Hägele et al., 2405.18392). decay_share: which share of all steps, the last ones, the line takes.
+    """
+
+    final: float = 0.0
+    decay_share: float = 0.2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 <= self.decay_share <= 1, f"{type(self).__name__}: decay_share must be from 0 to 1, got {self.decay_share}")
+
+    def rate(self, step: int, steps: int) -> float:
+        if step < self.warmup:
+            return self.lr * step / self.warmup
+        left = (steps - step) / max(1.0, self.decay_share * steps)
+        return self.lr * (self.final + (1 - self.final) * min(1.0, left))
+
+
+RECIPES = (AdamW, ReferenceAdamW, WarmupStableDecay)
 """The classes that a run's `optimizer` may be of."""

@@ -4,10 +4,11 @@ from dataclasses import dataclass, field
 
 import torch
 
-from compolens.configs import require, require_kinds, require_positive, require_whole
+from compolens.configs import nearest, require, require_kinds, require_positive, require_whole
 from compolens.hooks import HookedModel
 from compolens.models.base import Architecture
 from compolens.tasks.base import TaskFamily
+from compolens.training.machine import PRECISIONS
 from compolens.training.optimizers import AdamW
 
 
@@ -19,7 +20,9 @@ class Run:
     evaluations: how many times, evenly spaced, the scores enter history.csv; evaluation_episodes: on how many episodes
     per split; data_device: where episodes are drawn ("cpu" gives every device the same ones); answers_only: while training,
     the last block computes only the positions whose answers count: the same function, up to rounding (and, with dropout, to
-    which pairs are dropped), in less time.
+    which pairs are dropped), in less time; precision: what training takes matrix products in, "float32" or "bfloat16"
+    (mixed precision: weights, gradients, optimizer, loss, normalisations and softmax stay in float32, and so does everything
+    that is done with the model afterwards).
     """
 
     architecture: Architecture
@@ -34,12 +37,17 @@ class Run:
     evaluation_episodes: int = 1024
     data_device: str = "cpu"
     answers_only: bool = False
+    precision: str = "float32"
 
     def __post_init__(self) -> None:
         require_kinds(self)
         for name, kind in (("architecture", Architecture), ("task", TaskFamily), ("optimizer", AdamW)):
             value = getattr(self, name)
             require(isinstance(value, kind), f"Run: {name} must be of a class derived from {kind.__name__}, got {value!r}")
+        require(
+            self.precision in PRECISIONS,
+            f"Run: no precision {self.precision!r}; {nearest(str(self.precision), PRECISIONS)}",
+        )
         require(all(isinstance(step, int) for step in self.keep), f"Run: keep must list whole numbers, got {self.keep!r}")
         object.__setattr__(self, "keep", tuple(sorted(set(self.keep))))
         require_positive(self, "batch_size", "evaluations", "evaluation_episodes")

@@ -12,14 +12,16 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from compolens import checkpoints
+from compolens import __version__, checkpoints
 from compolens.accelerator import GraphedStep
 from compolens.configs import ConfigError
 from compolens.distributed import Alone, Processes
 from compolens.models.base import count_parameters
+from compolens.models.operands import full
 from compolens.tasks.base import SPLITS, Episodes, stream
 from compolens.tracking import Following
 from compolens.training.folders import RESUME, card, kept_weights
+from compolens.training.machine import has_bfloat16_products, processor, products
 from compolens.training.runs import Run
 from compolens.training.scores import evaluate
 
@@ -45,9 +47,11 @@ def environment(device: str) -> dict[str, Any]:
     """What bit-equality depends on besides the run."""
     kind = torch.cuda.get_device_name(device) if str(device).startswith("cuda") else platform.machine()
     return {
+        "compolens": __version__,
         "torch": torch.__version__,
         "device": str(device).split(":")[0],
         "hardware": kind,
+        "processor": processor(str(device)),
         "threads": torch.get_num_threads(),
     }
 
@@ -89,6 +93,9 @@ class Training:
             self.step, f"the processes see different checkpoints; {folder} must lie on a file system that all of them share"
         )
         self.parallel = self.group.parallel(self.model, self._predict)
+        if run.precision == "bfloat16" and not has_bfloat16_products(device):
+            note = f"{processor(device)} has no products in bfloat16: this will be slower than precision='float32'"
+            self.report(Progress(self.step, run.steps, math.nan, {}, note))
 
     def _environment(self) -> dict[str, Any]:
         size = self.group.size
@@ -122,7 +129,9 @@ class Training:
                 group["lr"] = rate
 
     def _predict(self, tokens: Tensor) -> Tensor:
-        return self.model.answer(tokens) if self.run.answers_only else self.model(tokens)
+        with products(self.run.precision, self.device):
+            prediction = self.model.answer(tokens) if self.run.answers_only else self.model(tokens)
+        return full(prediction)
 
     def _update(self, episodes: Episodes) -> None:
         tokens, targets = self.group.part(episodes.tokens), self.group.part(episodes.targets)
@@ -227,9 +236,10 @@ class Training:
         self.step, self.losses, self.history = state["step"], state["losses"], state["history"]
         self.environments = state["environments"]
         note = f"resumed at step {self.step}"
-        before, here = {"processes": 1, **self.environments[-1]}, {"processes": 1, **self._environment()}
+        here = {"processes": 1, **self._environment()}
+        before = here | {"processes": 1, **self.environments[-1]}  # earlier versions wrote down less
         if before != here:
-            changed = {k: v for k, v in here.items() if v != before.get(k)}
+            changed = {k: v for k, v in here.items() if v != before[k]}
             self.environments.append(self._environment())
             note += f" in another environment ({changed}): the weights will not equal an uninterrupted run's bit for bit"
         self.report(Progress(self.step, self.run.steps, float("nan"), {}, note))
@@ -241,6 +251,13 @@ class Training:
         checkpoints.write_atomically(self.folder / "history.csv", table.to_csv(index=False).encode())
 
     # ---- the end -----------------------------------------------------------------------------------------------------
+    def _final(self, split: str, precision: str = "float32") -> dict[str, float]:
+        """The score on a split, with its standard error over compositions, with products in this precision."""
+        run, n = self.run, 4 * self.run.evaluation_episodes
+        with products(precision, self.device):
+            result = evaluate(self.model, run.task, split, n, f"final/{run.data_seed}", self.device, 256)
+        return {"score": result.score, "se": result.se, "episodes": n}
+
     def finish(self) -> dict[str, Any]:
         run = self.run
         self.model.eval()
@@ -248,10 +265,10 @@ class Training:
             self._evaluate()
         scores: dict[str, Any] = {"step": self.step, "score": run.task.score_name}
         for split in SPLITS:
-            result = evaluate(
-                self.model, run.task, split, 4 * run.evaluation_episodes, f"final/{run.data_seed}", self.device, 256
-            )
-            scores[split] = {"score": result.score, "se": result.se, "episodes": 4 * run.evaluation_episodes}
+            scores[split] = self._final(split)
+        if run.precision != "float32":
+            scores["precision"] = run.precision
+            scores["in training's precision"] = {split: self._final(split, run.precision) for split in SPLITS}
         scores["parameters"] = count_parameters(self.model)
         scores["environments"] = self.environments
         self.may_write()

@@ -1,0 +1,85 @@
+"""What a training asks of its process and its machine: one thread, memory that is kept, and products in bfloat16."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import gc
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PRECISIONS = ("float32", "bfloat16")
+"""What a run's matrix products are taken in while it trains."""
+
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
+"""glibc's names for the settings of its heap, see mallopt(3)."""
+
+
+def products(precision: str, device: str) -> contextlib.AbstractContextManager[Any]:
+    """Where matrix products are taken in this precision; everything else that a model does stays in single precision.
+
+    Weights are rounded at every use and never cached: a captured CUDA step would otherwise go on with the first ones.
+    """
+    if precision == "float32":
+        return contextlib.nullcontext()
+    return torch.autocast(device.split(":")[0], torch.bfloat16, cache_enabled=False)
+
+
+def has_bfloat16_products(device: str) -> bool:
+    """Whether the device multiplies matrices in bfloat16 itself, rather than by way of single precision."""
+    if device.startswith("cuda"):
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    described = _cpuinfo()
+    return any(flag in described for flag in ("avx512_bf16", "amx_bf16", " bf16"))
+
+
+@functools.cache
+def _cpuinfo() -> str:
+    path = Path("/proc/cpuinfo")
+    return path.read_text(errors="replace") if path.exists() else ""
+
+
+def processor(device: str) -> str:
+    """The name of the processor that does the work."""
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_name(device)
+    names = (line.split(":", 1)[1].strip() for line in _cpuinfo().splitlines() if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+@contextlib.contextmanager
+def at_work(device: str) -> Iterator[None]:
+    """The process as a training wants it.
+
+    On a CPU, one thread: more would add up in another order. Memory that a step frees is kept for the next one: given back
+    to the system, it comes back page by page, each cleared anew, which took a fifth to a third of the step where we measured
+    it. And what was there before the first step is no longer searched for garbage. All but the heap's settings are undone at
+    the end; the memory is given back then.
+    """
+    threads, frozen = torch.get_num_threads(), gc.get_freeze_count()
+    if not device.startswith("cuda"):
+        torch.set_num_threads(1)
+    heap = _glibc()
+    if heap is not None:
+        heap.mallopt(_MMAP_THRESHOLD, 32 << 20)  # the largest it takes
+        heap.mallopt(_TRIM_THRESHOLD, 2**31 - 1)
+        heap.mallopt(_TOP_PAD, 64 << 20)
+    gc.freeze()
+    try:
+        yield
+    finally:
+        if not frozen:
+            gc.unfreeze()
+        torch.set_num_threads(threads)
+        if heap is not None:
+            heap.malloc_trim(0)
+
+
+def _glibc() -> Any:
+    """The C library, where it is glibc."""
+    return ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None
