@@ -231,11 +231,15 @@ def test_the_command_line_exits_with_the_signals_status_and_starts_no_further_ru
     assert contents(tmp_path / "out" / "run") == contents(uninterrupted)
 
 
-def interrupt(folder, monkeypatch, step):
+def interrupt_run(run, folder, monkeypatch, step):
     with monkeypatch.context() as patch:
         at_call(patch, Hyperteacher, "loss", step, lambda: signal.raise_signal(signal.SIGINT))
         with pytest.raises(Interrupted):
-            train(make_run(), folder)
+            train(run, folder)
+
+
+def interrupt(folder, monkeypatch, step):
+    interrupt_run(make_run(), folder, monkeypatch, step)
 
 
 def test_resuming_says_where_and_that_another_environment_changes_bits(tmp_path, monkeypatch):

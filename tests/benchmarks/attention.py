@@ -28,8 +28,10 @@ from compolens import (
     SRaven,
     train,
 )
+from compolens.models.operands import full
 from compolens.models.transformer import TransformerArchitecture
 from compolens.training import Progress
+from compolens.training.machine import at_work, products
 
 BATCH = 128
 TASK = SRaven(n_features=4, n_values=8)
@@ -57,13 +59,15 @@ class TorchEncoder(nn.Module):
         return self.unembed(self.blocks(self.embed(tokens)))
 
 
-def training_step(model: nn.Module, answers_only: bool = False) -> Callable[[], None]:
+def training_step(model: nn.Module, answers_only: bool = False, precision: str = "float32") -> Callable[[], None]:
     """Forward, loss, backward and fused AdamW, always on the same batch."""
     optimizer, predict = ReferenceAdamW().build(model), model.answer if answers_only else model
     episodes = TASK.sample(BATCH, "train", TASK.rng(0, "train"))
 
     def step() -> None:
-        loss = TASK.loss(predict(episodes.tokens), episodes.targets)
+        with products(precision, "cpu"):
+            prediction = predict(episodes.tokens)
+        loss = TASK.loss(full(prediction), episodes.targets)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
@@ -92,41 +96,51 @@ def bench_sraven_generation() -> None:
     def generate() -> None:
         TASK.sample(BATCH, "train", TASK.rng(0, "train", next(steps)))
 
-    (alone,) = medians(300, generate)
-    show(f"S-RAVEN instances per second, batches of {BATCH}", f"{BATCH / alone:,.0f}", ">= 200,000", BATCH / alone >= 200_000)
+    (alone,) = medians(1500, generate)
+    show(f"S-RAVEN instances per second, batches of {BATCH}", f"{BATCH / alone:,.0f}", ">= 500,000", BATCH / alone >= 500_000)
     made, trained = medians(20, generate, training_step(SoftmaxTransformer(**SMALL).build(**TASK.dimensions)))
     show("generating an S-RAVEN batch / training step", f"{made / trained:.4f}", "<= 0.02", made / trained <= 0.02)
 
 
 def bench_steps(repeats: int = 11) -> None:
-    """Training steps beside torch's encoder, and beside their matrix products at the speed measured for one large product."""
-    compared = {  # name: architecture, bar, how often the code meets a value
-        "SoftmaxTransformer": (SoftmaxTransformer(**SMALL), 0.75, 1),
-        "LinearAttention": (LinearAttention(**SMALL), 0.70, 1),
-        "HYLA": (HYLA(**SMALL), 1.25, 2),
+    """Training steps beside torch's encoder, and beside their matrix products at the speed measured for one large product.
+
+    All of them in a process that keeps its memory, as `train` does."""
+    compared = {  # name: architecture, bars in single and in mixed precision, how often the code meets a value
+        "SoftmaxTransformer": (SoftmaxTransformer(**SMALL), 0.66, 0.47, 1),
+        "LinearAttention": (LinearAttention(**SMALL), 0.60, 0.40, 1),
+        "HYLA": (HYLA(**SMALL), 0.95, 0.66, 2),
     }
-    models = [architecture.build(**TASK.dimensions) for architecture, _, _ in compared.values()]
+    models = [architecture.build(**TASK.dimensions) for architecture, *_ in compared.values()]
     wide = SoftmaxTransformer(**{**SMALL, "d_head": 8, "d_value": 8}).build(**TASK.dimensions)
+    encoder = TorchEncoder(TASK.d_in, TASK.d_out)
     sizes = (512, 1024)
     squares = [torch.randn(n, n) for n in sizes]
-    times = medians(
-        repeats,
-        training_step(TorchEncoder(TASK.d_in, TASK.d_out)),
-        training_step(wide),
-        *[training_step(model) for model in models],
-        training_step(models[-1], answers_only=True),
-        *[lambda square=square: torch.mm(square, square) for square in squares],
-    )
-    encoder, as_wide, *full, shortcut = times[: -len(sizes)]
+    with at_work("cpu"):
+        times = medians(
+            repeats,
+            training_step(encoder),
+            training_step(encoder, precision="bfloat16"),
+            training_step(wide),
+            *[training_step(model) for model in models],
+            *[training_step(model, precision="bfloat16") for model in models],
+            *[training_step(model, True, "bfloat16") for model in models],
+            *[lambda square=square: torch.mm(square, square) for square in squares],
+        )
+    plain, autocast, as_wide, *rest = times[: -len(sizes)]
+    single, mixed, shortcut = rest[:3], rest[3:6], rest[6:]
     peak = max(2 * n**3 / seconds for n, seconds in zip(sizes, times[-len(sizes) :], strict=True))
-    for (name, (_, bar, mixes)), seconds in zip(compared.items(), full, strict=True):
-        ratio, products = seconds / encoder, product_flops(SMALL["d_head"], SMALL["d_value"], mixes) / peak
-        show(f"training step, {name} / torch.nn.TransformerEncoder", f"{ratio:.2f}", f"<= {bar:.2f}", ratio <= bar)
-        tell(f"   step / its matrix products at torch.mm's {peak / 1e9:.0f} GFLOP/s", f"{seconds / products:.2f}")
-    tell("   HYLA with its last block at the answers only / encoder", f"{shortcut / encoder:.2f}")
-    tell("training step, SoftmaxTransformer with the encoder's head width of 8 / encoder", f"{as_wide / encoder:.2f}")
-    tell("   encoder's step / its matrix products", f"{encoder / (product_flops(8, 8) / peak):.2f}")
-    tell(f"   encoder's step in CPU seconds, {BATCH} x {TASK.seq} tokens", f"{encoder:.3f}")
+    for i, (name, (_, bar, mixed_bar, mixes)) in enumerate(compared.items()):
+        for precision, seconds, allowed in (("float32", single[i], bar), ("bfloat16", mixed[i], mixed_bar)):
+            what = f"training step, {name}, {precision} / torch.nn.TransformerEncoder, float32"
+            show(what, f"{seconds / plain:.2f}", f"<= {allowed:.2f}", seconds / plain <= allowed)
+        products_alone = product_flops(SMALL["d_head"], SMALL["d_value"], mixes) / peak
+        tell("   bfloat16 with its last block at the answers only / encoder", f"{shortcut[i] / plain:.2f}")
+        tell(f"   float32 / its matrix products at torch.mm's {peak / 1e9:.0f} GFLOP/s", f"{single[i] / products_alone:.2f}")
+    tell("   the encoder itself under autocast to bfloat16 / in float32", f"{autocast / plain:.2f}")
+    tell("training step, SoftmaxTransformer with the encoder's head width of 8 / encoder", f"{as_wide / plain:.2f}")
+    tell("   encoder's step / its matrix products", f"{plain / (product_flops(8, 8) / peak):.2f}")
+    tell(f"   encoder's step in CPU seconds, {BATCH} x {TASK.seq} tokens", f"{plain:.3f}")
 
 
 def bench_sparse_coding(repeats: int = 9) -> None:

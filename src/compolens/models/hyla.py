@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from compolens.hooks import HookPoint
 from compolens.models.base import truncated_lecun_
 from compolens.models.linear import RMSHeadAttention, UnnormalizedAttention, rms_head
+from compolens.models.operands import product
 from compolens.models.softmax import SoftmaxAttention
 from compolens.models.transformer import Attention, Sizes, TransformerArchitecture
 
@@ -75,11 +76,11 @@ class _ValueNetwork(Attention):
     def first(self, code: Tensor, v: Tensor) -> Tensor:
         """(batch, query, key, d_value): the first layer's output, after the nonlinearity."""
         by_key = relaid(code.transpose(2, 3), (0, 3, 1, 2))  # a product per key: (query, head) times (head, d_value)
-        pre = self.hook_pre(relaid(by_key @ v, (0, 2, 1, 3)))
+        pre = self.hook_pre(relaid(product(by_key, v), (0, 2, 1, 3)))
         return self.hook_post(self.nonlinearity(pre))
 
     def mix(self, code: Tensor, v: Tensor) -> Tensor:
-        return code.transpose(2, 3) @ self.first(code, v)  # a product per query: (head, key) times (key, d_value)
+        return product(code.transpose(2, 3), self.first(code, v))  # a product per query: (head, key) times (key, d_value)
 
 
 class HYLAAttention(_ValueNetwork, RMSHeadAttention):

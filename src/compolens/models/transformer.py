@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from compolens.configs import ConfigError, require, require_positive
 from compolens.hooks import FactoredMatrix, HookedModel, HookPoint, LayerNorm, RMSNorm
 from compolens.models.base import Architecture, split_positions, truncated_lecun_
-from compolens.models.operands import as_operand, full
+from compolens.models.operands import as_operand, full, product
 from compolens.models.transfer import Transfer, TransferRows
 
 
@@ -141,7 +141,7 @@ class Attention(nn.Module, ABC):
 
     def mix(self, code: Tensor, v: Tensor) -> Tensor:
         """(batch, query, head, d_value) that queries read: code (batch, query, key, head), v (batch, key, head, d_value)."""
-        return (code.permute(0, 3, 1, 2) @ v.transpose(1, 2)).transpose(1, 2)
+        return product(code.permute(0, 3, 1, 2), v.transpose(1, 2)).transpose(1, 2)
 
     def _project(self, x: Tensor, name: str) -> Tensor:
         weight, bias = getattr(self, f"W_{name}"), getattr(self, f"b_{name}")
@@ -157,7 +157,7 @@ class Attention(nn.Module, ABC):
         """(batch, head, query, key), before bias and mask: of `asking`, x at the query positions, with all of x."""
         q = self.hook_q(self._project(asking, "Q"))
         k = self.hook_k(self._project(x, "K"))
-        return (q / math.sqrt(q.shape[-1])).transpose(1, 2) @ k.permute(0, 2, 3, 1)
+        return product((q / math.sqrt(q.shape[-1])).transpose(1, 2), k.permute(0, 2, 3, 1))
 
     def output(self, code: Tensor, v: Tensor) -> Tensor:
         """(batch, query, d_model) that attention writes: code (batch, query, key, head), v (batch, key, head, d_value)."""

@@ -257,17 +257,19 @@ class SRaven(TaskFamily):
         """(all rows of all rules, 3)."""
         return torch.tensor([row for rows in self._rows().values() for row in rows])
 
-    def _make_choices(self) -> Tensor:
-        """(rules, 3): where the rule's rows begin, among how many sets an episode chooses, and among how many rows a row."""
-        begin, choices = 0, []
+    def _make_draws(self) -> Tensor:
+        """(rules, 5): among how many rows of the rule each of the three rows is drawn, among how many sets the episode, and
+        where the rule's rows begin."""
+        begin, draws = 0, []
         for rule, rows in self._rows().items():
-            choices.append([begin, len(rows) // 6, 6] if rule == DISTRIBUTE else [begin, 1, len(rows)])
+            sets, orders = (len(rows) // 6, 6) if rule == DISTRIBUTE else (1, len(rows))
+            draws.append([orders, orders, orders, sets, begin])
             begin += len(rows)
-        return torch.tensor(choices, dtype=torch.float32)
+        return torch.tensor(draws, dtype=torch.float32)
 
     def _make_one_hot(self) -> Tensor:
-        """(F + 1, F): the last row, for what is not shown, is zero."""
-        return torch.eye(self.n_values + 1, self.n_values)
+        """(F, F)."""
+        return torch.eye(self.n_values)
 
     def _make_rank(self) -> Tensor:
         """(K, rules): what the i-th smallest rule takes off the rank of a multiset, counted from the last."""
@@ -309,14 +311,14 @@ class SRaven(TaskFamily):
 
     def _render(self, rules: Tensor, orders: Tensor, inputs: Tensor, composition: Tensor) -> Episodes:
         n, k, device = len(rules), self.n_features, rules.device
-        begin, sets, choices = embedding(rules, self._table("choices", device, self._make_choices)).split(1, dim=-1)
+        draws = embedding(rules, self._table("draws", device, self._make_draws))
+        drawn = (inputs * draws[..., :4]).floor_()
         # a row is number 6 * set + order of its rule's; only `DISTRIBUTE` has more than one set
-        row = (begin + 6 * (inputs[..., 3:] * sets).floor() + (inputs[..., :3] * choices).floor()).long()
+        row = (drawn[..., :3] + draws[..., 4:]).add_(drawn[..., 3:], alpha=6).long()
         values = embedding(row, self._table("rows", device, self._make_rows))  # n, k, row, column
-        shuffled = values.permute(0, 2, 3, 1).gather(3, orders[:, None].expand(n, 3, 3, k))
-        targets = shuffled.reshape(n, self.seq)
-        shown = pad(targets[:, : 8 * k], (0, k), value=self.n_values)
-        tokens = embedding(shown, self._table("one-hot", device, self._make_one_hot))
+        targets = values.permute(0, 2, 3, 1).gather(3, orders[:, None].expand(n, 3, 3, k)).view(n, self.seq)
+        tokens = embedding(targets, self._table("one-hot", device, self._make_one_hot))
+        tokens[:, 8 * k :] = 0
         last_row = targets[:, 6 * k :].to(tokens.dtype).view(n, 3, k).mean(2)
         codes = {"rules": rules, "permutations": orders, "response_rules": rules.gather(1, orders[:, 2])}
         nuisances = {"operand_magnitude": last_row[:, 0] + last_row[:, 1], "target_value": last_row[:, 2]}

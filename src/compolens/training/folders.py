@@ -80,7 +80,7 @@ def card(run: Run, name: str, scores: dict[str, Any]) -> str:
         + (f", {e['processes']} processes" if "processes" in e else "")
         for e in scores["environments"]
     )
-    other = scores.get("in training's precision", {})
+    other = scores.get("mixed precision", {})
     columns = ["split", scores["score"], "± s.e. over compositions", "episodes"]
     columns += [f"{scores['score']} with products in {run.precision}"] if other else []
     rows = [

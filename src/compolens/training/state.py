@@ -268,7 +268,7 @@ class Training:
             scores[split] = self._final(split)
         if run.precision != "float32":
             scores["precision"] = run.precision
-            scores["in training's precision"] = {split: self._final(split, run.precision) for split in SPLITS}
+            scores["mixed precision"] = {split: self._final(split, run.precision) for split in SPLITS}
         scores["parameters"] = count_parameters(self.model)
         scores["environments"] = self.environments
         self.may_write()
