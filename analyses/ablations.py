@@ -5,10 +5,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from compolens import quoted, tables
-from compolens.configs import require
+from compolens import tables
+from compolens.diagnosis import reported as quoted
+from compolens.diagnosis.groups import Group, group
 from compolens.figures import Band, Drawing, Panel, Points, Rule, color_of
-from compolens.groups import Group, group
+from compolens.foundation.configs import require
 
 needs = ("generalization",)
 

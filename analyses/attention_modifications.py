@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 
 from compolens import tables
-from compolens.configs import ConfigError, require_choice
+from compolens.diagnosis.groups import SEEDS, SPLITS, Group, group, setting_of
 from compolens.figures import Band, Drawing, Panel, Points, Rule, color_of
-from compolens.groups import SEEDS, SPLITS, Group, group, setting_of
+from compolens.foundation.configs import ConfigError, require_choice
 
 needs = ("generalization",)
 PLAIN = "SoftmaxSelfAttention"

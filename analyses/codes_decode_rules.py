@@ -5,9 +5,9 @@ from pathlib import Path
 import pandas as pd
 
 from compolens import tables
-from compolens.configs import ConfigError, nearest
+from compolens.diagnosis.groups import group, telling
 from compolens.figures import Band, Drawing, Line, Panel, Points, Rule, color_of
-from compolens.groups import group, telling
+from compolens.foundation.configs import ConfigError, nearest
 
 needs = ("attention_code",)
 METRICS = ("balanced accuracy", "macro F1")

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 
 from compolens import tables
+from compolens.diagnosis.groups import SEEDS, Group, group, name_among, telling, title
 from compolens.figures import Drawing, Mark, Panel, Points, color_of
-from compolens.groups import SEEDS, Group, group, name_among, telling, title
 
 needs = ("inference_or_execution",)
 SHORT = {"context+readout": "both", "all": "code"}

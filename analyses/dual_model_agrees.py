@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 
 from compolens import tables
+from compolens.diagnosis.groups import group, telling, title
 from compolens.figures import Drawing, Line, Panel, Points, Rule, color_of
-from compolens.groups import group, telling, title
 
 needs = ("dual_model",)
 WAYS = {

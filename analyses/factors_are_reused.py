@@ -5,9 +5,9 @@ from pathlib import Path
 import pandas as pd
 
 from compolens import tables
-from compolens.configs import ConfigError
+from compolens.diagnosis.groups import SEEDS, Group, group, title
 from compolens.figures import Bars, Drawing, Mark, Panel, Points, Rule
-from compolens.groups import SEEDS, Group, group, title
+from compolens.foundation.configs import ConfigError
 
 needs = ("swap_factor",)
 SHOWN = {

@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from compolens import decomposition, diagnosis, tables
+from compolens import tables
+from compolens.diagnosis import decomposition, label
+from compolens.diagnosis.groups import SEEDS, SPLITS, Group, group, title
 from compolens.figures import Bars, Drawing, Line, Mark, Panel, Points, Rule
-from compolens.groups import SEEDS, SPLITS, Group, group, title
 
 needs = ("generalization", "inference_or_execution")
 COLORS = {"ood": "#882255", "test": "#BBBBBB"}
@@ -26,7 +27,7 @@ def analyze(models: list[Path]) -> Drawing:
     """
     groups, panels = group(models), []
     measured = [[decomposition.Measured.read(folder) for folder in g.folders] for g in groups]
-    tops = [diagnosis.frame_of_scores(m)["ceiling"] for m in measured]
+    tops = [label.frame_of_scores(m)["ceiling"] for m in measured]
     parts = [_parts(g, m, top) for g, m, top in zip(groups, measured, tops, strict=True)]
     largest = {
         s: max(float(np.nanmax(p[["value", "hi"]])) for g, p in zip(groups, parts, strict=True) if g.setting == s)

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 
 from compolens import tables
-from compolens.configs import ConfigError
+from compolens.diagnosis.groups import SEEDS, setting_of
 from compolens.figures import Band, Drawing, Panel, Points, Rule, color_of
-from compolens.groups import SEEDS, setting_of
+from compolens.foundation.configs import ConfigError
 
 needs = ("generalization",)
 TRANSFERS = {"none": "none", "OutputTransfer": "output", "RelativeTransfer": "relative"}

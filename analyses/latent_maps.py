@@ -5,9 +5,9 @@ from pathlib import Path
 import pandas as pd
 
 from compolens import tables
-from compolens.configs import ConfigError, nearest
+from compolens.diagnosis.groups import group, title
 from compolens.figures import Drawing, Map, Panel
-from compolens.groups import group, title
+from compolens.foundation.configs import ConfigError, nearest
 
 needs = ("latent_geometry",)
 EMBEDDINGS = ("pca", "tsne", "umap")

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 
 from compolens import tables
-from compolens.configs import require
+from compolens.diagnosis.groups import Group, group, name_among, telling
 from compolens.figures import Drawing, HeatMap, Line, Panel, Points, color_of
-from compolens.groups import Group, group, name_among, telling
+from compolens.foundation.configs import require
 
 needs = ("algorithm_steps", "gd_equivalence")
 ALGORITHMS = ("GD, tuned rate", "GD++", "Newton")

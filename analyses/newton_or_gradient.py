@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 
 from compolens import tables
+from compolens.diagnosis.groups import Group, group, name_among, telling
 from compolens.figures import Band, Drawing, Line, Panel, Points, color_of
-from compolens.groups import Group, group, name_among, telling
 
 needs = ("algorithm_steps",)
 ALGORITHMS = {"Newton": "best Newton step", "GD": "best GD step, log₂", "GD++": "best GD++ step"}

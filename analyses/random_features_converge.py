@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 
 from compolens import tables
-from compolens.configs import require_choice
+from compolens.diagnosis.groups import Group, group, title
 from compolens.figures import Drawing, Line, Panel, Points
-from compolens.groups import Group, group, title
+from compolens.foundation.configs import require_choice
 
 needs = ("dual_model",)
 ERRORS = ("output", "pattern")

@@ -5,8 +5,8 @@ from pathlib import Path
 import pandas as pd
 
 from compolens import tables
+from compolens.diagnosis.groups import group, title
 from compolens.figures import Drawing, HeatMap, Panel
-from compolens.groups import group, title
 
 needs = ("latent_geometry",)
 

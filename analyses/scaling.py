@@ -5,9 +5,9 @@ from pathlib import Path
 import pandas as pd
 
 from compolens import tables
-from compolens.configs import ConfigError
+from compolens.diagnosis.groups import setting_of
 from compolens.figures import Drawing, Line, Panel, Points, color_of
-from compolens.groups import setting_of
+from compolens.foundation.configs import ConfigError
 
 needs = ("generalization",)
 AXES = {

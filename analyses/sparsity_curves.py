@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from compolens import quoted, tables
-from compolens.configs import require_choice
+from compolens import tables
+from compolens.diagnosis import reported
+from compolens.diagnosis.groups import SPLITS, Group, group, telling
 from compolens.figures import Drawing, Line, Panel, Points, color_of
-from compolens.groups import SPLITS, Group, group, telling
+from compolens.foundation.configs import require_choice
 
 needs = ("activation_sparsity",)
 SCALES = {
@@ -80,5 +81,5 @@ def _mean(shares: pd.DataFrame) -> pd.DataFrame:
 
 
 def _reported() -> Points:
-    known = pd.DataFrame([(f"{q.xi:g}", q.sparsity) for q in quoted.SPARSITY_BY_XI], columns=["threshold", "value"])
+    known = pd.DataFrame([(f"{q.xi:g}", q.sparsity) for q in reported.SPARSITY_BY_XI], columns=["threshold", "value"])
     return Points(known, "threshold", "value", label=_PAPER, color="#444444", open=True)

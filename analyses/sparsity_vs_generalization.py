@@ -5,9 +5,9 @@ from pathlib import Path
 import pandas as pd
 
 from compolens import tables
-from compolens.configs import require_choice
+from compolens.diagnosis.groups import SPLITS, Group, group, telling, title
 from compolens.figures import Band, Drawing, Line, Panel, Points, Rule, color_of
-from compolens.groups import SPLITS, Group, group, telling, title
+from compolens.foundation.configs import require_choice
 
 needs = ("activation_sparsity", "generalization")
 SCALES = ("row maximum", "absolute")

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from compolens import diagnosis
-from compolens.configs import ConfigError
-from compolens.decomposition import PARTS, Measured
-from compolens.diagnosis import MARGIN, Diagnosis
+from compolens.diagnosis import label
+from compolens.diagnosis.decomposition import PARTS, Measured
+from compolens.diagnosis.groups import SEEDS, Group, group, telling
+from compolens.diagnosis.label import MARGIN, Diagnosis
 from compolens.figures import Bars, Drawing, HeatMap, Mark, Panel, Points, Rule, color_of
-from compolens.groups import SEEDS, Group, group, telling
+from compolens.foundation.configs import ConfigError
 
 needs = ("generalization", "inference_or_execution")
 LOWEST = -0.5
@@ -50,7 +50,7 @@ def analyze(models: list[Path]) -> Drawing:
 
 
 def _diagnosis(g: Group) -> Diagnosis:
-    found = diagnosis.diagnose(g.folders)
+    found = label.diagnose(g.folders)
     if found is None:
         raise ConfigError(f"{g.folders[0]} lacks a table; type: compolens probe {' '.join(needs)} {g.folders[0]}")
     return found
@@ -77,7 +77,7 @@ def _shares(where: str, here: list[Group], found: list[Diagnosis]) -> Panel:
         marks.append(Bars(bar, "who", "value", color=color, lo="lo", hi="hi"))
         values += [d.share.lo, d.share.hi]
         if len(g.folders) > 1:
-            seeds = [diagnosis.share_of_what_can_be_had([Measured.read(f)], d.scores).value for f in g.folders]
+            seeds = [label.share_of_what_can_be_had([Measured.read(f)], d.scores).value for f in g.folders]
             points = pd.DataFrame({"who": who, "value": seeds, "model": g.names})
             marks.append(Points(points, "who", "value", color=color, hover="model"))
             values += seeds

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 
 from compolens import tables
+from compolens.diagnosis.groups import Group, group, name_among, telling
 from compolens.figures import Drawing, HeatMap, Panel, Points, Rule, color_of
-from compolens.groups import Group, group, name_among, telling
 
 needs = ("weight_structure",)
 SMALLEST = -4

@@ -5,9 +5,9 @@ from pathlib import Path
 import pandas as pd
 
 from compolens import tables
-from compolens.configs import ConfigError
+from compolens.diagnosis.groups import SEEDS, Group, group, title
 from compolens.figures import Drawing, Line, Mark, Panel, Points
-from compolens.groups import SEEDS, Group, group, title
+from compolens.foundation.configs import ConfigError
 
 needs = ("generalization", "inference_or_execution")
 SCORES = {

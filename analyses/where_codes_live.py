@@ -5,9 +5,9 @@ from pathlib import Path
 import pandas as pd
 
 from compolens import tables
-from compolens.configs import ConfigError, nearest
+from compolens.diagnosis.groups import Group, group, title
 from compolens.figures import Band, Drawing, Line, Panel, Points, Rule
-from compolens.groups import Group, group, title
+from compolens.foundation.configs import ConfigError, nearest
 
 needs = ("latent_code",)
 METRICS = ("r2", "active set exact")

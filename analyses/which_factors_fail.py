@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 
 from compolens import tables
-from compolens.decomposition import Measured, by_composition, by_factor, factors_of
+from compolens.diagnosis.decomposition import Measured, by_composition, by_factor, factors_of
+from compolens.diagnosis.groups import SEEDS, group, name_among
 from compolens.figures import Band, Drawing, Mark, Panel, Points, Rule
-from compolens.groups import SEEDS, group, name_among
 
 needs = ("generalization", "inference_or_execution")
 DRAWS = 500

@@ -6,10 +6,10 @@ from pathlib import Path
 import pandas as pd
 
 from compolens import tables
-from compolens.configs import require, require_choice
+from compolens.diagnosis.closest_learner import ALIKE
+from compolens.diagnosis.groups import Group, group, telling
 from compolens.figures import Drawing, HeatMap, Panel, Points, color_of
-from compolens.groups import Group, group, telling
-from compolens.resemblance import ALIKE
+from compolens.foundation.configs import require, require_choice
 
 needs = ("gd_equivalence",)
 METRICS = {

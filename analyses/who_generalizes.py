@@ -5,9 +5,9 @@ from pathlib import Path
 import pandas as pd
 
 from compolens import tables
+from compolens.diagnosis.groups import SEEDS, group
+from compolens.diagnosis.sentences import score
 from compolens.figures import Band, Drawing, Panel, Points, Rule, color_of
-from compolens.groups import SEEDS, group
-from compolens.verdict import score
 
 needs = ("generalization",)
 SPLITS = ("test", "ood")

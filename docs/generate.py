@@ -9,9 +9,9 @@ from typing import Any
 
 import compolens
 from compolens import citations, recipes, tables
-from compolens.checkpoints import read_json
-from compolens.configs import DoesNotApply
-from compolens.places import built_in
+from compolens.foundation.builtin import built_in
+from compolens.foundation.configs import DoesNotApply
+from compolens.foundation.files import read_json
 
 ROOT = Path(__file__).resolve().parents[1]
 SIZES = {"n_layers": 2, "d_model": 24, "n_heads": 4, "d_code": 10, "d_hidden": 14, "n_ctx": 18}

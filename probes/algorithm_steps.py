@@ -4,15 +4,15 @@ import numpy as np
 import pandas as pd
 import torch
 
-from compolens.activations import at_answers, draw, residual_sites
-from compolens.configs import DoesNotApply, require
+from compolens.activations.streams import at_answers, draw, residual_sites
+from compolens.foundation.configs import DoesNotApply, require
 from compolens.measures.agreement import best_steps, error_similarity, trend
 from compolens.measures.readouts import RidgeReadout
 from compolens.models.token_space import TokenSpaceArchitecture
 from compolens.references import GradientDescent, GradientDescentPlusPlus, LeastSquares, Newton
 from compolens.references.regression import all_answers
 from compolens.tasks import LinearRegression
-from compolens.zoo import TrainedModel
+from compolens.zoo.folders import TrainedModel
 
 QUERIES = 32
 CONVERGED = 0.999

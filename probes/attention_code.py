@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import torch
 
-from compolens.activations import draw, record
+from compolens.activations.streams import draw, record
 from compolens.measures.classifiers import LogisticReadout, balanced_accuracy, confusion, macro_f1
-from compolens.zoo import TrainedModel
+from compolens.zoo.folders import TrainedModel
 
 METRICS = {"balanced accuracy": balanced_accuracy, "macro F1": macro_f1}
 AS_TRAINED = "as trained"

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from compolens.activations import EVERYWHERE, draw, places, positions, record
-from compolens.configs import require
+from compolens.activations.streams import EVERYWHERE, draw, places, positions, record
+from compolens.foundation.configs import require
 from compolens.measures.erasure import Writer
 from compolens.measures.factorisation import (
     AdditiveCode,
@@ -20,7 +20,7 @@ from compolens.measures.factorisation import (
 )
 from compolens.measures.readouts import Moments, leave_groups_out
 from compolens.measures.subspaces import column_space, overlap, random_overlaps
-from compolens.zoo import TrainedModel
+from compolens.zoo.folders import TrainedModel
 
 taken_from_twin = ("rank_read", "rank_written")
 PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0, 1e3, 1e4)

@@ -6,14 +6,14 @@ import numpy as np
 import pandas as pd
 import torch
 
-from compolens.activations import draw, record
-from compolens.configs import DoesNotApply, require
+from compolens.activations.streams import draw, record
+from compolens.foundation.configs import DoesNotApply, require
 from compolens.hooks import LayerNorm
 from compolens.measures import dual_layers
 from compolens.measures import dual_model as dual
 from compolens.measures import random_features as rf
 from compolens.models.softmax import SoftmaxAttention
-from compolens.zoo import TrainedModel
+from compolens.zoo.folders import TrainedModel
 
 FEATURES = (16, 64, 256, 1024, 4096)
 ESTIMATED = 4

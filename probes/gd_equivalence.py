@@ -8,14 +8,14 @@ import numpy as np
 import pandas as pd
 import torch
 
-from compolens.activations import BATCH, draw
-from compolens.configs import DoesNotApply, require
+from compolens.activations.streams import BATCH, draw
+from compolens.foundation.configs import DoesNotApply, require
 from compolens.measures import agreement
 from compolens.models import ConstructedGradientDescent, LinearSelfAttention
 from compolens.references import REFERENCES, FrobeniusNewton, GradientDescent, GradientDescentPlusPlus, Newton, Ridge
 from compolens.references.regression import LinearLearner, RegressionLearner, all_answers, all_weights
 from compolens.tasks import LinearRegression, MixedInputs
-from compolens.zoo import TrainedModel
+from compolens.zoo.folders import TrainedModel
 
 CURVES = {"input scale": (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0), "teacher scale": (0.5, 1.0, 2.0, 3.0, 4.0, 5.0)}
 UNSEEN = (0.5, 1.0, 1.5, 2.0)

@@ -4,11 +4,11 @@ import numpy as np
 import pandas as pd
 import torch
 
-from compolens.activations import draw
+from compolens.activations.streams import draw
 from compolens.references import REFERENCES
 from compolens.tasks import SPLITS
 from compolens.training import summarise
-from compolens.zoo import TrainedModel
+from compolens.zoo.folders import TrainedModel
 
 
 def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 import torch
 
-from compolens.activations import draw, places, record
-from compolens.configs import DoesNotApply
-from compolens.oracles import CodeAt, Search, best_code, code_features, fit_codes, readings, recovered, written
+from compolens.activations.streams import draw, places, record
+from compolens.foundation.configs import DoesNotApply
+from compolens.interventions.oracles import CodeAt, Search, best_code, code_features, fit_codes, readings, recovered, written
 from compolens.training import summarise
-from compolens.zoo import TrainedModel
+from compolens.zoo.folders import TrainedModel
 
 NEARLY = 0.8
 """Places where writing another code moves the answers by at least this share of the most that it does anywhere."""

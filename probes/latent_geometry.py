@@ -9,8 +9,8 @@ import pandas as pd
 import torch
 from sklearn.manifold import TSNE, trustworthiness
 
-from compolens.activations import draw, record
-from compolens.configs import ConfigError, require
+from compolens.activations.streams import draw, record
+from compolens.foundation.configs import ConfigError, require
 from compolens.measures.geometry import (
     ClassSums,
     bins,
@@ -21,7 +21,7 @@ from compolens.measures.geometry import (
     silhouette,
     whitened,
 )
-from compolens.zoo import TrainedModel
+from compolens.zoo.folders import TrainedModel
 
 DRAWS = 200
 SILHOUETTE_ROWS = 1000

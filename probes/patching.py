@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import torch
 
-from compolens.activations import draw, intervene, record, residual_sites
-from compolens.configs import ConfigError
+from compolens.activations.streams import draw, intervene, record, residual_sites
+from compolens.foundation.configs import ConfigError
 from compolens.training import summarise
-from compolens.zoo import TrainedModel
+from compolens.zoo.folders import TrainedModel
 
 
 def probe(trained: TrainedModel, *, episodes: int = 512, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:

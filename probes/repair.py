@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 import torch
 
-from compolens.activations import Place, draw, places, positions
-from compolens.configs import DoesNotApply, require
-from compolens.oracles import CodeAt, code_features, fit_codes, recovered, written
-from compolens.repairs import (
+from compolens.activations.streams import Place, draw, places, positions
+from compolens.foundation.configs import DoesNotApply, require
+from compolens.interventions.oracles import CodeAt, code_features, fit_codes, recovered, written
+from compolens.interventions.repairs import (
     Budget,
     fine_tune,
     folds,
@@ -22,7 +22,7 @@ from compolens.repairs import (
 )
 from compolens.tasks.base import Episodes
 from compolens.training import summarise
-from compolens.zoo import TrainedModel
+from compolens.zoo.folders import TrainedModel
 
 
 def probe(

@@ -7,9 +7,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from compolens.activations import Place, draw, places, positions
-from compolens.configs import require
-from compolens.interchange import (
+from compolens.activations.streams import Place, draw, places, positions
+from compolens.foundation.configs import require
+from compolens.interventions.interchange import (
     Held,
     Pairs,
     Search,
@@ -25,7 +25,7 @@ from compolens.interchange import (
 )
 from compolens.measures.subspaces import split_by_reader
 from compolens.tasks.base import stream
-from compolens.zoo import TrainedModel
+from compolens.zoo.folders import TrainedModel
 
 RANKS = (1, 2, 4, 8, 16)
 RANDOM_PAIRS = 64

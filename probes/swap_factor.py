@@ -8,9 +8,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from compolens.activations import Place, draw, places
-from compolens.configs import DoesNotApply, require
-from compolens.interchange import (
+from compolens.activations.streams import Place, draw, places
+from compolens.foundation.configs import DoesNotApply, require
+from compolens.interventions.interchange import (
     Held,
     Pairs,
     Search,
@@ -24,7 +24,7 @@ from compolens.interchange import (
     remaining,
 )
 from compolens.tasks.base import stream
-from compolens.zoo import TrainedModel
+from compolens.zoo.folders import TrainedModel
 
 SOURCES = 8
 MOST_COORDINATES = 8

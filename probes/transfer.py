@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import torch
 
-from compolens.activations import draw, record
-from compolens.configs import DoesNotApply
+from compolens.activations.streams import draw, record
+from compolens.foundation.configs import DoesNotApply
 from compolens.training import summarise
-from compolens.zoo import TrainedModel
+from compolens.zoo.folders import TrainedModel
 
 
 def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:

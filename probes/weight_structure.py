@@ -6,12 +6,12 @@ import numpy as np
 import pandas as pd
 import torch
 
-from compolens.activations import draw
-from compolens.configs import DoesNotApply
+from compolens.activations.streams import draw
+from compolens.foundation.configs import DoesNotApply
 from compolens.models.softmax import SoftmaxAttention
 from compolens.models.token_space import TokenSpaceArchitecture
 from compolens.tasks import LinearRegression
-from compolens.zoo import TrainedModel
+from compolens.zoo.folders import TrainedModel
 
 
 def probe(trained: TrainedModel, *, episodes: int = 4096, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 import torch
 
-from compolens.activations import draw
-from compolens.configs import DoesNotApply, require
+from compolens.activations.streams import draw
+from compolens.foundation.configs import DoesNotApply, require
+from compolens.network_baselines import FrozenReadout, Linearised
 from compolens.references import (
     AllCompositions,
     BayesMarginals,
@@ -20,8 +21,7 @@ from compolens.references import (
 )
 from compolens.tasks import Episodes, TaskFamily
 from compolens.training import summarise
-from compolens.untrained import FrozenReadout, Linearised
-from compolens.zoo import TrainedModel
+from compolens.zoo.folders import TrainedModel
 
 MODEL, TWIN, TRUTH = "model", "untrained twin", "truth"
 RECOMBINES = {

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 
 from compolens import recipes, tables
-from compolens.configs import describe
-from compolens.places import built_in
+from compolens.foundation.builtin import built_in
+from compolens.foundation.configs import describe
 
 
 def write(folder, run):

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from compolens.activations import at_role, draw, intervene, record, residual_sites
-from compolens.configs import ConfigError
+from compolens.activations.streams import at_role, draw, intervene, record, residual_sites
+from compolens.foundation.configs import ConfigError
 from compolens.tasks import SPLITS
-from compolens.zoo import load
+from compolens.zoo.folders import load
 
 SITES = ["blocks.0.hook_resid_pre", "blocks.1.attn.hook_pattern", "blocks.1.hook_resid_post", "ln_final.hook_normalized"]
 

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from compolens import adapters
-from compolens.adapters import (
+from compolens import language_models
+from compolens.foundation.configs import ConfigError
+from compolens.language_models import (
     Batch,
     Blocks,
     OutputTransferAdapter,
@@ -20,9 +21,8 @@ from compolens.adapters import (
     pattern_study,
     target_loss,
 )
-from compolens.adapters.language_models import LAYOUTS
-from compolens.adapters.transfer import _ExactAdd
-from compolens.configs import ConfigError
+from compolens.language_models.transfer import _ExactAdd
+from compolens.language_models.wrapped import LAYOUTS
 
 VOCABULARY, SEQ = 13, 14
 BLOCKS = [(1, 4), (4, 7), (8, 11), (11, 14)]
@@ -558,7 +558,7 @@ def test_a_model_that_is_damaged_incomplete_or_pickled_does_not_load(tmp_path):
 
 
 def test_transformers_is_imported_only_when_it_is_used():
-    for path in Path(adapters.__file__).parent.glob("*.py"):
+    for path in Path(language_models.__file__).parent.glob("*.py"):
         top = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]
         names = [alias.name for node in top for alias in node.names] + [getattr(node, "module", None) for node in top]
         assert not [name for name in names if name and name.startswith(("transformers", "safetensors"))]

@@ -12,13 +12,13 @@ from torch import nn
 
 import compolens
 from compolens import Adopted, Run, adopt, challenge, cli, recipes
-from compolens.activations import Place, draw, put, residual_sites
-from compolens.adopted import NO_TWIN
-from compolens.configs import ConfigError, DoesNotApply
-from compolens.repairs import Budget, fine_tune, folds, parameters_downstream, whole
+from compolens.activations.streams import Place, draw, put, residual_sites
+from compolens.foundation.configs import ConfigError, DoesNotApply
+from compolens.interventions.repairs import Budget, fine_tune, folds, parameters_downstream, whole
+from compolens.network_baselines import FrozenReadout, Linearised
 from compolens.training import train
-from compolens.untrained import FrozenReadout, Linearised
-from compolens.zoo import load
+from compolens.zoo.adopted import NO_TWIN
+from compolens.zoo.folders import load
 
 SITES = {
     "blocks.0.hook_resid_pre": "embed",
@@ -330,7 +330,7 @@ def test_rows_of_a_twin_that_cannot_be_had_say_so_and_hold_no_number(saved, name
 OWN_PROBE = '''
 """How large is the largest answer, and where does it stand?"""
 import pandas as pd
-from compolens.activations import draw
+from compolens.activations.streams import draw
 
 taken_from_twin = ("where",)
 

@@ -10,7 +10,7 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 from compolens import Hyperteacher, Run, SoftmaxTransformer
-from compolens.configs import ConfigError
+from compolens.foundation.configs import ConfigError
 from compolens.models import (
     HYLA,
     BottleneckMLP,

@@ -5,7 +5,8 @@ import itertools
 import pytest
 from handmade import save, write
 
-from compolens import Run, SoftmaxTransformer, causes, groups, verdict
+from compolens import Run, SoftmaxTransformer
+from compolens.diagnosis import groups, interventional, sentences
 
 EARLY, LATE = ("blocks.0.hook_resid_post", 1, "context"), ("blocks.1.hook_resid_post", 2, "readout")
 KINDS = {"random orthogonal": 0.02, "random whitened": 0.05, "random variance-matched": 0.03, "shuffled codes": 0.04}
@@ -30,7 +31,7 @@ def erase(folder, cost, back=0.1, **kinds):
         rows.append(known | at(EARLY) | {"control": "", "metric": "r2 best downstream", "value": back})
         rows.append(known | at(EARLY) | {"control": "", "scope": "from here on", "value": 0.8})
     save(folder, "erase_code", rows)
-    (found,) = causes.findings([folder])
+    (found,) = interventional.findings([folder])
     return found.text
 
 
@@ -56,7 +57,7 @@ def test_an_exchange_names_its_rank_and_the_place_where_it_moves_most(folder):
             known | {"control": "", "split": "ood"},
         ]
     save(folder, "swap_code", rows)
-    (found,) = causes.findings([folder])
+    (found,) = interventional.findings([folder])
     assert found.text == (
         "another episode's activations at layer 1, context tokens take its answer 0.82 of the way to that episode's code "
         "(copied answers: -0.40); 2 learned directions carry nine tenths of that"
@@ -66,7 +67,7 @@ def test_an_exchange_names_its_rank_and_the_place_where_it_moves_most(folder):
 def test_an_exchange_that_leads_nowhere_is_said_to(folder):
     known = {"metric": "recovered", "split": "test", "rank": 16, "value": -400.0} | at(EARLY)
     save(folder, "swap_code", [known | {"control": ""}, known | {"control": "copied"}])
-    (found,) = causes.findings([folder])
+    (found,) = interventional.findings([folder])
     assert found.text == (
         "no place is known whose activations, exchanged, take its answer towards another episode's (at best none)"
     )
@@ -93,7 +94,7 @@ def test_factors_are_called_re_used_only_where_one_alone_is_followed_beyond_chan
         tokens = {"site": "tokens", "layer": 0, "role": "all", "chosen": False}
         rows.append(known | tokens | {"metric": "score", "control": "shown", "value": 0.95})
     save(folder, "swap_factor", rows)
-    (found,) = causes.findings([folder])
+    (found,) = interventional.findings([folder])
     assert found.text.endswith(end) and f"{test:.2f} of the way" in found.text and "itself 0.95" in found.text
 
 
@@ -109,6 +110,6 @@ def test_the_verdict_has_these_sentences_with_their_numbers(folder):
         ],
     )  # fmt: skip
     (group,) = groups.group([folder])
-    (clause,) = [c for c in verdict.judge(group) if c.text.startswith("with its code erased")]
+    (clause,) = [c for c in sentences.judge(group) if c.text.startswith("with its code erased")]
     assert clause.evidence[0].table == "erase_code" and clause.evidence[0].value == pytest.approx(0.3)
     assert {e.where["control"] for e in clause.evidence} == {"", *KINDS}

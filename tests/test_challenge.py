@@ -11,13 +11,13 @@ from sklearn.preprocessing import StandardScaler
 
 from compolens import HypernetworkTransformer, Run, SoftmaxTransformer, train
 from compolens import challenge as module
-from compolens.activations import draw
-from compolens.challenge import INPUTS, Data, choices, half, left_out, measure, observe, run, shortened
-from compolens.configs import ConfigError, DoesNotApply
+from compolens.activations.streams import draw
+from compolens.challenge.measured import INPUTS, Data, choices, half, left_out, measure, observe, run, shortened
+from compolens.challenge.specification_curve import Evidence, Specification, summary
+from compolens.foundation.configs import ConfigError, DoesNotApply
 from compolens.models import HYLA
-from compolens.specification_curve import Evidence, Specification, summary
 from compolens.tasks import FuzzyLogic, Hyperteacher, LinearRegression
-from compolens.zoo import TrainedModel
+from compolens.zoo.folders import TrainedModel
 
 SIZES = {"n_layers": 2, "d_model": 16, "n_heads": 2}
 N, PARTS, COMPOSITIONS = 240, 3, 8

@@ -11,7 +11,7 @@ import yaml
 
 import compolens
 from compolens import citations, cli
-from compolens.configs import ConfigError
+from compolens.foundation.configs import ConfigError
 
 ROOT = Path(__file__).parents[1]
 KNOWN = citations.Bibliography.read()

@@ -8,9 +8,10 @@ import pandas as pd
 import pytest
 from handmade import analyze, marks, save, write
 
-from compolens import HypernetworkTransformer, Hyperteacher, Run, groups, tables
-from compolens.configs import ConfigError
+from compolens import HypernetworkTransformer, Hyperteacher, Run, tables
+from compolens.diagnosis import groups
 from compolens.figures import color_of
+from compolens.foundation.configs import ConfigError
 from compolens.models import HYLA, DeepHYLA, HYLAWithoutRMSHead, LinearAttention, SoftmaxTransformer
 from compolens.tasks import FuzzyLogic, SRaven
 

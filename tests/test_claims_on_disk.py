@@ -13,9 +13,9 @@ import time
 
 import pytest
 
-from compolens import claims as module
-from compolens.claims import Claims, Held, Lost, Watch
-from compolens.configs import ConfigError
+from compolens.foundation.configs import ConfigError
+from compolens.jobs import leases as module
+from compolens.jobs.leases import Claims, Held, Lost, Watch
 
 ELSEWHERE = "another boot"
 """What a claim of a machine that is not this one calls its machine."""
@@ -195,7 +195,7 @@ def test_a_process_that_was_stopped_looks_before_it_goes_on(quick):
 HOLD = """
 import sys, time
 from pathlib import Path
-from compolens.claims import Claims
+from compolens.jobs.leases import Claims
 with Claims(Path(sys.argv[1])).take("run"):
     print("held", flush=True)
     time.sleep(60)

@@ -18,7 +18,7 @@ from test_raven import write_small
 from compolens import activations, cli, jobs, recipes
 from compolens.tasks import Hyperteacher
 from compolens.training import Interrupted, state, train
-from compolens.zoo import load
+from compolens.zoo.folders import load
 
 RUNS = """
 from dataclasses import dataclass

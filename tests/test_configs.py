@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from compolens import AdamW, BottleneckMLP, HypernetworkTransformer, Hyperteacher, Run, SoftmaxTransformer, UnstructuredTeacher
-from compolens.configs import ConfigError, classes_of, construct, describe, frozen, nearest
+from compolens.foundation.configs import ConfigError, classes_of, construct, describe, frozen, nearest
 from compolens.models import ARCHITECTURES
 from compolens.tasks import FAMILIES
 
@@ -173,7 +173,15 @@ class Trap:
 
 
 def test_what_a_description_names_is_neither_imported_nor_built():
-    for name in ("this", "this:s", "compolens.configs.ConfigError", "os.system", "builtins.eval", "Trap", "test_configs.Trap"):
+    for name in (
+        "this",
+        "this:s",
+        "compolens.foundation.configs.ConfigError",
+        "os.system",
+        "builtins.eval",
+        "Trap",
+        "test_configs.Trap",
+    ):
         refusal({"class": name})
     assert "this" not in sys.modules
     assert Trap.built == 0

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from compolens.activations import intervene
-from compolens.configs import ConfigError, classes_of, construct, describe
+from compolens.activations.streams import intervene
+from compolens.foundation.configs import ConfigError, classes_of, construct, describe
 from compolens.models import ARCHITECTURES, PARTS, DoesNotApply, LearnedThreshold, OutputTransfer, RelativeTransfer
 from compolens.models.operands import full
 from compolens.tasks import FAMILIES, SPLITS, FixedEpisodes, Hyperteacher

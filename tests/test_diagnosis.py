@@ -7,7 +7,9 @@ from handmade import save, write
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compolens import HypernetworkTransformer, Run, decomposition, diagnosis, verdict
+from compolens import HypernetworkTransformer, Run
+from compolens.diagnosis import decomposition, sentences
+from compolens.diagnosis import label as diagnosis
 
 COMPOSITIONS = ("0+3", "1+4", "2+5", "0+2", "1+3")
 SCORE = st.floats(-2, 1)
@@ -163,10 +165,10 @@ def test_parts_lie_in_their_intervals_which_shrink_with_seeds(tmp_path, tiny_tas
 
 def test_without_the_ladder_there_is_no_diagnosis_and_the_verdict_stays(tmp_path, tiny_task):
     folder = make(tmp_path, tiny_task, ood=0.6, true=0.95)
-    assert any("diagnosis: fails to infer" in c.text for c in verdict.sentences([folder])[0][1])
+    assert any("diagnosis: fails to infer" in c.text for c in sentences.sentences([folder])[0][1])
     (folder / "tables" / "inference_or_execution.csv").unlink()
     assert diagnosis.diagnose([folder]) is None
-    assert not any("diagnosis" in c.text for c in verdict.sentences([folder])[0][1])
+    assert not any("diagnosis" in c.text for c in sentences.sentences([folder])[0][1])
 
 
 @pytest.mark.parametrize(
@@ -192,13 +194,13 @@ def test_a_repair_confirms_only_if_it_beats_every_placebo_in_every_seed(tmp_path
             own | {"metric": "beats placebos", "value": -0.2, "lo": -0.3, "hi": -0.1, "repair": "fine-tuned"},
         ]
         save(folder, "repair", rows)
-    found = [c.text for c in verdict.sentences(folders)[0][1]]
+    found = [c.text for c in sentences.sentences(folders)[0][1]]
     assert any(words in text for text in found), found
 
 
 def test_every_number_of_a_clause_is_finite(tmp_path, tiny_task):
     folder = make(tmp_path, tiny_task, ood=0.6, true=0.95)
-    for clause in verdict.sentences([folder])[0][1]:
+    for clause in sentences.sentences([folder])[0][1]:
         assert all(np.isfinite(e.value) for e in clause.evidence)
 
 
@@ -232,7 +234,7 @@ def test_errors_beside_a_learners_are_not_its_own_however_near_the_answers_are(t
     assert near["ood"][learner][0] < near["ood"]["truth"]
     folder = make(tmp_path, tiny_task, ood=0.6, true=0.97, best=0.97, prior=near)
     assert diagnosis.diagnose([folder]).label == "fails to infer"
-    told = [c.text for c in verdict.sentences([folder])[0][1] if "lie at cosine" in c.text]
+    told = [c.text for c in sentences.sentences([folder])[0][1] if "lie at cosine" in c.text]
     assert len(told) == 1 and f"0.75 to those of {learner}" in told[0]
 
 

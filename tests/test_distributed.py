@@ -21,9 +21,8 @@ from test_contracts import SMALL_TASK, small
 from test_tracking import events
 from test_training import KEPT, STEPS, TASK, at_call, checkpoint, contents, make_run
 
-from compolens import cli, distributed
-from compolens.configs import ConfigError
-from compolens.distributed import Alone, Group, check_divisible, check_mean, launched, together
+from compolens import cli
+from compolens.foundation.configs import ConfigError
 from compolens.models import (
     HYLA,
     BottleneckMLP,
@@ -34,8 +33,9 @@ from compolens.models import (
 )
 from compolens.models.transformer import MLP
 from compolens.tasks import FAMILIES, SPLITS, Hyperteacher
-from compolens.training import Interrupted, loop, state, train
-from compolens.zoo import load
+from compolens.training import Interrupted, distributed, loop, state, train
+from compolens.training.distributed import Alone, Group, check_divisible, check_mean, launched, together
+from compolens.zoo.folders import load
 
 SIZES = {"n_layers": 1, "d_model": 8, "n_heads": 2}
 RUNS = {

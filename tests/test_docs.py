@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from compolens import cli, tables
+from compolens.foundation.builtin import built_in
 from compolens.models import ARCHITECTURES
-from compolens.places import built_in
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

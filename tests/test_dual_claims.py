@@ -10,8 +10,8 @@ import torch
 from handmade import analyze
 
 from compolens import HypernetworkTransformer, Hyperteacher, Run, SoftmaxTransformer, recipes
-from compolens.activations import draw
-from compolens.configs import ConfigError, DoesNotApply
+from compolens.activations.streams import draw
+from compolens.foundation.configs import ConfigError, DoesNotApply
 from compolens.models import HYLA, HYLAWithSoftmax, LinearAttention, OutputTransfer
 from compolens.models.modified_attention import (
     AugmentedSelfAttention,
@@ -20,7 +20,7 @@ from compolens.models.modified_attention import (
 )
 from compolens.models.token_space import LinearSelfAttention, SoftmaxSelfAttention
 from compolens.tasks import LinearRegression, Relations
-from compolens.zoo import TrainedModel
+from compolens.zoo.folders import TrainedModel
 
 SIZES = {"n_layers": 2, "d_model": 16, "n_heads": 2}
 TEACHER = {"d_x": 4, "d_y": 2, "d_hidden": 6, "n_modules": 6}

@@ -19,12 +19,12 @@ from test_jobs import logged, slow, square, until
 from test_training import checkpoint
 
 from compolens import cli, jobs
-from compolens.claims import Claims
 from compolens.cli.flags import Shard
 from compolens.cli.train import read_runs, train_one
-from compolens.configs import ConfigError
+from compolens.foundation.configs import ConfigError
 from compolens.jobs import Job
 from compolens.jobs.events import Event, Reader, Sender
+from compolens.jobs.leases import Claims
 from compolens.training import train
 
 STEPS = 8

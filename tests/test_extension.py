@@ -49,7 +49,7 @@ from typing import ClassVar
 
 import torch
 
-from compolens.configs import require, require_positive
+from compolens.foundation.configs import require, require_positive
 from compolens.tasks.base import Episodes, TaskFamily
 
 
@@ -120,7 +120,7 @@ PROBE = '''
 
 import pandas as pd
 
-from compolens.activations import draw, record, residual_sites
+from compolens.activations.streams import draw, record, residual_sites
 
 
 def probe(trained, *, episodes: int = 8, seed: int = 0):

@@ -10,14 +10,14 @@ import torch
 from safetensors.torch import save_file
 
 from compolens import Hyperteacher, Run, SoftmaxTransformer, cli, load_recipe, train
-from compolens.activations import draw
-from compolens.configs import ConfigError, DoesNotApply, construct, describe
-from compolens.places import built_in
+from compolens.activations.streams import draw
+from compolens.foundation.builtin import built_in
+from compolens.foundation.configs import ConfigError, DoesNotApply, construct, describe
 from compolens.recipes import run_probe
 from compolens.references import REFERENCES
 from compolens.tasks import SPLITS, FixedEpisodes
-from compolens.tasks.stored_episodes import FewerEpisodes
-from compolens.zoo import load
+from compolens.tasks.fixed.stored import FewerEpisodes
+from compolens.zoo.folders import load
 
 FAMILY = Hyperteacher(d_x=4, d_y=2, d_hidden=6, n_modules=6, n_context=6, n_queries=3)
 EACH = 8
@@ -314,7 +314,7 @@ def test_where_more_are_asked_for_than_there_are_each_is_measured_once_and_said(
         assert sum(len(b.tokens) for b in draw(task, "ood", 500, 0)) == 24
 
 
-@pytest.mark.filterwarnings("ignore::compolens.tasks.stored_episodes.FewerEpisodes")
+@pytest.mark.filterwarnings("ignore::compolens.tasks.fixed.stored.FewerEpisodes")
 @pytest.mark.parametrize("split", ["test", "ood"])
 def test_episodes_that_a_readout_is_fitted_on_are_never_those_it_is_scored_on(task, split):
     def rows(seed):
@@ -402,7 +402,7 @@ def test_it_is_trained_on_and_loaded_again(trained, task):
     assert model.task == task and (trained / "task" / "README.md").read_text().count("held_out") == 1
 
 
-@pytest.mark.filterwarnings("ignore::compolens.tasks.stored_episodes.FewerEpisodes")
+@pytest.mark.filterwarnings("ignore::compolens.tasks.fixed.stored.FewerEpisodes")
 @pytest.mark.parametrize("name", ["task", "classes"])
 def test_probes_that_need_no_other_code_measure_it(trained, name):
     for probe in ("generalization", "code_structure", *(["latent_code"] if name == "task" else [])):

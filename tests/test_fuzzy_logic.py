@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from compolens.configs import ConfigError
+from compolens.foundation.configs import ConfigError
 from compolens.tasks import FuzzyLogic
 
 GOLDEN = dict(np.load(Path(__file__).parent / "data" / "hyla_golden.npz", allow_pickle=False))

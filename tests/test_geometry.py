@@ -15,8 +15,8 @@ from sklearn.metrics import calinski_harabasz_score, silhouette_score
 from sklearn.preprocessing import OneHotEncoder
 
 from compolens import Run, recipes, tables
-from compolens.activations import draw, record
-from compolens.configs import ConfigError, DoesNotApply
+from compolens.activations.streams import draw, record
+from compolens.foundation.configs import ConfigError, DoesNotApply
 from compolens.measures.geometry import (
     ClassSums,
     bins,
@@ -31,7 +31,7 @@ from compolens.measures.geometry import (
 )
 from compolens.models import HYLA, SoftmaxTransformer
 from compolens.tasks import FuzzyLogic, SRaven
-from compolens.zoo import TrainedModel
+from compolens.zoo.folders import TrainedModel
 
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
 

@@ -8,15 +8,16 @@ import pytest
 import torch
 from torch import nn
 
-from compolens import interchange, recipes
-from compolens.activations import Place, draw, places, positions
-from compolens.configs import ConfigError, DoesNotApply
+from compolens import recipes
+from compolens.activations.streams import Place, draw, places, positions
+from compolens.foundation.configs import ConfigError, DoesNotApply
 from compolens.hooks import HookedModel, HookPoint
-from compolens.interchange import Held, Search, Subspace
+from compolens.interventions import interchange
+from compolens.interventions.interchange import Held, Search, Subspace
 from compolens.measures.subspaces import split_by_reader
 from compolens.tasks import Hyperteacher
 from compolens.tasks.base import Episodes
-from compolens.zoo import TrainedModel, load
+from compolens.zoo.folders import TrainedModel, load
 
 AT_ANSWER = Place(1, "blocks.0.hook_resid_post", "readout")
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from compolens import jobs
-from compolens.claims import Claims, Held, Watch
-from compolens.configs import ConfigError, DoesNotApply
+from compolens.foundation.configs import ConfigError, DoesNotApply
 from compolens.jobs import Job, Local, Outcome, run_claimed
+from compolens.jobs.leases import Claims, Held, Watch
 
 
 # ---- what the jobs do ------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from compolens import (
     SparsePrior,
     UniformInputs,
 )
-from compolens.configs import ConfigError
+from compolens.foundation.configs import ConfigError
 
 COVARIANCE = ((2.0, 0.5, 0.0), (0.5, 1.0, 0.3), (0.0, 0.3, 0.5))
 LAWS = [UniformInputs(0.5), GaussianInputs(), GaussianInputs(COVARIANCE), GaussianInputs((3.0, 1.0, 0.2), True), MixedInputs()]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from compolens import BottleneckMLP, HypernetworkTransformer, Run, SoftmaxTransformer
-from compolens.activations import intervene
+from compolens.activations.streams import intervene
 from compolens.models import DoesNotApply
 from compolens.models.base import split_positions, truncated_lecun_
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from compolens.configs import ConfigError
+from compolens.foundation.configs import ConfigError
 from compolens.models.modified_attention import (
     AugmentedSelfAttention,
     NegativeSampleSelfAttention,

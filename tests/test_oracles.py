@@ -8,9 +8,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from compolens import HypernetworkTransformer, Hyperteacher, load
-from compolens.activations import EVERYWHERE, Place, draw, places, positions, put, record
-from compolens.configs import ConfigError, DoesNotApply
-from compolens.oracles import Search, best_code, code_features, fit_codes, readings, written
+from compolens.activations.streams import EVERYWHERE, Place, draw, places, positions, put, record
+from compolens.foundation.configs import ConfigError, DoesNotApply
+from compolens.interventions.oracles import Search, best_code, code_features, fit_codes, readings, written
 from compolens.recipes import load_recipe
 from compolens.tasks import FuzzyLogic, LinearRegression, Relations, SRaven, UnstructuredTeacher
 

@@ -12,10 +12,10 @@ import torch
 from sklearn.linear_model import Ridge
 
 import compolens
-from compolens.activations import Place, draw, intervene, places, put, record
-from compolens.configs import ConfigError, DoesNotApply
+from compolens.activations.streams import Place, draw, intervene, places, put, record
+from compolens.foundation.configs import ConfigError, DoesNotApply
+from compolens.interventions.oracles import code_features
 from compolens.measures.readouts import RidgeReadout
-from compolens.oracles import code_features
 from compolens.references import InContextRidge, TrainingCompositions
 from compolens.tasks import FuzzyLogic
 

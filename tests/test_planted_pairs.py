@@ -5,7 +5,7 @@ import pytest
 import torch
 from test_planted import neighbour
 
-from compolens.configs import ConfigError
+from compolens.foundation.configs import ConfigError
 from compolens.references import AllCompositions, InContextRidge, TrainingCompositions, TrueCode
 
 NAMES = ("Chain", "Product", "Maxout", "Phase")

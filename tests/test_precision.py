@@ -8,12 +8,12 @@ import pytest
 import torch
 from test_training import contents, interrupt_run, make_run
 
-from compolens import checkpoints
-from compolens.configs import ConfigError
+from compolens.foundation import files
+from compolens.foundation.configs import ConfigError
 from compolens.models import HYLA, SoftmaxTransformer
 from compolens.tasks import SPLITS, SRaven
 from compolens.training import RESUME, Run, WarmupStableDecay, machine, state, train
-from compolens.zoo import load
+from compolens.zoo.folders import load
 
 ROOT = Path(__file__).resolve().parents[1]
 MIXED = {"precision": "bfloat16", "keep": ()}
@@ -28,7 +28,7 @@ def mixed(tmp_path_factory):
 
 def test_mixed_precision_moves_the_weights_and_they_stay_in_single_precision(mixed, tmp_path):
     train(make_run(keep=()), tmp_path / "run")
-    single, other = (checkpoints.read_tensors(folder / "weights.safetensors")[0] for folder in (tmp_path / "run", mixed))
+    single, other = (files.read_tensors(folder / "weights.safetensors")[0] for folder in (tmp_path / "run", mixed))
     assert all(weight.dtype == torch.float32 for weight in other.values())
     distance = torch.cat([(single[name] - other[name]).flatten() for name in single]).norm()
     start = make_run().build().state_dict()
@@ -38,14 +38,14 @@ def test_mixed_precision_moves_the_weights_and_they_stay_in_single_precision(mix
 
 def test_mixed_precision_resumes_bit_for_bit(mixed, tmp_path, monkeypatch):
     interrupt_run(make_run(**MIXED), tmp_path / "run", monkeypatch, 11)
-    tensors, _ = checkpoints.read_tensors(tmp_path / "run" / RESUME)
+    tensors, _ = files.read_tensors(tmp_path / "run" / RESUME)
     assert all(tensor.dtype == torch.float32 for tensor in tensors.values())
     train(make_run(**MIXED), tmp_path / "run")
     assert contents(tmp_path / "run") == contents(mixed)
 
 
 def test_scores_and_probes_are_in_single_precision_and_the_card_shows_both(mixed):
-    scores = checkpoints.read_json(mixed / "scores.json")
+    scores = files.read_json(mixed / "scores.json")
     trained = load(mixed)
     run, n = trained.run, scores["test"]["episodes"]
     for split in SPLITS:
@@ -66,17 +66,17 @@ def _is_single(tensor):
 
 
 def test_the_folder_records_versions_and_processor(mixed):
-    (written,) = checkpoints.read_json(mixed / "scores.json")["environments"]
+    (written,) = files.read_json(mixed / "scores.json")["environments"]
     assert written["processor"] == machine.processor("cpu") and written["processor"]
     assert written["compolens"] == state.__version__
 
 
 def test_a_state_written_before_they_were_recorded_goes_on_without_a_word(tmp_path, monkeypatch):
     interrupt_run(make_run(), tmp_path / "run", monkeypatch, 5)
-    tensors, saved = checkpoints.read_tensors(tmp_path / "run" / RESUME)
+    tensors, saved = files.read_tensors(tmp_path / "run" / RESUME)
     for new in ("compolens", "processor"):
         del saved["environments"][-1][new]
-    checkpoints.write_tensors(tmp_path / "run" / RESUME, tensors, saved)
+    files.write_tensors(tmp_path / "run" / RESUME, tensors, saved)
     notes = []
     train(make_run(), tmp_path / "run", progress=lambda now: notes.append(now.note))
     assert notes[0] == "resumed at step 5"

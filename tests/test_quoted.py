@@ -5,8 +5,9 @@ import json
 
 import pytest
 
-from compolens import Run, quoted, tables
-from compolens.configs import describe
+from compolens import Run, tables
+from compolens.diagnosis import reported
+from compolens.foundation.configs import describe
 from compolens.models import ARCHITECTURES
 from compolens.tasks import FuzzyLogic, Hyperteacher, SRaven
 
@@ -33,7 +34,7 @@ def paper(task, name="HYLA"):
 
 def quote(run, folder):
     (folder / "config.json").write_text(json.dumps({"format": 1, "run": describe(run)}))
-    return quoted.held_out_score(tables.settings(folder))
+    return reported.held_out_score(tables.settings(folder))
 
 
 @pytest.mark.parametrize("task", ["FuzzyLogic", "SRaven"])
@@ -84,4 +85,4 @@ def test_other_settings_are_not_quoted(tmp_path, task, settings):
 def test_nothing_is_quoted_for_other_architectures_and_families(tmp_path):
     assert quote(Run(ARCHITECTURES["HYLA"](n_layers=2, d_model=128), Hyperteacher(), steps=50_000), tmp_path) is None
     quote(paper("FuzzyLogic"), tmp_path)
-    assert quoted.held_out_score(tables.settings(tmp_path) | {"architecture": "Mine"}) is None
+    assert reported.held_out_score(tables.settings(tmp_path) | {"architecture": "Mine"}) is None

@@ -13,11 +13,12 @@ import pytest
 import torch
 
 from compolens import AdamW, Raven, Run, SoftmaxTransformer, recipes, train
-from compolens.configs import ConfigError
+from compolens.foundation.configs import ConfigError
 from compolens.references import REFERENCES
-from compolens.tasks import raven_files, raven_split
-from compolens.tasks.raven_files import CONFIGURATIONS, LAYOUT_RULES, RULES, average, decode, read_puzzle
-from compolens.zoo import load
+from compolens.tasks.raven import files as raven_files
+from compolens.tasks.raven import split as raven_split
+from compolens.tasks.raven.files import CONFIGURATIONS, LAYOUT_RULES, RULES, average, decode, read_puzzle
+from compolens.zoo.folders import load
 
 CENTER, PAIR = "center_single", "left_center_single_right_center_single"
 COLUMNS = ["Constant", "Progression", "Arithmetic", "Distribute_Three", "Number", "Position", "Type", "Size", "Color"]

@@ -18,12 +18,12 @@ import torch
 from conftest import done_once
 
 from compolens import Run, SoftmaxTransformer, cli, recipes, tables
-from compolens.activations import draw
-from compolens.configs import DoesNotApply
+from compolens.activations.streams import draw
+from compolens.foundation.configs import DoesNotApply
 from compolens.models import HypernetworkTransformer
 from compolens.references import REFERENCES
 from compolens.tasks import SPLITS, Hyperteacher, SRaven
-from compolens.zoo import TrainedModel, load
+from compolens.zoo.folders import TrainedModel, load
 
 PROBES, CLAIMS = recipes.built_in("probes"), recipes.built_in("analyses")
 EPISODES = 96

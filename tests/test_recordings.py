@@ -10,14 +10,13 @@ import torch
 
 import compolens
 from compolens import cli
-from compolens.activations import draw, intervene, record, residual_sites
-from compolens.configs import ConfigError, DoesNotApply
-from compolens.places import built_in
+from compolens.activations.reading import UNFINISHED, NotRecorded, Recording, is_recording
+from compolens.activations.streams import draw, intervene, record, residual_sites
+from compolens.foundation.builtin import built_in
+from compolens.foundation.configs import ConfigError, DoesNotApply
 from compolens.recipes import run_probe
-from compolens.recordings import NotRecorded, Recording, is_recording
-from compolens.recordings.reading import UNFINISHED
 from compolens.tasks import SPLITS, FixedEpisodes, SRaven
-from compolens.zoo import TrainedModel, load
+from compolens.zoo.folders import TrainedModel, load
 
 N = 80
 SITES = ["blocks.0.hook_resid_pre", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post", "blocks.1.attn.hook_code"]
@@ -204,7 +203,7 @@ def test_its_task_draws_recorded_episodes_alone_and_none_twice_in_a_measurement(
     for split in SPLITS:
         (batch,) = draw(task, split, N, "any", batch=N)
         assert sorted(recording.rows_of(batch.tokens)) == list(range(*recording.rows[split]))
-    with pytest.warns(compolens.tasks.stored_episodes.FewerEpisodes, match="500 episodes of split 'ood' were asked for; 80"):
+    with pytest.warns(compolens.tasks.fixed.stored.FewerEpisodes, match="500 episodes of split 'ood' were asked for; 80"):
         assert sum(len(b.tokens) for b in draw(task, "ood", 500, 0)) == N
 
 
@@ -227,7 +226,7 @@ def test_the_task_is_the_models_but_for_its_episodes(trained, replayed):
 PROBES = {"latent_code": "softmax", "code_structure": "softmax", "generalization": "hypernetwork", "latent_geometry": "hyla"}
 
 
-@pytest.mark.filterwarnings("ignore::compolens.tasks.stored_episodes.FewerEpisodes")
+@pytest.mark.filterwarnings("ignore::compolens.tasks.fixed.stored.FewerEpisodes")
 @pytest.mark.parametrize("probe", PROBES)
 def test_probes_find_the_same_numbers_in_a_recording(probe, tiny_models, tiny_categorical_models, tmp_path):
     """As in the model itself, when it is asked about the same episodes."""
@@ -241,7 +240,7 @@ def test_probes_find_the_same_numbers_in_a_recording(probe, tiny_models, tiny_ca
         pd.testing.assert_frame_equal(ours, theirs, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.filterwarnings("ignore::compolens.tasks.stored_episodes.FewerEpisodes")
+@pytest.mark.filterwarnings("ignore::compolens.tasks.fixed.stored.FewerEpisodes")
 def test_without_the_twin_its_rows_say_that_they_are_not_available(trained, tmp_path):
     folder = recorded(trained, tmp_path / "o", twin=False).folder
     assert load(folder).why_no_twin

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 import torch
 
-from compolens import checkpoints
-from compolens.configs import ConfigError
+from compolens.foundation import files
+from compolens.foundation.configs import ConfigError
 from compolens.models import HYLA, LinearAttention, SoftmaxTransformer
 from compolens.tasks import FuzzyLogic, SRaven
 from compolens.training import RESUME, AdamW, Interrupted, ReferenceAdamW, Run, state, train
@@ -47,7 +47,7 @@ def interrupt(run, folder, monkeypatch, step):
 
 def checkpoint(folder, kind):
     """The tensors of one kind in an interrupted run's checkpoint, by parameter."""
-    tensors, _ = checkpoints.read_tensors(folder / RESUME)
+    tensors, _ = files.read_tensors(folder / RESUME)
     return {k.removeprefix(f"{kind}."): v for k, v in tensors.items() if k.startswith(f"{kind}.")}
 
 
@@ -193,7 +193,7 @@ def test_a_huge_gradient_enters_the_moments_whole_unless_clipped(tmp_path, monke
 def test_the_first_update_moves_nothing_since_the_rate_is_zero(tmp_path):
     run = make_run(steps=4, keep=(0, 1, 2), optimizer=ReferenceAdamW(warmup=2))
     train(run, tmp_path / "run")
-    weights = [checkpoints.read_tensors(tmp_path / "run" / "steps" / f"{step}.safetensors")[0] for step in (0, 1, 2)]
+    weights = [files.read_tensors(tmp_path / "run" / "steps" / f"{step}.safetensors")[0] for step in (0, 1, 2)]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
     assert not torch.equal(weights[1]["embed.W_E"], weights[2]["embed.W_E"])
 
@@ -222,7 +222,7 @@ def test_equal_runs_that_drop_codes_end_in_identical_files_and_leave_global_rand
 def test_evaluating_more_often_does_not_change_what_is_dropped(tmp_path):
     for evaluations in (1, 12):
         train(make_run(evaluations=evaluations), tmp_path / str(evaluations))
-    weights = [checkpoints.read_tensors(tmp_path / name / "weights.safetensors")[0] for name in ("1", "12")]
+    weights = [files.read_tensors(tmp_path / name / "weights.safetensors")[0] for name in ("1", "12")]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
@@ -232,7 +232,7 @@ def test_dropout_changes_the_weights_and_the_data_seed_what_is_dropped(tmp_path,
     original = state.stream
     monkeypatch.setattr(state, "stream", lambda seed, purpose, step: original(seed + 1, purpose, step))
     train(make_run(), tmp_path / "other mask")
-    finals = [checkpoints.read_tensors(tmp_path / n / "weights.safetensors")[0] for n in ("dropped", "whole", "other mask")]
+    finals = [files.read_tensors(tmp_path / n / "weights.safetensors")[0] for n in ("dropped", "whole", "other mask")]
     for i in range(3):
         assert not torch.equal(finals[i]["embed.W_E"], finals[i - 1]["embed.W_E"])
 

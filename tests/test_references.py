@@ -8,7 +8,7 @@ from sklearn.linear_model import Ridge
 from sklearn.neighbors import KNeighborsRegressor
 
 from compolens import Hyperteacher, UnstructuredTeacher
-from compolens.configs import ConfigError
+from compolens.foundation.configs import ConfigError
 from compolens.references import (
     REFERENCES,
     AllCompositions,

@@ -8,7 +8,8 @@ import pytest
 from handmade import analyze, marks, write
 
 from compolens import Run, recipes
-from compolens.configs import ConfigError
+from compolens.foundation.builtin import built_in
+from compolens.foundation.configs import ConfigError
 from compolens.models import (
     AugmentedSelfAttention,
     ConstructedGradientDescent,
@@ -17,7 +18,6 @@ from compolens.models import (
     RegularizedSelfAttention,
     SoftmaxSelfAttention,
 )
-from compolens.places import built_in
 from compolens.tasks import LinearRegression
 
 TASK = LinearRegression.von_oswald(d_x=2)

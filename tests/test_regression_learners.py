@@ -11,7 +11,7 @@ from sklearn.linear_model import SGDRegressor
 from sklearn.neighbors import KNeighborsRegressor
 
 from compolens import Hyperteacher, LinearRegression
-from compolens.configs import ConfigError
+from compolens.foundation.configs import ConfigError
 from compolens.references import (
     REFERENCES,
     DebiasedGradientDescent,

@@ -18,14 +18,14 @@ from compolens import (
     SoftmaxTransformer,
     load,
     load_recipe,
-    resemblance,
     tables,
     train,
 )
-from compolens.configs import DoesNotApply
+from compolens.diagnosis import closest_learner
+from compolens.diagnosis.sentences import sentences
+from compolens.foundation.configs import DoesNotApply
 from compolens.recipes import load_file
 from compolens.references import GradientDescent, GradientDescentPlusPlus
-from compolens.verdict import sentences
 
 ROOT = Path(__file__).parents[1]
 TASK = LinearRegression(d_x=4, n_context=6)
@@ -212,7 +212,7 @@ def test_the_verdict_names_the_learner_its_floor_and_the_layer(descent, equivale
         tables.save(descent, name, table, {"weights": "", "recipe": ""})
     generalization = measure(descent, "generalization", episodes=64)
     tables.save(descent, "generalization", generalization, {"weights": "", "recipe": ""})
-    found = resemblance.closest([descent])
+    found = closest_learner.closest([descent])
     assert found.names[0] == "GD, 2 steps" and found.cosine == pytest.approx(1, abs=1e-5)
     assert 0.8 < found.floor < 0.999 and abs(found.shuffled) < 0.4
     ((_, clauses),) = sentences([descent])

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from compolens import RelationImages, Relations
-from compolens.configs import ConfigError
+from compolens.foundation.configs import ConfigError
 from compolens.references import AllCompositions, TrainingCompositions, TrueCode
 from compolens.tasks.relations import SHARP, SYMMETRIES
 

@@ -9,13 +9,10 @@ import pytest
 import torch
 
 from compolens import HypernetworkTransformer, Hyperteacher, Run, load
-from compolens.activations import EVERYWHERE, Place, draw, places, record
-from compolens.configs import ConfigError, DoesNotApply
-from compolens.measures.erasure import Eraser
-from compolens.models import LinearSelfAttention
-from compolens.oracles import code_features
-from compolens.recipes import load_recipe
-from compolens.repairs import (
+from compolens.activations.streams import EVERYWHERE, Place, draw, places, record
+from compolens.foundation.configs import ConfigError, DoesNotApply
+from compolens.interventions.oracles import code_features
+from compolens.interventions.repairs import (
     Budget,
     fine_tune,
     folds,
@@ -25,8 +22,11 @@ from compolens.repairs import (
     size,
     whole,
 )
+from compolens.measures.erasure import Eraser
+from compolens.models import LinearSelfAttention
+from compolens.recipes import load_recipe
 from compolens.tasks import LinearRegression
-from compolens.zoo import TrainedModel
+from compolens.zoo.folders import TrainedModel
 
 SHORT = Budget(steps=2, batch=8, lr=1e-2)
 

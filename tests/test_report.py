@@ -8,8 +8,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from compolens import tables, verdict
+from compolens import tables
 from compolens.cli import main
+from compolens.diagnosis import sentences
 
 BROWSERS = [found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))][:1]
 
@@ -61,7 +62,7 @@ def test_every_link_of_the_page_leads_somewhere_on_it(page):
 
 
 def test_every_clause_carries_a_number_that_stands_in_a_table(measured):
-    said = verdict.sentences(tables.find([measured]))
+    said = sentences.sentences(tables.find([measured]))
     assert {who.split(" on ")[0] for who, _ in said} >= {"SoftmaxTransformer", "HypernetworkTransformer", "Compared"}
     for _, clauses in said:
         for clause in clauses:
@@ -101,7 +102,7 @@ def _numbers(y):
 
 
 def test_two_models_claim_no_difference_with_one_seed(measured):
-    (text,) = [c.text for who, clauses in verdict.sentences(tables.find([measured])) if who == "Compared" for c in clauses]
+    (text,) = [c.text for who, clauses in sentences.sentences(tables.find([measured])) if who == "Compared" for c in clauses]
     assert "no difference is claimed" in text
 
 

@@ -11,8 +11,9 @@ import pytest
 import torch
 from huggingface_hub import errors
 
-from compolens import cli, sharing, tables, zoo
-from compolens.configs import ConfigError
+from compolens import cli, tables, zoo
+from compolens.foundation.configs import ConfigError
+from compolens.zoo import hub as sharing
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 

@@ -8,10 +8,12 @@ import pytest
 import torch
 
 import compolens
-from compolens import checkpoints, tables, verdict
+from compolens import tables
 from compolens.cli import main
-from compolens.groups import group
-from compolens.models.reference_weights import reference_names
+from compolens.diagnosis import sentences
+from compolens.diagnosis.groups import group
+from compolens.foundation import files
+from compolens.models.jax_weights import reference_names
 
 REPOSITORY = Path(__file__).parents[1]
 ZOO = REPOSITORY / "trained_models"
@@ -27,7 +29,7 @@ def groups(prefix):
 
 def test_what_is_shipped_are_runs_of_the_file_and_the_readme_names_those_that_are_not():
     from compolens.cli.train import read_runs
-    from compolens.zoo import read_run, step_reached
+    from compolens.zoo.folders import read_run, step_reached
 
     runs = read_runs(str(ZOO / "runs.py"))
     assert {f.name for f in FOLDERS} <= set(runs)
@@ -41,7 +43,7 @@ def test_what_is_shipped_are_runs_of_the_file_and_the_readme_names_those_that_ar
 @pytest.mark.parametrize("folder", FINISHED, ids=lambda f: f.name)
 def test_a_shipped_model_scores_what_its_card_says_and_its_tables_are_fresh(folder):
     trained = compolens.load(folder)
-    scores = checkpoints.read_json(folder / "scores.json")
+    scores = files.read_json(folder / "scores.json")
     for split in ("test", "ood"):
         # fuzzy logic's score on held-out functions has a heavy tail: a few hundred episodes can be .15 off
         n = 4096 if type(trained.task).__name__ == "FuzzyLogic" else 512
@@ -67,10 +69,10 @@ def test_weights_along_the_way_are_kept_for_one_seed():
 def test_the_effect_at_size_f_is_what_the_readme_claims():
     softmax, hypernetwork = (groups("F-")[name] for name in ("SoftmaxTransformer", "HypernetworkTransformer"))
     assert len(softmax.folders) == len(hypernetwork.folders) == 5
-    assert verdict.score(hypernetwork, "test").value >= 0.99
-    assert verdict.score(hypernetwork, "ood").value >= 0.95
-    assert verdict.score(softmax, "test").value >= 0.95
-    gap = verdict.compare(hypernetwork, softmax)
+    assert sentences.score(hypernetwork, "test").value >= 0.99
+    assert sentences.score(hypernetwork, "ood").value >= 0.95
+    assert sentences.score(softmax, "test").value >= 0.95
+    gap = sentences.compare(hypernetwork, softmax)
     assert gap.evidence[0].value >= 0.10 and gap.evidence[0].lo > 0.05
 
 
@@ -82,7 +84,7 @@ def test_the_table_of_shipped_models_in_the_readme_is_the_commands_output(capsys
 # ---- relations: is it sparsity, or is it transfer? -------------------------------------------------------------------
 def test_every_cell_of_the_comparison_is_shipped_scores_what_it_says_and_has_fresh_tables():
     from compolens.cli.train import read_runs
-    from compolens.zoo import read_run
+    from compolens.zoo.folders import read_run
 
     runs = read_runs(str(ZOO / "relations.py"))
     assert {f.name for f in RELATIONS} == set(runs)
@@ -94,14 +96,14 @@ def test_every_cell_of_the_comparison_is_shipped_scores_what_it_says_and_has_fre
         for probe in probes:
             assert tables.why_stale(folder, probe, REPOSITORY / "probes" / f"{probe}.py") == "", (folder.name, probe)
         if folder.name.endswith("-0"):
-            trained, scores = compolens.load(folder), checkpoints.read_json(folder / "scores.json")
+            trained, scores = compolens.load(folder), files.read_json(folder / "scores.json")
             fresh = compolens.evaluate(trained.model, trained.task, "test", 512, "check").score
             assert fresh == pytest.approx(scores["test"]["score"], abs=0.05)
 
 
 def cell(name):
     """Scores on training relations, one per seed."""
-    return [checkpoints.read_json(ZOO / "relations" / f"{name}-{s}" / "scores.json")["test"]["score"] for s in range(3)]
+    return [files.read_json(ZOO / "relations" / f"{name}-{s}" / "scores.json")["test"]["score"] for s in range(3)]
 
 
 def test_what_transfer_does_on_vectors_in_every_seed():
@@ -182,5 +184,5 @@ def test_the_dual_model_holds_to_rounding_in_trained_models_and_in_their_twins(n
     assert own[own["metric"] == "autograd distance"]["value"].max() < 1e-6
     assert (
         own[own["metric"] == "relative distance"]["layer"].nunique()
-        == checkpoints.read_json(ZOO / name / "config.json")["run"]["architecture"]["n_layers"]
+        == files.read_json(ZOO / name / "config.json")["run"]["architecture"]["n_layers"]
     )

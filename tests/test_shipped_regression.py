@@ -8,13 +8,15 @@ import pytest
 import torch
 
 import compolens
-from compolens import checkpoints, resemblance, tables
+from compolens import tables
 from compolens.cli import main
 from compolens.cli.train import read_runs
+from compolens.diagnosis import closest_learner
+from compolens.foundation import files
 from compolens.measures.agreement import sensitivity_cosine
 from compolens.references import DebiasedGradientDescent, GradientDescent, GradientDescentPlusPlus
 from compolens.tasks import LinearRegression
-from compolens.zoo import read_run
+from compolens.zoo.folders import read_run
 
 REPOSITORY = Path(__file__).parents[1]
 ZOO = REPOSITORY / "trained_models" / "regression"
@@ -129,7 +131,7 @@ def test_four_softmax_heads_are_nearer_debiased_descent_than_descent_in_every_se
 
 @pytest.mark.parametrize("name", ["linear-1L", "linear-2L-recurrent", "linear-5L", "softmax-4heads"])
 def test_the_twin_and_shuffled_answers_are_far_from_the_closest_learner(name):
-    found = resemblance.closest(shipped(name))
+    found = closest_learner.closest(shipped(name))
     assert found.cosine > 0.9 and abs(found.shuffled) < 0.1 and found.twin < 0.6
 
 
@@ -141,6 +143,6 @@ def test_the_table_in_the_readme_is_the_commands_output(capsys):
 
 def test_cards_say_what_the_weights_do():
     for name in ("linear-1L-0", "linear-5L-2", "softmax-4heads-1", "negative-0.5-0.3-2"):
-        trained, scores = compolens.load(ZOO / name), checkpoints.read_json(ZOO / name / "scores.json")
+        trained, scores = compolens.load(ZOO / name), files.read_json(ZOO / name / "scores.json")
         fresh = compolens.evaluate(trained.model, trained.task, "test", 4096, "check").score
         assert fresh == pytest.approx(scores["test"]["score"], abs=0.05)

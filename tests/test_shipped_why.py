@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from compolens import decomposition, diagnosis, tables
+from compolens import tables
 from compolens.cli import main
-from compolens.places import built_in
+from compolens.diagnosis import decomposition, label
+from compolens.foundation.builtin import built_in
 
 REPOSITORY = Path(__file__).parents[1]
 ZOO = REPOSITORY / "trained_models"
@@ -46,7 +47,7 @@ def test_at_f_the_executor_answers_held_out_compositions_given_a_code_and_an_unt
 
 def test_at_f_hypernetworks_lack_inference_and_vanilla_transformers_execution():
     lacks = {
-        name: decomposition.decompose(diagnosis.measured(of(f"F-{name}")), 1.0)["ood"] for name in ("hypernetwork", "softmax")
+        name: decomposition.decompose(label.measured(of(f"F-{name}")), 1.0)["ood"] for name in ("hypernetwork", "softmax")
     }
     assert lacks["hypernetwork"]["inference"].lo > max(lacks["hypernetwork"][p].hi for p in ("use", "form", "execution"))
     assert lacks["softmax"]["execution"].lo > max(lacks["softmax"][p].hi for p in ("use", "inference", "form"))
@@ -54,9 +55,9 @@ def test_at_f_hypernetworks_lack_inference_and_vanilla_transformers_execution():
 
 def test_where_the_order_reverses_the_hypernetwork_fails_to_infer_in_every_seed():
     for folder in of("R-hypernetwork"):
-        parts = decomposition.decompose(diagnosis.measured([folder]), 1.0)["ood"]
+        parts = decomposition.decompose(label.measured([folder]), 1.0)["ood"]
         assert parts["inference"].value > 0.6 * sum(part.value for part in parts.values())
-    assert diagnosis.diagnose(of("R-softmax")).label == "undecided"
+    assert label.diagnose(of("R-softmax")).label == "undecided"
 
 
 def test_on_fuzzy_logic_hyla_stands_above_softmax_and_linear_attention_by_more_than_the_error():

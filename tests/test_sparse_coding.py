@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from compolens import HYLA, LinearAttention, Run, SoftmaxTransformer, SRaven, train
-from compolens.activations import intervene
-from compolens.configs import ConfigError, DoesNotApply, construct, describe
+from compolens.activations.streams import intervene
+from compolens.foundation.configs import ConfigError, DoesNotApply, construct, describe
 from compolens.models import (
     ARCHITECTURES,
     PARTS,

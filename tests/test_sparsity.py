@@ -14,14 +14,15 @@ import scipy.stats
 import torch
 from torch import nn
 
-from compolens import Run, SoftmaxTransformer, quoted, recipes, tables
-from compolens.activations import draw
-from compolens.configs import ConfigError, DoesNotApply
+from compolens import Run, SoftmaxTransformer, recipes, tables
+from compolens.activations.streams import draw
+from compolens.diagnosis import reported
+from compolens.foundation.configs import ConfigError, DoesNotApply
 from compolens.hooks import HookedModel, HookPoint
 from compolens.measures import sparsity as measured
 from compolens.measures.sparsity import Absolute, RowMaximum, SiteStd, Spread
 from compolens.models.base import Architecture
-from compolens.zoo import TrainedModel, load
+from compolens.zoo.folders import TrainedModel, load
 
 EPISODES = 24
 XI = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
@@ -440,11 +441,11 @@ def test_without_attention_patterns_there_is_nothing_to_measure(tiny_task, probe
 
 # ---- what the paper reports ------------------------------------------------------------------------------------------
 def test_the_papers_five_points_are_quoted_with_the_scale_that_they_lack():
-    found = [(q.xi, round(100 * q.sparsity, 2)) for q in quoted.SPARSITY_BY_XI]
+    found = [(q.xi, round(100 * q.sparsity, 2)) for q in reported.SPARSITY_BY_XI]
     assert found == [(0.003, 18.53), (0.01, 57.82), (0.03, 90.45), (0.1, 97.82), (0.3, 99.38)]
-    for q in quoted.SPARSITY_BY_XI:
+    for q in reported.SPARSITY_BY_XI:
         assert "2511.20194" in q.source and "not known" in q.source and "scale" in q.source
-    stds = [q.xi / scipy.stats.norm.ppf((1 + q.sparsity) / 2) for q in quoted.SPARSITY_BY_XI]
+    stds = [q.xi / scipy.stats.norm.ppf((1 + q.sparsity) / 2) for q in reported.SPARSITY_BY_XI]
     assert stds == pytest.approx([0.0128, 0.0124, 0.018, 0.044, 0.110], rel=0.02), "no Gaussian of one width: a heavy tail"
 
 
@@ -484,7 +485,7 @@ def test_the_papers_points_stand_beside_s_raven_alone_and_say_that_their_scale_i
     drawn = analyze("sparsity_curves", folders)
     quotes = drawn.frame()[drawn.frame()["label"].str.startswith("2511.20194")]
     assert set(quotes["panel"]) == {drawn.panels[1].title} and "SRaven" in drawn.panels[1].title
-    assert list(zip(quotes["x"], quotes["y"], strict=True)) == [(f"{q.xi:g}", q.sparsity) for q in quoted.SPARSITY_BY_XI]
+    assert list(zip(quotes["x"], quotes["y"], strict=True)) == [(f"{q.xi:g}", q.sparsity) for q in reported.SPARSITY_BY_XI]
     assert "scale of the scores that its threshold acts on is not known" in drawn.caption
     for other in (analyze("sparsity_curves", folders, paper=False), analyze("sparsity_curves", folders, scale="site std")):
         assert "2511.20194" not in other.caption and not other.frame()["label"].str.contains("2511.20194").any()

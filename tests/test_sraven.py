@@ -12,11 +12,12 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from compolens.configs import ConfigError
+from compolens.foundation.configs import ConfigError
 from compolens.references.bayes import BayesMarginals, BayesPanel
 from compolens.tasks.hyperteacher import Hyperteacher
-from compolens.tasks.sraven import RULES, SRaven, multisets
-from compolens.tasks.sraven_posterior import posterior
+from compolens.tasks.sraven.family import SRaven
+from compolens.tasks.sraven.posterior import posterior
+from compolens.tasks.sraven.rules import RULES, multisets
 
 GOLDEN = {
     k: v.astype(np.int64) for k, v in np.load(Path(__file__).parent / "data" / "sraven_golden.npz", allow_pickle=False).items()

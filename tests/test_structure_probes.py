@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from compolens import recipes
-from compolens.activations import draw, intervene, places, positions
-from compolens.configs import ConfigError, DoesNotApply
+from compolens.activations.streams import draw, intervene, places, positions
+from compolens.foundation.configs import ConfigError, DoesNotApply
 from compolens.measures.erasure import Eraser
-from compolens.zoo import load
+from compolens.zoo.folders import load
 
 ERASE, STRUCTURE = (recipes.load_recipe("probes", name) for name in ("erase_code", "code_structure"))
 

@@ -7,7 +7,7 @@ import pytest
 from scipy.sparse.csgraph import connected_components
 
 from compolens import Hyperteacher
-from compolens.configs import ConfigError
+from compolens.foundation.configs import ConfigError
 from compolens.tasks import supports
 
 HELD_OUT = "04 05 14 15 16 25 26 27 36 37"

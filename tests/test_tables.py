@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from compolens import tables
-from compolens.configs import ConfigError
+from compolens.foundation.configs import ConfigError
 from compolens.tables import COLUMNS, StaleTable, paired_interval, two_level_interval, weighted_mean
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from compolens import Hyperteacher, UnstructuredTeacher
-from compolens.configs import ConfigError
+from compolens.foundation.configs import ConfigError
 
 SIZES = {"d_x": 4, "d_y": 2, "d_hidden": 6, "n_modules": 6, "n_context": 6, "n_queries": 3}
 TEACHERS = [Hyperteacher, UnstructuredTeacher]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from compolens import Hyperteacher, Run, load, train
-from compolens.configs import ConfigError, DoesNotApply
+from compolens.foundation.configs import ConfigError, DoesNotApply
 from compolens.models.base import count_parameters
 from compolens.models.constructed import ConstructedGradientDescent, gradient_descent_weights
 from compolens.models.token_space import LinearSelfAttention, SoftmaxSelfAttention

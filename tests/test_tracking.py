@@ -10,11 +10,12 @@ import pandas as pd
 import pytest
 from test_training import STEPS, at_call, contents, elsewhere, make_run
 
-from compolens import checkpoints, cli
-from compolens.configs import ConfigError, describe
+from compolens import cli
+from compolens.foundation import files
+from compolens.foundation.configs import ConfigError, describe
 from compolens.tasks import SPLITS, Hyperteacher
-from compolens.tracking import TensorBoardTracker, WandbTracker, tracker
 from compolens.training import RESUME, Interrupted, train
+from compolens.training.tracking import TensorBoardTracker, WandbTracker, tracker
 
 
 class Notebook:
@@ -96,7 +97,7 @@ def test_a_row_is_told_only_after_it_was_saved(tmp_path):
 
     class Reader(Notebook):
         def log(self, step, numbers):
-            state = checkpoints.read_tensors(folder / RESUME)[1] if (folder / RESUME).exists() else {"history": rows(folder)}
+            state = files.read_tensors(folder / RESUME)[1] if (folder / RESUME).exists() else {"history": rows(folder)}
             assert state["history"][-1]["step"] == step
             super().log(step, numbers)
 

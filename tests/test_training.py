@@ -20,13 +20,14 @@ import pandas as pd
 import pytest
 import torch
 
-from compolens import checkpoints, cli
-from compolens.claims import Held
-from compolens.configs import ConfigError
+from compolens import cli
+from compolens.foundation import files
+from compolens.foundation.configs import ConfigError
+from compolens.jobs.leases import Held
 from compolens.models import BottleneckMLP, HypernetworkTransformer, SoftmaxTransformer
 from compolens.tasks import SPLITS, Hyperteacher
 from compolens.training import RESUME, AdamW, Diverged, Interrupted, Run, evaluate, loop, train
-from compolens.zoo import kept_steps, load
+from compolens.zoo.folders import kept_steps, load
 
 STEPS, KEPT = 30, 13
 ELSEWHERE = multiprocessing.get_context("forkserver")  # real processes, without importing torch again in each
@@ -51,7 +52,7 @@ def stamps(folder):
 
 def checkpoint(folder):
     """(weights, step) of the checkpoint of an interrupted run."""
-    tensors, state = checkpoints.read_tensors(folder / RESUME)
+    tensors, state = files.read_tensors(folder / RESUME)
     return {k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")}, state["step"]
 
 
@@ -244,9 +245,9 @@ def interrupt(folder, monkeypatch, step):
 
 def test_resuming_says_where_and_that_another_environment_changes_bits(tmp_path, monkeypatch):
     interrupt(tmp_path / "run", monkeypatch, 5)
-    tensors, state = checkpoints.read_tensors(tmp_path / "run" / RESUME)
+    tensors, state = files.read_tensors(tmp_path / "run" / RESUME)
     state["environments"][-1]["torch"] = "0.0"
-    checkpoints.write_tensors(tmp_path / "run" / RESUME, tensors, state)
+    files.write_tensors(tmp_path / "run" / RESUME, tensors, state)
     notes = []
     scores = train(make_run(), tmp_path / "run", progress=lambda state: notes.append(state.note))
     assert "resumed at step 5 in another environment" in notes[0] and f"'torch': '{torch.__version__}'" in notes[0]
@@ -304,7 +305,7 @@ def test_a_full_disk_leaves_the_previous_checkpoint_and_says_so_in_one_line(unin
     folder = tmp_path / "run"
     with monkeypatch.context() as patch:
         at_call(patch, os, call, 1 + 2 * 7 + 1, fail(errno.ENOSPC))  # description, 7 times checkpoint and history, then
-        with pytest.raises(checkpoints.SaveError) as error:
+        with pytest.raises(files.SaveError) as error:
             train(make_run(), folder, save_every=0)
     assert f"could not save {folder / RESUME}: No space left on device; what was there before is untouched" in str(error.value)
     assert "\n" not in str(error.value)
@@ -320,7 +321,7 @@ def train_with_no_room(folder, sentence):
     at_call(patch, Hyperteacher, "loss", 6, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1500, hard)))
     try:
         train(make_run(), folder, save_every=0)
-    except checkpoints.SaveError as error:
+    except files.SaveError as error:
         sentence.write_text(str(error))
         sys.exit(7)
 
@@ -399,7 +400,7 @@ def test_a_folder_that_holds_something_else_is_refused_and_left_alone(tmp_path):
 
 
 def hold(folder, connection):
-    with checkpoints.locked(folder):
+    with files.locked(folder):
         connection.send("held")
         time.sleep(120)
 
@@ -418,7 +419,7 @@ def test_a_folder_in_training_elsewhere_is_refused_until_that_process_is_gone(un
 
 
 def test_a_lock_is_exclusive_here_too_and_leaves_nothing(tmp_path):
-    with checkpoints.locked(tmp_path), pytest.raises(ConfigError), checkpoints.locked(tmp_path):
+    with files.locked(tmp_path), pytest.raises(ConfigError), files.locked(tmp_path):
         pass
     assert contents(tmp_path) == {}
 

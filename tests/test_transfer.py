@@ -8,10 +8,10 @@ from test_claims import analyze, scored
 
 import compolens
 from compolens import Relations, Run, SoftmaxTransformer, train
-from compolens.activations import draw
-from compolens.configs import ConfigError, DoesNotApply
+from compolens.activations.streams import draw
+from compolens.foundation.configs import ConfigError, DoesNotApply
 from compolens.models import CalibratedThreshold, FixedThreshold, OutputTransfer, RelativeTransfer, SparseCoding
-from compolens.zoo import TrainedModel
+from compolens.zoo.folders import TrainedModel
 
 SIZES = {"n_layers": 2, "d_model": 16, "n_heads": 2, "attn_only": True, "bias_free": True}
 TASK = Relations()

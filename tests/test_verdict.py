@@ -5,8 +5,9 @@ import json
 import pandas as pd
 import pytest
 
-from compolens import groups, tables, verdict
-from compolens.places import built_in
+from compolens import tables
+from compolens.diagnosis import groups, sentences
+from compolens.foundation.builtin import built_in
 from compolens.training import Run
 
 COMPOSITIONS = ("0+3", "1+4", "2+5")
@@ -14,7 +15,7 @@ COMPOSITIONS = ("0+3", "1+4", "2+5")
 
 def make_model(root, name, architecture, task, *, test, ood, seed=0, code=None, floor=0.5):
     """A folder with a config and tables as the probes write them, with scores of our choice."""
-    from compolens.configs import describe
+    from compolens.foundation.configs import describe
 
     folder = root / name
     (folder / "tables").mkdir(parents=True)
@@ -79,7 +80,7 @@ def code_table(test, ood, within, raw):
 
 
 def words(folders):
-    return {who: " | ".join(c.text for c in clauses) for who, clauses in verdict.sentences(folders)}
+    return {who: " | ".join(c.text for c in clauses) for who, clauses in sentences.sentences(folders)}
 
 
 @pytest.fixture

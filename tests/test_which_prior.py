@@ -10,15 +10,15 @@ from sklearn.linear_model import Ridge
 from sklearn.model_selection import LeaveOneGroupOut
 from torch import nn
 
-from compolens import HypernetworkTransformer, Run, SoftmaxTransformer, recipes, untrained
-from compolens.activations import draw, record
-from compolens.configs import ConfigError, DoesNotApply
+from compolens import HypernetworkTransformer, Run, SoftmaxTransformer, network_baselines, recipes
+from compolens.activations.streams import draw, record
+from compolens.foundation.configs import ConfigError, DoesNotApply
 from compolens.hooks import HookedModel, HookPoint
 from compolens.models import HYLA, FixedThreshold, RelativeTransfer, SparseCoding
+from compolens.network_baselines import FrozenReadout, Linearised, Tangent, conjugate_gradients, last_site, wanted
 from compolens.references import AllCompositions, TrainingCompositions
 from compolens.tasks import Episodes, FuzzyLogic, LinearRegression, Relations, SRaven
-from compolens.untrained import FrozenReadout, Linearised, Tangent, conjugate_gradients, last_site, wanted
-from compolens.zoo import TrainedModel
+from compolens.zoo.folders import TrainedModel
 
 SIZES = {"n_layers": 2, "d_model": 16, "n_heads": 2}
 SMALL = {"episodes": 96, "tangent_episodes": 32, "iterations": 2}
@@ -82,7 +82,7 @@ def test_chunks_do_not_matter(tiny_task, monkeypatch):
     tokens, tangent = next(draw(tiny_task, "train", 7, 0)).tokens.double(), Tangent(model, tiny_task.answers)
     p = torch.randn(tangent.size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     whole, moved = tangent.normal(tokens, p), tangent.along(tokens, p)[1]
-    monkeypatch.setattr(untrained, "CHUNK", 3)
+    monkeypatch.setattr(network_baselines, "CHUNK", 3)
     assert torch.allclose(tangent.normal(tokens, p)[1], whole[1])
     assert torch.allclose(tangent.along(tokens, p)[1], moved)
 
@@ -149,7 +149,7 @@ def test_only_training_compositions_are_fitted_and_others_of_them_stop_it(tiny_t
         seen.append((split, set(torch.cat([b.composition for b in batches]).tolist())))
         return batches
 
-    monkeypatch.setattr(untrained, "draw", spy)
+    monkeypatch.setattr(network_baselines, "draw", spy)
     trained = made(SoftmaxTransformer(**SIZES), tiny_task)
     Linearised.fit(trained, episodes=200, iterations=1)
     FrozenReadout.fit(trained, episodes=200)

@@ -7,8 +7,10 @@ import pandas as pd
 import pytest
 from handmade import analyze, marks, save, write
 
-from compolens import HypernetworkTransformer, Run, SoftmaxTransformer, decomposition, diagnosis
-from compolens.configs import ConfigError
+from compolens import HypernetworkTransformer, Run, SoftmaxTransformer
+from compolens.diagnosis import decomposition
+from compolens.diagnosis import label as diagnosis
+from compolens.foundation.configs import ConfigError
 
 COMPOSITIONS = ("0+3", "1+4", "2+5")
 NAMES = (

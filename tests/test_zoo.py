@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from compolens import Run, SoftmaxTransformer, load, train, zoo
-from compolens.checkpoints import read_tensors, write_tensors
-from compolens.configs import ConfigError
+from compolens.foundation.configs import ConfigError
+from compolens.foundation.files import read_tensors, write_tensors
 from compolens.models import Architecture
 from compolens.training import evaluate
 

@@ -7,11 +7,14 @@ Everything below is imported on first use, so that ``import compolens`` stays in
 from importlib import import_module
 from typing import Any
 
+from compolens.foundation.moved import MOVED, install
+
 __version__ = "0.2.0"
 
+install()
 _HOMES = {
-    "Adopted": "adopted",
-    "adopt": "adoption",
+    "Adopted": "zoo.adopted",
+    "adopt": "zoo.adopt",
     "AdamW": "training",
     "ReferenceAdamW": "training",
     "WarmupStableDecay": "training",
@@ -19,20 +22,20 @@ _HOMES = {
     "evaluate": "training",
     "train": "training",
     "TrainedModel": "zoo",
-    "load": "sharing",
-    "push": "sharing",
+    "load": "zoo.hub",
+    "push": "zoo.hub",
     "intervene": "activations",
     "record": "activations",
-    "Recording": "recordings",
+    "Recording": "activations",
     "gather": "tables",
     "load_recipe": "recipes",
 }
 _ROOMS = (
     "activations",
-    "adapters",
-    "configs",
     "figures",
     "hooks",
+    "interventions",
+    "language_models",
     "measures",
     "models",
     "recipes",
@@ -47,7 +50,19 @@ __all__ = ["__version__", *_HOMES, *_ROOMS]  # noqa: PLE0604
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(f"compolens.{_HOMES[name]}"), name)
-    if name in _ROOMS or name in ("training", "zoo", "verdict", "report", "checkpoints"):
+    if name in _ROOMS or name in (
+        "training",
+        "zoo",
+        "diagnosis",
+        "report",
+        "challenge",
+        "citations",
+        "foundation",
+        "jobs",
+        "network_baselines",
+    ):
+        return import_module(f"compolens.{name}")
+    if name in MOVED:
         return import_module(f"compolens.{name}")
     if name[:1].isupper():  # an architecture, a task family or a part of one: the folders are the registry
         models, tasks = import_module("compolens.models"), import_module("compolens.tasks")

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compolens import __version__, checkpoints
-from compolens.configs import ConfigError
-from compolens.places import PACKAGE, built_in
+from compolens import __version__
+from compolens.foundation import files as checkpoints
+from compolens.foundation.builtin import PACKAGE, built_in
+from compolens.foundation.configs import ConfigError
 
 PAPERS = PACKAGE / "papers.bib"
 """Every paper that a docstring of the package names."""

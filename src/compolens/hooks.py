@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformer_lens import ActivationCache, FactoredMatrix, HookedRootModule
 from transformer_lens.hook_points import HookPoint
 
-from compolens.configs import ConfigError, nearest
+from compolens.foundation.configs import ConfigError, nearest
 
 __all__ = ["Cache", "FactoredMatrix", "HookPoint", "HookedModel", "LayerNorm", "NamesFilter", "RMSNorm"]
 

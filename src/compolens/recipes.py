@@ -20,8 +20,8 @@ from types import ModuleType
 from typing import Any
 
 import compolens
-from compolens.configs import ConfigError, DoesNotApply, nearest
-from compolens.places import built_in, room
+from compolens.foundation.builtin import built_in, room
+from compolens.foundation.configs import ConfigError, DoesNotApply, nearest
 
 
 def locate(kind: str, name: str | Path) -> Path:

@@ -15,10 +15,11 @@ import numpy as np
 import pandas as pd
 
 import compolens
-from compolens import groups, recipes, tables, verdict, zoo
-from compolens.checkpoints import write_atomically
-from compolens.configs import ConfigError
+from compolens import recipes, tables, zoo
+from compolens.diagnosis import groups, sentences
 from compolens.figures import Drawing, HeatMap, Panel
+from compolens.foundation.configs import ConfigError
+from compolens.foundation.files import write_atomically
 from compolens.tasks import TaskFamily
 
 PAGE = Path(__file__).with_name("report_page.html")
@@ -36,7 +37,7 @@ def write(folders: Sequence[Path], path: Path, classes: tuple[type, ...] = (), c
         raise ConfigError(f"nothing was measured yet; type: compolens probe generalization latent_code {finished[0]}")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", tables.StaleTable)
-        judged = verdict.sentences(measured)
+        judged = sentences.sentences(measured)
         figures, left_out = _figures(measured)
         shown = _tables(measured)
     notes = sorted({str(w.message) for w in caught if issubclass(w.category, tables.StaleTable)})
@@ -58,7 +59,7 @@ def write(folders: Sequence[Path], path: Path, classes: tuple[type, ...] = (), c
     return path, plain(judged)
 
 
-def plain(judged: list[tuple[str, list[verdict.Clause]]]) -> list[str]:
+def plain(judged: list[tuple[str, list[sentences.Clause]]]) -> list[str]:
     """The verdict as lines of text."""
     return [line for who, clauses in judged for line in (who, *(f"  - {c.text}" for c in clauses))]
 
@@ -152,7 +153,7 @@ def _attention(folders: Sequence[Path], classes: tuple[type, ...]) -> list[dict[
     """hook_code of one held-out episode, layer by head, for the first model of each group."""
     import torch
 
-    from compolens.activations import draw
+    from compolens.activations.streams import draw
 
     entries: list[dict[str, Any]] = []
     for group in groups.group(folders)[:MAX_ATTENTION]:

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from compolens.checkpoints import read_json, write_atomically, write_json
-from compolens.configs import ConfigError, nearest
-from compolens.places import built_in
+from compolens.foundation.builtin import built_in
+from compolens.foundation.configs import ConfigError, nearest
+from compolens.foundation.files import read_json, write_atomically, write_json
 
 COLUMNS = ("metric", "value", "lo", "hi", "split", "site", "role", "control", "n")
 """What every table has. control is "" for the measurement itself; NaN stands where a column does not apply."""

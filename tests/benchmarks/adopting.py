@@ -7,7 +7,7 @@ from timing import medians, show, tell
 from torch import Tensor, nn
 
 from compolens import Hyperteacher, adopt
-from compolens.activations import draw
+from compolens.activations.streams import draw
 
 
 class Plain(nn.Module):

@@ -19,7 +19,7 @@ RECORD = """
 import json, re, sys, time
 import torch
 import compolens
-from compolens.activations import draw
+from compolens.activations.streams import draw
 
 torch.set_num_threads(1)
 trained = compolens.load(sys.argv[1])

@@ -13,7 +13,7 @@ from compolens import __version__
 from compolens.cli import analyze, challenge, cite, explain, models, probe, push, record, report, train
 from compolens.cli.flags import Parser
 from compolens.cli.recipe_flags import add_recipe_flags
-from compolens.configs import ConfigError, nearest
+from compolens.foundation.configs import ConfigError, nearest
 
 COMMANDS = {
     "train": train, "probe": probe, "analyze": analyze, "explain": explain, "challenge": challenge, "report": report,

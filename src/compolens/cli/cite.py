@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from compolens.cli.flags import Parser, command_parser
-from compolens.configs import ConfigError
+from compolens.foundation.configs import ConfigError
 
 
 def make(commands: Any) -> Parser:

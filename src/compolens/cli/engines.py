@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compolens.cli.flags import check_device
-from compolens.configs import ConfigError, nearest
+from compolens.foundation.configs import ConfigError, nearest
 
 if TYPE_CHECKING:
     from compolens.jobs import Engine

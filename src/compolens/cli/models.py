@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from compolens.cli.flags import Parser, command_parser, common_flags, outside, print_table
-from compolens.configs import ConfigError
+from compolens.foundation.configs import ConfigError
 
 
 def make(commands: Any) -> Parser:
@@ -31,20 +31,22 @@ def make(commands: Any) -> Parser:
 def _summarise(folders: list[Path]) -> int:
     """Groups of models that differ in seeds alone: parameters, seeds, test and ood score with two-level intervals, the ceiling
     of the latter, and what the paper reports where the setting is its own. Then the trainings that have not ended."""
-    from compolens import checkpoints, groups, tables, verdict, zoo
+    from compolens import tables, zoo
+    from compolens.diagnosis import groups, sentences
+    from compolens.foundation import files
 
     print("| setting | architecture | parameters | seeds | test | ood | ceiling | the paper's measure: ours / the paper |")
     print("|---|---|---|---|---|---|---|---|")
     for group in groups.group([f for f in folders if tables.finished(f)]):
-        parameters = checkpoints.read_json(group.folders[0] / "scores.json")["parameters"]
+        parameters = files.read_json(group.folders[0] / "scores.json")["parameters"]
         cells = []
         for split in ("test", "ood"):
-            found = verdict.score(group, split)
+            found = sentences.score(group, split)
             spread = f" [{found.lo:.3f}, {found.hi:.3f}]" if len(group.folders) >= groups.SEEDS else ""
-            part = verdict.stratum(group, split)
+            part = sentences.stratum(group, split)
             cells.append(f"{found.value:.3f}{spread}" + (f" ({part[1]:.3f} {part[0]})" if part else ""))
-        top = verdict.ceiling(group)
-        cells += ["1" if top > 1 - 1e-3 else f"{top:.3f} (share {found.value / top:.2f})", verdict.beside_the_paper(group)]
+        top = sentences.ceiling(group)
+        cells += ["1" if top > 1 - 1e-3 else f"{top:.3f} (share {found.value / top:.2f})", sentences.beside_the_paper(group)]
         print(f"| {group.setting} | {group.label} | {parameters:,} | {len(group.folders)} | {' | '.join(cells)} |")
     for folder in folders:
         if not tables.finished(folder):
@@ -55,12 +57,13 @@ def _summarise(folders: list[Path]) -> int:
 def _diagnose(folders: list[Path]) -> int:
     """Groups of models with their label, and what they lack on held-out compositions in parts; those without tables are left
     out, and said."""
-    from compolens import decomposition, diagnosis, groups, tables
+    from compolens import tables
+    from compolens.diagnosis import decomposition, groups, label
 
     columns = ["setting", "architecture", "seeds", "diagnosis", "ood", "lacks", *decomposition.PARTS, "its code is read at"]
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     for group in groups.group([f for f in folders if tables.finished(f)]):
-        found = diagnosis.diagnose(group.folders)
+        found = label.diagnose(group.folders)
         if found is None:
             print(f"{group.label}: no tables; type: compolens explain {group.folders[0]}", file=sys.stderr)
             continue

@@ -81,7 +81,8 @@ def to_measure(models: list[Path], wanted: dict[Path, dict[str, Any]], options: 
 
 
 def _up_to_date(folder: Path, file: Path, arguments: dict[str, Any], steps: str) -> bool:
-    from compolens import checkpoints, recipes, tables
+    from compolens import recipes, tables
+    from compolens.foundation import files as checkpoints
 
     path = tables.path_of(folder, file.stem)
     if not path.exists() or not path.with_suffix(".json").exists() or tables.why_stale(folder, file.stem, file):

@@ -22,8 +22,8 @@ def make(commands: Any) -> Parser:
 
 
 def run(options: argparse.Namespace) -> int:
-    from compolens import sharing
+    from compolens.zoo import hub
 
     classes = outside(options.classes)
-    print(sharing.push(options.folder, options.name, private=options.private, revision=options.revision, classes=classes))
+    print(hub.push(options.folder, options.name, private=options.private, revision=options.revision, classes=classes))
     return 0

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from compolens.cli.flags import Parser, print_table
-from compolens.configs import ConfigError, nearest
+from compolens.foundation.configs import ConfigError, nearest
 
 
 def split_items(kind: str, items: list[str]) -> tuple[list[Path], list[Path]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from compolens.cli.flags import Parser, check_device, command_parser, common_flags, outside
 from compolens.cli.train import with_data
-from compolens.configs import ConfigError
+from compolens.foundation.configs import ConfigError
 
 
 def make(commands: Any) -> Parser:

@@ -14,7 +14,7 @@ from typing import Any
 
 from compolens.cli.engines import engine_of
 from compolens.cli.flags import Parser, check_device, command_parser, common_flags, conclude, part_of, print_table
-from compolens.configs import ConfigError, nearest
+from compolens.foundation.configs import ConfigError, nearest
 
 
 def make(commands: Any) -> Parser:
@@ -83,7 +83,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _train(work: list[Any], engine: Any, out: Path) -> Any:
     """Train what nobody else is training; wait for what somebody is, and go on with it should that somebody die."""
-    from compolens import distributed, jobs
+    from compolens import jobs
+    from compolens.training import distributed
 
     rank, size = distributed.launched()
     if size > 1:
@@ -97,7 +98,7 @@ def _train(work: list[Any], engine: Any, out: Path) -> Any:
 
 
 def _watches(work: list[Any], out: Path) -> dict[str, Any]:
-    from compolens.claims import Watch
+    from compolens.jobs.leases import Watch
 
     return {job.name: Watch(claims_on(out / job.name), (out / job.name).name) for job in work}
 
@@ -120,7 +121,7 @@ def _train_together(work: list[Any], engine: Any, out: Path, rank: int) -> Any:
 
 def claims_on(folder: Path) -> Any:
     """Where the claim on a run's folder lies: beside it."""
-    from compolens.claims import Claims
+    from compolens.jobs.leases import Claims
 
     return Claims(folder.parent)
 
@@ -129,14 +130,14 @@ def train_one(
     file: str, name: str, folder: str, data: str | None, device: str, track: tuple[str, ...] = (), *, report: Callable
 ) -> str:
     """One run of a file, in whatever process this is, on whatever machine; a run that another process is at is `Held`."""
-    from compolens import checkpoints, distributed
-    from compolens.training import check_folder, train
+    from compolens.foundation import files
+    from compolens.training import check_folder, distributed, train
 
     check_device(device)
     run, place, (rank, size) = with_data(read_runs(file)[name], data), Path(folder), distributed.launched()
     if size == 1 and (place / "scores.json").exists():  # read, not claimed: any number of commands may look at a finished run
         check_folder(run, place)
-        return _scores_line(checkpoints.read_json(place / "scores.json"))
+        return _scores_line(files.read_json(place / "scores.json"))
     with claims_on(place).take(place.name) if rank == 0 else contextlib.nullcontext() as claim:
         owned = claim.check if claim is not None else lambda: None  # a run that was taken over is another's to write
 
@@ -152,7 +153,7 @@ def _trackers(names: Iterable[str]) -> list[Any]:
     """What --track names; a name that means nothing, or a package that is missing, is an error."""
     if not names:
         return []
-    from compolens.tracking import tracker
+    from compolens.training.tracking import tracker
 
     return [tracker(name) for name in names]
 

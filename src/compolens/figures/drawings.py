@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from compolens.checkpoints import write_atomically
-from compolens.figures.maps import HeatMap
-from compolens.figures.marks import Mark
 from compolens.figures.page import Page, print_style
+from compolens.figures.panels import Panel
 from compolens.figures.screen import on_screen
 from compolens.figures.words import unknown
+from compolens.foundation.files import write_atomically
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -28,30 +27,6 @@ WIDTHS: Mapping[str, float] = {"column": 3.25, "page": 6.75}
 """Figure widths in inches: one column, and the full text width, of the usual venues."""
 
 _FRAME = ["panel", "series", "mark", "label", "x", "y", "lo", "hi", "value", "hover"]
-
-
-@dataclass(frozen=True, eq=False)
-class Panel:
-    """Marks on common axes. `x` and `y` are axis labels, units included; `y_range` fixes the y axis.
-
-    The x axis is categorical if any mark's x column holds strings or the panel has Bars; categories keep the order of
-    first appearance. A HeatMap has its panel to itself, and a panel has at most one colour bar.
-    """
-
-    title: str
-    x: str
-    y: str
-    marks: Sequence[Mark]
-    y_range: tuple[float, float] | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "marks", tuple(self.marks))
-        if not self.marks:
-            raise ValueError(f"Panel {self.title!r} has no marks; it needs at least one")
-        scales = sum(mark.scaled() is not None for mark in self.marks)
-        if scales > 1 or (len(self.marks) > 1 and any(isinstance(mark, HeatMap) for mark in self.marks)):
-            got = ", ".join(type(mark).__name__ for mark in self.marks)
-            raise ValueError(f"Panel {self.title!r} has {got}; allowed: one colour bar, and a HeatMap only by itself")
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +69,7 @@ class Drawing:
         if width not in WIDTHS:
             raise unknown("width", width, WIDTHS)
         with print_style():
-            return Page(self, WIDTHS[width]).figure
+            return Page(self.panels, self.columns, WIDTHS[width]).figure
 
     def _repr_png_(self) -> bytes:
         """What a notebook shows for a drawing that is a cell's last value."""
@@ -106,7 +81,7 @@ class Drawing:
 
     def plotly(self) -> go.Figure:
         """The interactive figure: as wide as its container, with a fixed height in pixels."""
-        return on_screen(self)
+        return on_screen(self.panels, self.columns)
 
 
 def save(

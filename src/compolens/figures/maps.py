@@ -10,13 +10,12 @@ import numpy as np
 import pandas as pd
 
 from compolens.figures.marks import Mark
+from compolens.figures.stage import Stage
 from compolens.figures.words import as_text, cell_texts, is_categorical
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
     from matplotlib.axes import Axes
-
-    from compolens.figures.scenes import Scene
 
 _MISSING = "#d0d0d0"  # behind heat maps: a missing cell must not look like the white in the middle of a diverging scale
 
@@ -62,7 +61,7 @@ class HeatMap(Mark):
     def scaled(self) -> pd.Series | None:
         return self.rows()["value"].rename(self.label or self.value)
 
-    def draw(self, axes: Axes, scene: Scene) -> None:
+    def draw(self, axes: Axes, scene: Stage) -> None:
         values, columns, names = self.grid()
         edges = np.arange(len(columns) + 1) - 0.5, np.arange(len(names) + 1) - 0.5
         # Vector cells stay sharp in every viewer, but very many of them only make the file heavy.
@@ -73,7 +72,7 @@ class HeatMap(Mark):
         axes.tick_params(length=0)
         scene.colorbar(axes, mesh)
 
-    def trace(self, figure: go.Figure, scene: Scene) -> None:
+    def trace(self, figure: go.Figure, scene: Stage) -> None:
         values, columns, names = self.grid()
         where = {"x": np.arange(len(columns)), "y": np.arange(len(names)), "z": values, "hoverongaps": False}
         lines = [f"{scene.panel.x}: %{{x}}", f"{scene.panel.y}: %{{y}}", f"{self.label or self.value}: %{{z:.4~g}}"]
@@ -124,7 +123,7 @@ class Map(Mark):
     def _entry(self, category: str) -> str:
         return f"{self.label}: {category}" if self.label else category
 
-    def draw(self, axes: Axes, scene: Scene) -> None:
+    def draw(self, axes: Axes, scene: Stage) -> None:
         size, many = _diameter(len(self.data)), len(self.data) > 5_000
         if scene.scale:
             rows = self.rows().dropna(subset="value")
@@ -137,7 +136,7 @@ class Map(Mark):
             (points,) = axes.plot(x, rows["y"], "o", color=color, ms=size, mew=0, zorder=3, rasterized=many)
             scene.legend.enter(self._entry(category), color, points)
 
-    def trace(self, figure: go.Figure, scene: Scene) -> None:
+    def trace(self, figure: go.Figure, scene: Stage) -> None:
         # WebGL only for many points, since browsers allow a page few of its contexts.
         kind, size = "scattergl" if len(self.data) > 5_000 else "scatter", 2 * _diameter(len(self.data))
         for category, rows in [("", self.rows().dropna(subset="value"))] if scene.scale else self.groups():

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pandas as pd
 
+from compolens.figures.stage import Stage
 from compolens.figures.words import unknown
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
     from matplotlib.axes import Axes
-
-    from compolens.figures.scenes import Scene
 
 DASHES = ((5, 2.5), (1.2, 1.8), (6, 2, 1.2, 2), (10, 3))  # on, off, ... in line widths
 SHARE = 0.8  # of a category's width that its bars, points and band may take
@@ -41,11 +40,11 @@ class Mark(ABC):
         """What is plotted, in data order, under canonical columns: some of x, y, lo, hi, value, hover."""
 
     @abstractmethod
-    def draw(self, axes: Axes, scene: Scene) -> None:
+    def draw(self, axes: Axes, scene: Stage) -> None:
         """Draw on matplotlib axes."""
 
     @abstractmethod
-    def trace(self, figure: go.Figure, scene: Scene) -> None:
+    def trace(self, figure: go.Figure, scene: Stage) -> None:
         """Add to the subplot `scene.cell` of a plotly figure."""
 
     def legend_labels(self) -> list[str]:
@@ -86,13 +85,13 @@ class Line(Mark):
     def rows(self) -> pd.DataFrame:
         return pd.DataFrame({"x": self._column("x"), "y": self._numbers("y")})
 
-    def draw(self, axes: Axes, scene: Scene) -> None:
+    def draw(self, axes: Axes, scene: Stage) -> None:
         rows, color = self.rows(), scene.legend.color(self)
         style: dict[str, Any] = {"ls": (0, DASHES[0]) if self.dash else "-", "marker": "o" if len(rows) <= 40 else ""}
         (line,) = axes.plot(scene.places(rows["x"]), rows["y"], color=color, lw=1.2, ms=2.2, zorder=3, **style)
         scene.legend.enter(self.label, color, line)
 
-    def trace(self, figure: go.Figure, scene: Scene) -> None:
+    def trace(self, figure: go.Figure, scene: Stage) -> None:
         rows, color = self.rows(), scene.legend.color(self)
         where = {"x": scene.places(rows["x"]), "y": rows["y"].to_numpy()}
         line = {"color": color, "width": 2, "dash": _css(DASHES[0], 2) if self.dash else "solid"}
@@ -120,7 +119,7 @@ class Points(Mark):
         rows = pd.DataFrame({"x": self._column("x"), "y": self._numbers("y")})
         return rows if self.hover is None else rows.assign(hover=self._column("hover"))
 
-    def draw(self, axes: Axes, scene: Scene) -> None:
+    def draw(self, axes: Axes, scene: Stage) -> None:
         rows, color, (x, width) = self.rows(), scene.legend.color(self), scene.seats(self)
         # A white rim separates points from each other and from a bar of the same colour.
         style: dict[str, Any] = {"mfc": "white", "mec": color, "mew": 0.9}
@@ -129,7 +128,7 @@ class Points(Mark):
         (points,) = axes.plot(x, rows["y"], "o", ms=min(max(0.8 * room, 2.9), 4), zorder=4, **style)
         scene.legend.enter(self.label, color, points)
 
-    def trace(self, figure: go.Figure, scene: Scene) -> None:
+    def trace(self, figure: go.Figure, scene: Stage) -> None:
         rows, color = self.rows(), scene.legend.color(self)
         where = {"x": scene.seats(self)[0], "y": rows["y"].to_numpy()}
         style: dict[str, Any] = {"symbol": "circle-open", "line": {"width": 1.5}}
@@ -154,7 +153,7 @@ class Band(Mark):
     def rows(self) -> pd.DataFrame:
         return pd.DataFrame({"x": self._column("x"), "lo": self._numbers("lo"), "hi": self._numbers("hi")})
 
-    def outlines(self, scene: Scene) -> list[np.ndarray]:
+    def outlines(self, scene: Stage) -> list[np.ndarray]:
         """The shaded polygons, each an (n, 2) array of x and y: one per run without NaN, or per category."""
         rows = self.rows()
         edges = np.column_stack([scene.places(rows["x"]), rows["lo"], rows["hi"]])
@@ -167,7 +166,7 @@ class Band(Mark):
             runs = [run for run in np.split(edges, starts) if np.isfinite(run).all() and len(run)]
         return [np.vstack([run[:, [0, 1]], run[::-1, [0, 2]]]) for run in runs]
 
-    def draw(self, axes: Axes, scene: Scene) -> None:
+    def draw(self, axes: Axes, scene: Stage) -> None:
         from matplotlib.collections import PolyCollection
         from matplotlib.patches import Patch
 
@@ -178,7 +177,7 @@ class Band(Mark):
         axes.autoscale_view()
         scene.legend.enter(self.label, color, Patch(**style))
 
-    def trace(self, figure: go.Figure, scene: Scene) -> None:
+    def trace(self, figure: go.Figure, scene: Stage) -> None:
         color, gap = scene.legend.color(self), np.full((1, 2), np.nan)
         closed = [part for outline in self.outlines(scene) for part in (outline, outline[:1], gap)]
         x, y = np.vstack(closed[:-1] or [gap]).T
@@ -223,7 +222,7 @@ class Bars(Mark):
         known = rows[["lo", "hi"]].notna().all(axis=1).to_numpy()
         return np.repeat(x[known], 3), ends[known].ravel()
 
-    def draw(self, axes: Axes, scene: Scene) -> None:
+    def draw(self, axes: Axes, scene: Stage) -> None:
         from matplotlib.patches import Patch
         from matplotlib.patheffects import withStroke
 
@@ -234,7 +233,7 @@ class Bars(Mark):
         axes.plot(*self.error_bars(x), color="black", lw=0.9, zorder=3.5, path_effects=halo, **caps)
         scene.legend.enter(self.label, color, Patch(color=color))
 
-    def trace(self, figure: go.Figure, scene: Scene) -> None:
+    def trace(self, figure: go.Figure, scene: Stage) -> None:
         rows, color, (x, width) = self.rows(), scene.legend.color(self), scene.seats(self)
         bars = {"type": "bar", "x": x, "y": rows["y"].to_numpy(), "width": 0.94 * width, "marker": {"color": color}}
         figure.add_trace({**bars, **scene.hover(rows), **scene.legend.entry(self.label, color)}, **scene.cell)
@@ -265,7 +264,7 @@ class Rule(Mark):
         rows = pd.DataFrame({"y": [float(self.value)]})
         return rows if self.lo is None or self.hi is None else rows.assign(lo=float(self.lo), hi=float(self.hi))
 
-    def draw(self, axes: Axes, scene: Scene) -> None:
+    def draw(self, axes: Axes, scene: Stage) -> None:
         color = scene.legend.color(self)
         if self.lo is not None and self.hi is not None:
             span = axes.axhspan(self.lo, self.hi, color=color, alpha=0.15, lw=0, zorder=0.5)
@@ -273,7 +272,7 @@ class Rule(Mark):
         dash = (0, scene.legend.dash(self)) if self.dash else "-"
         scene.legend.enter(self.label, color, axes.axhline(self.value, color=color, lw=1, ls=dash, zorder=2.4))
 
-    def trace(self, figure: go.Figure, scene: Scene) -> None:
+    def trace(self, figure: go.Figure, scene: Stage) -> None:
         color, across = scene.legend.color(self), {"x0": 0, "x1": 1, "xref": "x domain", **scene.cell}
         entry = scene.legend.entry(self.label, color)
         line = {"color": color, "width": 1.5, "dash": _css(scene.legend.dash(self), 1.5) if self.dash else "solid"}

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from compolens.figures.marks import size_of
+from compolens.figures.panels import Panel
 from compolens.figures.scenes import Scene, scenes_of
 from compolens.figures.words import as_text, cell_texts, width_of, wrap
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from compolens.figures.drawings import Drawing
 
 _STYLE: dict[Any, Any] = {
     "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "legend.fontsize": 7,
@@ -31,15 +30,15 @@ _STYLE: dict[Any, Any] = {
 class Page:
     """Lays a drawing out for print. Lengths are in points, 1/72 inch, unless they say otherwise."""
 
-    def __init__(self, drawing: Drawing, width_in: float) -> None:
+    def __init__(self, panels: Sequence[Panel], columns: int | None, width_in: float) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
         from matplotlib.layout_engine import ConstrainedLayoutEngine
 
         # Narrower panels would have no room for their labels or colour bars.
-        narrowest_in = 2.2 if any(mark.scaled() is not None for p in drawing.panels for mark in p.marks) else 1.6
-        columns = min(drawing.columns or max(1, min(3, int(width_in / narrowest_in))), len(drawing.panels))
-        self.scenes = scenes_of(drawing.panels, columns)
+        narrowest_in = 2.2 if any(mark.scaled() is not None for panel in panels for mark in panel.marks) else 1.6
+        columns = min(columns or max(1, min(3, int(width_in / narrowest_in))), len(panels))
+        self.scenes = scenes_of(panels, columns)
         rows = self.scenes[-1].row
         layout = ConstrainedLayoutEngine(w_pad=0.03, h_pad=0.03, wspace=0.02, hspace=0.03)
         self.figure = Figure(figsize=(width_in, 2 * rows), layout=layout)

@@ -14,13 +14,12 @@ import pandas as pd
 from compolens.figures.colors import ARCHITECTURE_COLORS, CONTROL_COLORS, SERIES_COLORS, color_of
 from compolens.figures.maps import HeatMap
 from compolens.figures.marks import DASHES, SHARE, Bars, Mark, Points, Rule
+from compolens.figures.panels import Panel
 from compolens.figures.words import as_text, is_categorical
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
     from matplotlib.axes import Axes
-
-    from compolens.figures.drawings import Panel
 
 _RED_BLUE = "#053061 #2166ac #4393c3 #92c5de #d1e5f0 #f7f7f7 #fddbc7 #f4a582 #d6604d #b2182b #67001f"
 _VIRIDIS = "#440154 #482878 #3e4989 #31688e #26828e #1f9e89 #35b779 #6ece58 #b5de2b #fde725"

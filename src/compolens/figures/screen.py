@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from compolens.figures.panels import Panel
 from compolens.figures.scenes import scenes_of
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-    from compolens.figures.drawings import Drawing
 
-
-def on_screen(drawing: Drawing) -> go.Figure:
-    """A drawing as plotly figure: as wide as its container, with a fixed height in pixels."""
+def on_screen(panels: Sequence[Panel], columns: int | None) -> go.Figure:
+    """Panels as one plotly figure: as wide as its container, with a fixed height in pixels; columns: panels per row."""
     from plotly.subplots import make_subplots
 
-    columns = min(drawing.columns or 3, len(drawing.panels))
-    scenes = scenes_of(drawing.panels, columns)
+    columns = min(columns or 3, len(panels))
+    scenes = scenes_of(panels, columns)
     bars = {scene.column for scene in scenes if scene.bar}
-    titles = ["<br>".join(textwrap.wrap(panel.title, max(100 // columns, 16))) for panel in drawing.panels]
+    titles = ["<br>".join(textwrap.wrap(panel.title, max(100 // columns, 16))) for panel in panels]
     # Heights in px: titles and axis labels around each row of axes. Widths are shares of a page of about 1000 px.
     rows, head, axes, foot = scenes[-1].row, 30 + 18 * max(title.count("<br>") for title in titles), 260, 70
     body = rows * axes + (rows - 1) * (head + foot)

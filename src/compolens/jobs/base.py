@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from compolens.claims import Held, Watch
-from compolens.configs import ConfigError, DoesNotApply
+from compolens.foundation.configs import ConfigError, DoesNotApply
 from compolens.jobs.display import Display
+from compolens.jobs.leases import Held, Watch
 
 Report = Callable[[float, float, str], None]
 """report(done, total, text), called from inside a job."""

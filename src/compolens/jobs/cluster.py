@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from compolens import signals
-from compolens.configs import ConfigError, require, require_positive
+from compolens.foundation import signals
+from compolens.foundation.configs import ConfigError, require, require_positive
 from compolens.jobs.base import Engine, Job, Outcome
 from compolens.jobs.display import Display
 from compolens.jobs.events import Reader

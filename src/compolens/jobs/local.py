@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from compolens import signals
-from compolens.configs import require_positive
+from compolens.foundation import signals
+from compolens.foundation.configs import require_positive
 from compolens.jobs.base import Engine, Job, Outcome, Report, attempt
 from compolens.jobs.display import Display
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compolens.configs import ConfigError
+from compolens.foundation.configs import ConfigError
 from compolens.jobs.base import Job
 from compolens.jobs.cluster import Cluster
 from compolens.jobs.events import work

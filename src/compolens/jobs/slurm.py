@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from compolens.configs import ConfigError, nearest, require
+from compolens.foundation.configs import ConfigError, nearest, require
 from compolens.jobs.base import Job
 from compolens.jobs.cluster import Cluster
 from compolens.jobs.events import work

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from compolens.configs import classes_in
+from compolens.foundation.configs import classes_in
 from compolens.models.base import Architecture, DoesNotApply, Part, count_parameters
-from compolens.models.reference_weights import load_reference_parameters
+from compolens.models.jax_weights import load_reference_parameters
 
 ARCHITECTURES: dict[str, type] = classes_in(__name__, Architecture)
 PARTS: dict[str, type] = classes_in(__name__, Part)

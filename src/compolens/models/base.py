@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from torch import Tensor, nn
 
-from compolens.configs import DoesNotApply, require_kinds
+from compolens.foundation.configs import DoesNotApply, require_kinds
 from compolens.hooks import HookedModel
 
 __all__ = ["Architecture", "DoesNotApply", "Part", "count_parameters", "split_positions", "truncated_lecun_"]

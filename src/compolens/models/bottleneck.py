@@ -15,7 +15,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from compolens.configs import require_positive
+from compolens.foundation.configs import require_positive
 from compolens.hooks import HookPoint
 from compolens.models.base import Architecture, DoesNotApply, split_positions, truncated_lecun_
 from compolens.models.softmax import SoftmaxAttention

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from compolens.configs import ConfigError, require
+from compolens.foundation.configs import ConfigError, require
 from compolens.models.token_space import TokenSpaceArchitecture, UnscaledLinearAttention
 from compolens.models.token_stream import Stream
 from compolens.models.transformer import Attention

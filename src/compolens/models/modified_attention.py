@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from compolens.configs import require
+from compolens.foundation.configs import require
 from compolens.models.base import truncated_lecun_
 from compolens.models.softmax import SoftmaxAttention
 from compolens.models.token_space import TokenSpaceSelfAttention

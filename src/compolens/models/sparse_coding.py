@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from compolens.configs import ConfigError, require, require_whole
+from compolens.foundation.configs import ConfigError, require, require_whole
 from compolens.hooks import HookedModel, HookPoint
 from compolens.models.base import Part
 from compolens.models.transformer import Attention, Transformer, TransformerArchitecture

@@ -20,7 +20,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from compolens.configs import ConfigError, require, require_positive
+from compolens.foundation.configs import ConfigError, require, require_positive
 from compolens.models.base import Architecture, DoesNotApply, split_positions
 from compolens.models.linear import UnnormalizedAttention
 from compolens.models.softmax import SoftmaxAttention

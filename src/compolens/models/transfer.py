@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from compolens.configs import ConfigError, DoesNotApply
+from compolens.foundation.configs import ConfigError, DoesNotApply
 from compolens.models.base import Part
 
 Blocks = Sequence[Sequence[int]]

@@ -16,7 +16,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from compolens.configs import ConfigError, require, require_positive
+from compolens.foundation.configs import ConfigError, require, require_positive
 from compolens.hooks import FactoredMatrix, HookedModel, HookPoint, LayerNorm, RMSNorm
 from compolens.models.base import Architecture, split_positions, truncated_lecun_
 from compolens.models.operands import as_operand, full, product

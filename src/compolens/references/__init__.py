@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from compolens.configs import classes_in
+from compolens.foundation.configs import classes_in
 from compolens.references.base import Reference
 
 REFERENCES: dict[str, type] = classes_in(__name__, Reference)

@@ -11,7 +11,7 @@ from torch import Tensor
 from compolens.references.base import Reference
 from compolens.references.oracle import SURE
 from compolens.tasks.base import Episodes, TaskFamily
-from compolens.tasks.sraven import SRaven
+from compolens.tasks.sraven.family import SRaven
 
 
 class _Bayes(Reference):

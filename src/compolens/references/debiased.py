@@ -9,7 +9,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from compolens.configs import ConfigError, require
+from compolens.foundation.configs import ConfigError, require
 from compolens.references.gradient_descent import tuning_questions
 from compolens.references.regression import LinearLearner, checked
 from compolens.tasks.linear_regression import LinearRegression

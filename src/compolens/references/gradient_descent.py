@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from compolens.configs import ConfigError, require, require_positive
+from compolens.foundation.configs import ConfigError, require, require_positive
 from compolens.references.regression import SpectralLearner, Spectrum, checked
 from compolens.tasks.linear_regression import LinearRegression
 

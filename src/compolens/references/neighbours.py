@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from compolens.configs import require_positive
+from compolens.foundation.configs import require_positive
 from compolens.references.regression import RegressionLearner, checked
 
 

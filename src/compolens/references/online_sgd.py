@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from compolens.configs import require
+from compolens.foundation.configs import require
 from compolens.references.regression import LinearLearner, checked
 
 

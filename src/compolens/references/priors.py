@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from compolens.configs import ConfigError, require
+from compolens.foundation.configs import ConfigError, require
 from compolens.references.regression import LinearLearner, checked
 from compolens.tasks.base import TaskFamily
 from compolens.tasks.linear_regression import LinearRegression

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from compolens.configs import require
+from compolens.foundation.configs import require
 from compolens.references.base import Reference
 from compolens.tasks.base import Episodes, TaskFamily
 from compolens.tasks.linear_regression import LinearRegression

@@ -9,7 +9,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from compolens.configs import require
+from compolens.foundation.configs import require
 from compolens.references.in_context import InContextLearner, best_on_training, examples_of
 from compolens.references.neighbours import NearestNeighbours
 from compolens.tasks.base import Episodes, TaskFamily

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from compolens.configs import require, require_positive
+from compolens.foundation.configs import require, require_positive
 from compolens.references.regression import SpectralLearner
 from compolens.tasks.base import TaskFamily
 from compolens.tasks.linear_regression import LinearRegression

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from compolens.configs import classes_in
+from compolens.foundation.configs import classes_in
 from compolens.tasks.base import SPLITS, Episodes, TaskFamily, TaskPart
 
 FAMILIES: dict[str, type] = classes_in(__name__, TaskFamily)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from compolens.configs import ConfigError, DoesNotApply, nearest, require_kinds, require_whole
+from compolens.foundation.configs import ConfigError, DoesNotApply, nearest, require_kinds, require_whole
 
 SPLITS = ("train", "test", "ood")
 """train: compositions seen, for fitting; test: the same compositions, fresh randomness; ood: held-out compositions."""

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from compolens.configs import frozen, nearest, require, require_positive
+from compolens.foundation.configs import frozen, nearest, require, require_positive
 from compolens.tasks.base import Episodes, Readouts, TaskFamily, one_of
 
 INPUTS = ("uniform", "fixed query", "fixed context")

@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from compolens.configs import ConfigError, frozen, nearest, require, require_positive
+from compolens.foundation.configs import ConfigError, frozen, nearest, require, require_positive
 from compolens.tasks import supports
 from compolens.tasks.base import Episodes, TaskFamily, one_of
 

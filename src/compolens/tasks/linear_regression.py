@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from compolens.configs import ConfigError, require, require_positive
+from compolens.foundation.configs import ConfigError, require, require_positive
 from compolens.tasks.base import Episodes, TaskFamily, TaskPart
 from compolens.tasks.regression_laws import GaussianInputs, GaussianPrior, InputLaw, Prior, UniformInputs
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from compolens.configs import ConfigError, frozen, require, require_positive
+from compolens.foundation.configs import ConfigError, frozen, require, require_positive
 from compolens.tasks.base import TaskPart
 
 SIGNS = 4

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
-from compolens.configs import ConfigError, frozen, require, require_positive
+from compolens.foundation.configs import ConfigError, frozen, require, require_positive
 from compolens.tasks.base import Episodes, Readouts, TaskFamily, one_of
 
 Pair = tuple[int, int]

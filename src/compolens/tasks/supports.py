@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations
 from typing import Any
 
-from compolens.configs import ConfigError, require
+from compolens.foundation.configs import ConfigError, require
 
 Combination = tuple[int, ...]
 Split = tuple[list[Combination], list[Combination]]

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from compolens import checkpoints
-from compolens.configs import ConfigError, classes_of, construct, describe
-from compolens.distributed import Processes
+from compolens.foundation import files
+from compolens.foundation.configs import ConfigError, classes_of, construct, describe
 from compolens.tasks.base import SPLITS
+from compolens.training.distributed import Processes
 from compolens.training.runs import Run
 
 RESUME = "resume.safetensors"
@@ -27,13 +27,13 @@ def claimed(run: Run, folder: Path, group: Processes) -> Iterator[dict[str, Any]
     with contextlib.ExitStack() as held:
 
         def claim() -> str:
-            held.enter_context(checkpoints.locked(folder))
+            held.enter_context(files.locked(folder))
             check_folder(run, folder)
             _sweep(folder)
             if (folder / "scores.json").exists():
-                return json.dumps(checkpoints.read_json(folder / "scores.json"))
+                return json.dumps(files.read_json(folder / "scores.json"))
             if not (folder / "config.json").exists():
-                checkpoints.write_json(folder / "config.json", {"format": 1, "run": describe(run)})
+                files.write_json(folder / "config.json", {"format": 1, "run": describe(run)})
             return "null"
 
         yield json.loads(group.from_first(claim))
@@ -51,7 +51,7 @@ def check_folder(run: Run, folder: Path) -> None:
     """Raise if the folder holds another run, or something that is no run."""
     config = folder / "config.json"
     if config.exists():
-        described = checkpoints.read_json(config).get("run")
+        described = files.read_json(config).get("run")
         try:
             same = construct(described, classes_of(run)) == run
         except ConfigError:

@@ -11,14 +11,15 @@ from typing import Any
 
 import torch
 
-from compolens import distributed, signals
-from compolens.configs import describe
-from compolens.distributed import Processes
-from compolens.tracking import Following, Tracker
+from compolens.foundation import signals
+from compolens.foundation.configs import describe
+from compolens.training import distributed
+from compolens.training.distributed import Processes
 from compolens.training.folders import RESUME, claimed
 from compolens.training.machine import at_work
 from compolens.training.runs import Run
 from compolens.training.state import Progress, Training
+from compolens.training.tracking import Following, Tracker
 
 
 class Interrupted(KeyboardInterrupt):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from compolens.configs import frozen, nearest, require, require_kinds, require_whole
+from compolens.foundation.configs import frozen, nearest, require, require_kinds, require_whole
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from compolens.configs import nearest, require, require_kinds, require_positive, require_whole
+from compolens.foundation.configs import nearest, require, require_kinds, require_positive, require_whole
 from compolens.hooks import HookedModel
 from compolens.models.base import Architecture
 from compolens.tasks.base import TaskFamily

@@ -12,18 +12,19 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from compolens import __version__, checkpoints
-from compolens.accelerator import GraphedStep
-from compolens.configs import ConfigError
-from compolens.distributed import Alone, Processes
+from compolens import __version__
+from compolens.foundation import files
+from compolens.foundation.configs import ConfigError
 from compolens.models.base import count_parameters
 from compolens.models.operands import full
 from compolens.tasks.base import SPLITS, Episodes, stream
-from compolens.tracking import Following
+from compolens.training.cuda_graph import GraphedStep
+from compolens.training.distributed import Alone, Processes
 from compolens.training.folders import RESUME, card, kept_weights
 from compolens.training.machine import has_bfloat16_products, processor, products
 from compolens.training.runs import Run
 from compolens.training.scores import evaluate
+from compolens.training.tracking import Following
 
 READ_EVERY = 100
 """Updates that a GPU does before its losses are read: reading waits for it."""
@@ -203,7 +204,7 @@ class Training:
         if not self.group.first:
             return
         self.may_write()
-        checkpoints.write_tensors(kept_weights(self.folder, self.step), self.model.state_dict(), {"step": self.step})
+        files.write_tensors(kept_weights(self.folder, self.step), self.model.state_dict(), {"step": self.step})
 
     def save(self) -> None:
         self._read()
@@ -220,12 +221,12 @@ class Training:
             "history": self.history,
             "environments": self.environments,
         }
-        checkpoints.write_tensors(self.folder / RESUME, tensors, state)
+        files.write_tensors(self.folder / RESUME, tensors, state)
         self._write_history()
         self.following.log(self.history)
 
     def _resume(self) -> None:
-        tensors, state = checkpoints.read_tensors(self.folder / RESUME)
+        tensors, state = files.read_tensors(self.folder / RESUME)
         weights = {k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")}
         self.model.load_state_dict(weights)
         for key, value in tensors.items():
@@ -248,7 +249,7 @@ class Training:
         first = ["step", "loss", *SPLITS]
         more = [name for row in self.history[:1] for name in row if name not in first]
         table = pd.DataFrame(self.history, columns=[*first, *more])
-        checkpoints.write_atomically(self.folder / "history.csv", table.to_csv(index=False).encode())
+        files.write_atomically(self.folder / "history.csv", table.to_csv(index=False).encode())
 
     # ---- the end -----------------------------------------------------------------------------------------------------
     def _final(self, split: str, precision: str = "float32") -> dict[str, float]:
@@ -273,9 +274,9 @@ class Training:
         scores["environments"] = self.environments
         self.may_write()
         self._write_history()
-        checkpoints.write_tensors(self.folder / "weights.safetensors", self.model.state_dict(), {"step": self.step})
-        checkpoints.write_atomically(self.folder / "README.md", card(run, self.folder.name, scores).encode())
-        checkpoints.write_json(self.folder / "scores.json", scores)  # last: its presence means "finished"
+        files.write_tensors(self.folder / "weights.safetensors", self.model.state_dict(), {"step": self.step})
+        files.write_atomically(self.folder / "README.md", card(run, self.folder.name, scores).encode())
+        files.write_json(self.folder / "scores.json", scores)  # last: its presence means "finished"
         self.following.log(self.history)
         (self.folder / RESUME).unlink(missing_ok=True)
         return scores

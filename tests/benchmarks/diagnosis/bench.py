@@ -30,7 +30,9 @@ if str(HERE) not in sys.path:
 import trained  # noqa: E402
 from cases import CLASSES, Case, build, cases  # noqa: E402
 
-from compolens import diagnosis, jobs, places, recipes, tables, training  # noqa: E402
+from compolens import jobs, recipes, tables, training  # noqa: E402
+from compolens.diagnosis.label import label as diagnosis  # noqa: E402
+from compolens.foundation import builtin  # noqa: E402
 
 HELD_OUT = ("WrongPartner", "LeftBehind", "Scrambled", "Shuffled")
 """Kinds on the first family that no threshold was chosen on; of the second family, all are."""
@@ -59,7 +61,7 @@ def measure(name: str, folder: str, *, report: Callable) -> str:
         else:
             build(cases()[name], path)
     for probe, given in MEASURED.items():
-        file = places.built_in("probes")[probe]
+        file = builtin.built_in("probes")[probe]
         if not tables.path_of(path, probe).exists() or tables.why_stale(path, probe, file):
             options = recipes.options(recipes.load_recipe("probes", file))
             arguments = {n: parameter.default for n, parameter in options.items()} | given

@@ -46,8 +46,8 @@ from planted import PlantedModel
 from product import Product
 from third_plan import before_maxouts, on_maxouts
 
-from compolens import checkpoints
-from compolens.configs import ConfigError, nearest
+from compolens.foundation import files
+from compolens.foundation.configs import ConfigError, nearest
 from compolens.models.base import count_parameters
 from compolens.tasks import FuzzyLogic, Hyperteacher
 from compolens.training import Run, card, evaluate, train
@@ -244,7 +244,7 @@ def build(case: Case, folder: str | Path) -> Path:
         result = evaluate(model, case.run.task, split, scores[split]["episodes"], f"final/{case.run.data_seed}", batch=256)
         scores[split] |= {"score": result.score, "se": result.se}
     assert scores["parameters"] == count_parameters(model)
-    checkpoints.write_tensors(folder / "weights.safetensors", model.state_dict(), {"step": 0})
-    checkpoints.write_atomically(folder / "README.md", card(case.run, folder.name, scores).encode())
-    checkpoints.write_json(folder / "scores.json", scores)
+    files.write_tensors(folder / "weights.safetensors", model.state_dict(), {"step": 0})
+    files.write_atomically(folder / "README.md", card(case.run, folder.name, scores).encode())
+    files.write_json(folder / "scores.json", scores)
     return folder

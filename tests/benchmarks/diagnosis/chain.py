@@ -11,7 +11,7 @@ import torch
 from pairs import Pairs
 from torch import Tensor
 
-from compolens.configs import require_positive
+from compolens.foundation.configs import require_positive
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from product import Product
 from teacher_knowledge import TeacherKnowledge
 from torch import Tensor
 
-from compolens.configs import DoesNotApply, require
+from compolens.foundation.configs import DoesNotApply, require
 from compolens.models.base import Architecture
 from compolens.tasks import FuzzyLogic, Hyperteacher
 

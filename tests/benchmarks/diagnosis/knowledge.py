@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from compolens.configs import DoesNotApply
+from compolens.foundation.configs import DoesNotApply
 
 TIE = 0.01
 """What a place in the order among equally near training compositions counts: all of them together less than one part."""

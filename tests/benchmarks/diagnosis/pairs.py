@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from compolens.configs import require, require_positive
+from compolens.foundation.configs import require, require_positive
 from compolens.tasks.base import Episodes, TaskFamily, one_of
 
 

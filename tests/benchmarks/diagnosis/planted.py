@@ -20,7 +20,7 @@ import torch
 from mechanisms import Mechanism
 from torch import Tensor, nn
 
-from compolens.configs import ConfigError
+from compolens.foundation.configs import ConfigError
 from compolens.hooks import HookedModel, HookPoint
 from compolens.models.base import split_positions
 from compolens.models.transformer import ModelConfig, Sizes, Unembed

@@ -8,7 +8,7 @@ import torch
 from knowledge import Knowledge, normal
 from torch import Tensor, nn
 
-from compolens.configs import DoesNotApply
+from compolens.foundation.configs import DoesNotApply
 from compolens.tasks import Hyperteacher
 
 BOUNDS = (0.5, 1.0)

@@ -1,0 +1,204 @@
+"""What hook points saw, beside the codes that caused it: `record` streams activations, `intervene` edits them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, overload
+
+import torch
+from torch import Tensor
+
+from compolens.activations.reading import Recording
+from compolens.activations.writing import Writer
+from compolens.foundation.configs import ConfigError, nearest, require
+from compolens.hooks import HookedModel
+from compolens.tasks.base import Episodes, TaskFamily
+from compolens.tasks.fixed.stored import StoredEpisodes
+from compolens.training import Run
+
+BATCH = 256
+Batches = Iterable[Episodes] | Mapping[str, Iterable[Episodes]]
+
+
+class Activations(NamedTuple):
+    """One batch: site name -> detached activation, the model's prediction, and the episodes that caused both."""
+
+    sites: dict[str, Tensor]
+    prediction: Tensor
+    episodes: Episodes
+
+
+def draw(
+    task: TaskFamily,
+    split: str,
+    n: int,
+    seed: int | str,
+    device: torch.device | str = "cpu",
+    compositions: Sequence[int] | None = None,
+    batch: int = BATCH,
+) -> Iterator[Episodes]:
+    """n episodes of a split in batches, a pure function of (seed, split): never what a training drew from its own seed.
+
+    Of a family whose episodes are stored, each at most once, hence fewer where fewer are stored: `StoredEpisodes.deal`."""
+    require(n >= 1, f"need at least one episode, got {n}")
+    if isinstance(task, StoredEpisodes):
+        yield from (episodes.to(device) for episodes in task.deal(n, split, seed, batch, compositions))
+        return
+    for step, start in enumerate(range(0, n, batch)):
+        rng = task.rng(f"measure/{seed}", split, step)
+        yield task.sample(min(batch, n - start), split, rng, compositions).to(device)
+
+
+@overload
+def record(model: HookedModel, batches: Batches, sites: Sequence[str], to: None = None) -> Iterator[Activations]: ...
+
+
+@overload
+def record(
+    model: HookedModel,
+    batches: Batches,
+    sites: Sequence[str],
+    to: str | Path,
+    *,
+    run: Run | None = None,
+    step: int | None = None,
+    twin: HookedModel | None = None,
+    half: bool = False,
+) -> Recording: ...
+
+
+def record(
+    model: HookedModel,
+    batches: Batches,
+    sites: Sequence[str],
+    to: str | Path | None = None,
+    *,
+    run: Run | None = None,
+    step: int | None = None,
+    twin: HookedModel | None = None,
+    half: bool = False,
+) -> Iterator[Activations] | Recording:
+    """The activations at the given hook points: as a stream, one `Activations` per batch, detached, of which nothing
+    accumulates; or, with `to`, in a new folder, one .npy per hook point beside the episodes (see `Recording`).
+
+    batches: episodes; to a folder: {split: episodes}, such as ``{s: draw(task, s, 4096, 0) for s in ("train", "ood")}``.
+    run, step: what the model came from (``trained.run``, ``trained.step``), so that the folder knows its task; twin: the
+    untrained twin, recorded beside it; half: activations as float16.
+    """
+    if to is None:
+        if isinstance(batches, Mapping):
+            raise ConfigError("several splits are recorded to a folder: record(…, to=FOLDER)")
+        return _stream(model, batches, sites)
+    if not isinstance(batches, Mapping):
+        raise ConfigError(
+            'a recording says which split its episodes are of: record(model, {"ood": batches}, sites, to=FOLDER)'
+        )
+    with Writer(to, model, sites, run, step, twin, half) as writer:
+        for split, drawn in batches.items():
+            for batch in _stream(model, drawn, writer.sites):
+                writer.add(split, batch.episodes, batch.prediction, batch.sites)
+                if twin is not None:
+                    (same,) = _stream(twin, [batch.episodes], writer.sites)
+                    writer.add_twin(same.prediction, same.sites)
+    return Recording(to)
+
+
+@torch.no_grad()
+def _stream(model: HookedModel, batches: Iterable[Episodes], sites: Sequence[str]) -> Iterator[Activations]:
+    for site in sites:
+        model.check_site(site)
+    for episodes in batches:
+        prediction, cache = model.run_with_cache(episodes.tokens, names_filter=list(sites))
+        yield Activations({site: cache[site] for site in sites}, prediction, episodes)
+
+
+@torch.no_grad()
+def intervene(model: HookedModel, episodes: Episodes, edits: dict[str, Callable[[Tensor], Tensor]]) -> Tensor:
+    """The prediction (batch, seq, d_out) when each site's activation is replaced by ``edit(activation)``.
+
+    An edit gets a copy, so editing it in place is safe.
+    """
+
+    def apply(edit: Callable[[Tensor], Tensor]) -> Callable:
+        return lambda tensor, hook: edit(tensor.clone())
+
+    return model.run_with_hooks(episodes.tokens, fwd_hooks=[(site, apply(edit)) for site, edit in edits.items()])
+
+
+def at_role(activation: Tensor, model: HookedModel, role: str) -> Tensor:
+    """(batch, features): an activation (batch, pos, ...) at a token role.
+
+    "context": the mean over the context's positions; "readout": the first position from which the answer is read (the
+    queries of an episode are exchangeable); "all": flattened over positions.
+    """
+    if role == "all":
+        return activation.flatten(1)
+    if role not in model.roles:
+        raise ConfigError(f"no token role {role!r}; {nearest(role, [*model.roles, 'all'])}")
+    positions = model.roles[role]
+    if role == "readout":
+        return activation[:, positions[0]].flatten(1)
+    return activation[:, positions].mean(1).flatten(1)
+
+
+def at_answers(activation: Tensor, model: HookedModel) -> Tensor:
+    """(batch, answer, ...): an activation (batch, pos, ...) at the positions from which answers are read, in order."""
+    return activation[:, model.roles["readout"]]
+
+
+def residual_sites(model: HookedModel) -> dict[int, str]:
+    """layer -> hook point: 0 is the stream entering the first block, l the stream leaving block l."""
+    last = model.cfg.n_layers
+    return {0: "blocks.0.hook_resid_pre", **{i + 1: f"blocks.{i}.hook_resid_post" for i in range(last)}}
+
+
+class Place(NamedTuple):
+    """Where something can be read, or put: a hook point at a token role.
+
+    layer: as in `residual_sites`; an explicit code, where the architecture has one, counts as one layer more."""
+
+    layer: int
+    site: str
+    role: str
+
+
+EVERYWHERE = "context+readout"
+"""The union of the two token roles that every model has."""
+
+
+def places(model: HookedModel) -> list[Place]:
+    """The residual stream at every layer, at every token role and at their union; then the explicit code, if there is one.
+
+    The last layer's context tokens are left out: nothing reads them any more."""
+    last, roles = model.cfg.n_layers, [*model.roles, EVERYWHERE]
+    found = [
+        Place(layer, site, role)
+        for layer, site in residual_sites(model).items()
+        for role in (roles if layer < last else ["readout"])
+    ]
+    return found + ([Place(last + 1, "hook_code", "all")] if "hook_code" in model.hook_dict else [])
+
+
+def positions(model: HookedModel, role: str) -> list[int] | slice:
+    """The positions of a token role in the model's own sequence; "all": every one; "context+readout": of both, ascending."""
+    if role == "all":
+        return slice(None)
+    for name in role.split("+"):
+        if name not in model.roles:
+            raise ConfigError(f"no token role {name!r}; {nearest(name, [*model.roles, 'all'])}")
+    length = getattr(model.cfg, "n_ctx", None)
+    found = {p % length if p < 0 and length else p for name in role.split("+") for p in model.roles[name]}
+    return sorted(found)
+
+
+def put(model: HookedModel, tokens: Tensor, place: Place, activation: Tensor) -> Tensor:
+    """The prediction (batch, seq, d_out) with the whole activation at a place's hook point replaced; gradients flow.
+
+    Blocks before a residual site are not computed."""
+    execute = getattr(model, "execute", None) if place.site == "hook_code" else None
+    if execute is not None:
+        return execute(activation, tokens)
+    if place.site == "hook_code":
+        return model.run_with_hooks(tokens, fwd_hooks=[(place.site, lambda tensor, hook: activation)])
+    return model.resume(activation, place.layer, tokens)

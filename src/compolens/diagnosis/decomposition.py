@@ -1,0 +1,336 @@
+"""The loss on held-out compositions in parts, in units of the score, from the table `inference_or_execution`.
+
+    ceiling - score = use + inference + form + execution + unexplained
+
+use: what a model would win if the code that a readout finds in it were put where it reads its code; inference: what the
+right code would win beyond that; form: what some other code than the right one would; execution: what no code wins;
+unexplained: what may be execution, but is no more than the interventions themselves cost on training compositions, where the
+model needs no help.
+See `compolens.interventions.oracles` for the ladder. Reads tables only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from compolens import tables
+from compolens.foundation.configs import ConfigError
+
+PARTS = ("use", "inference", "form", "execution", "unexplained")
+DRAWS = 1000
+NOTHING = 0.0005
+"""A loss below this is none: what would be printed as 0.000."""
+EXPLICIT = "hook_code"
+"""The site of an explicit code."""
+NEEDS = ("generalization", "inference_or_execution")
+"""The tables without which there is nothing to split."""
+PRIOR, STRUCTURE = "which_prior", "code_structure"
+"""…and those that add whose answers they are, and whether codes are made of parts."""
+
+
+class Loss(NamedTuple):
+    """One part of a loss in score units, with its 95 % interval (two-level bootstrap over seeds and compositions)."""
+
+    value: float
+    lo: float
+    hi: float
+
+    def __str__(self) -> str:
+        spread = "" if np.isnan(self.lo) else f" [{self.lo:.3f}, {self.hi:.3f}]"
+        return f"{self.value:.3f}{spread}"
+
+
+class Rungs(NamedTuple):
+    """One model's ladder on one split: rung -> (score, weight) per composition, (compositions,) each, in one order for all; a
+    composition that a rung was not measured on has weight 0."""
+
+    names: tuple[str, ...]
+    scores: dict[str, tuple[np.ndarray, np.ndarray]]
+
+    def pooled(self, drawn: np.ndarray | None = None) -> dict[str, np.ndarray]:
+        """Every rung's score over all compositions, (1,), or (draws,) where drawn (draws, compositions) says how often each
+        was drawn; NaN where a rung was measured on none of them."""
+        counts = np.ones((1, len(self.names))) if drawn is None else drawn
+        found = {}
+        for rung, (score, weight) in self.scores.items():
+            total = counts @ weight
+            found[rung] = np.divide(counts @ (score * weight), total, out=np.full(len(total), np.nan), where=total > 0)
+        return _fairly(found)
+
+    def alone(self) -> dict[str, np.ndarray]:
+        """Every rung's score on each composition, (compositions,)."""
+        return self.pooled(np.eye(len(self.names)))
+
+    def lowered(self, rungs: Sequence[str], loss: float) -> Rungs:
+        """The same with the scores of these rungs lower by a loss, on every composition."""
+        lower = {name: (score - loss * (name in rungs), weight) for name, (score, weight) in self.scores.items()}
+        return self._replace(scores=lower)
+
+
+def _fairly(scores: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """ "best code", searched for on fewer episodes, as its gain on these beside the own answer."""
+    searched = scores.pop("own answer, searched", None)
+    if searched is not None:
+        scores["best code"] = scores["best code"] + np.nan_to_num(scores["own answer"] - searched)
+    return scores
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One model's tables at its last step: `generalization` (scores), `inference_or_execution` (ladder), `which_prior` and
+    `code_structure` (prior, structure; empty without one)."""
+
+    scores: pd.DataFrame
+    ladder: pd.DataFrame
+    prior: pd.DataFrame
+    structure: pd.DataFrame
+
+    @classmethod
+    def read(cls, folder: str | Path) -> Measured:
+        """From a model folder; a missing table names the command to type."""
+        scores, ladder = (tables.at_last_step(tables.read(folder, name)) for name in NEEDS)
+        if "effective" not in ladder:
+            raise ConfigError(
+                f"{folder}: its table is of an earlier version; type: compolens probe inference_or_execution {folder} --again"
+            )
+        prior, structure = (
+            tables.at_last_step(tables.read(folder, name)) if tables.path_of(folder, name).exists() else pd.DataFrame()
+            for name in (PRIOR, STRUCTURE)
+        )
+        return cls(scores[scores["metric"] == "score"], ladder, prior, structure)
+
+    def rungs(self, split: str) -> Rungs:
+        """Own answer and oracles, per composition; of the places where the code is read, the best for each rung."""
+        return self._rungs[split]
+
+    @cached_property
+    def _rungs(self) -> dict[str, Rungs]:
+        return {split: self._found(split) for split in ("test", "ood")}
+
+    def _found(self, split: str) -> Rungs:
+        frame = self.ladder
+        shown = (frame["metric"] == "score") & (frame["split"] == split) & (frame["control"] == "") & frame["value"].notna()
+        frame = frame[shown & ((frame["chosen"] == 1) | (frame["effective"] == 1))]
+        names = sorted(set(frame["composition"]) - {"all"})
+        found = {}
+        for rung, rows in frame.groupby("rung"):
+            whole = rows[rows["composition"] == "all"].sort_values("value").iloc[-1]
+            here = rows[(rows["site"] == whole["site"]) & (rows["role"] == whole["role"]) & (rows["composition"] != "all")]
+            here = here.set_index("composition")[["value", "weight"]].reindex(names).fillna(0.0)
+            found[str(rung)] = (here["value"].to_numpy(), here["weight"].to_numpy())
+        return Rungs(tuple(names), found)
+
+    @property
+    def moved(self) -> float:
+        """How far writing another code moves the answers, where it moves them most."""
+        rows = self.ladder[(self.ladder["metric"] == "recovered") & (self.ladder["control"] == "")]
+        return float(rows["value"].max())
+
+    @property
+    def place(self) -> str:
+        """Where the code is read, in words."""
+        row = self._reading.iloc[0]
+        return _named(row["site"], row["layer"], row["role"])
+
+    @property
+    def _reading(self) -> pd.DataFrame:
+        """The row about the place where the code is read."""
+        return self.ladder[(self.ladder["rung"] == "own answer") & (self.ladder["chosen"] == 1)]
+
+    def frame(self) -> dict[str, float]:
+        """test, ood, ceiling and floor: scores over all compositions."""
+        whole = self.scores[self.scores["composition"] == "all"]
+        own = whole[whole["control"] == ""].set_index("split")["value"]
+        references = whole[(whole["split"] == "ood") & (whole["control"] == "reference")]
+        weak = references[references["reference"].isin(tables.WEAK)]["value"].dropna()
+        return {
+            "test": float(own["test"]),
+            "ood": float(own["ood"]),
+            "ceiling": tables.ceiling_of(references),
+            "floor": max([0.0, *weak]),
+        }
+
+    def per_composition(self) -> pd.DataFrame:
+        """The score on held-out compositions, one by one."""
+        rows = self.scores[(self.scores["split"] == "ood") & (self.scores["control"] == "")]
+        return rows[rows["composition"] != "all"][["composition", "value", "weight"]]
+
+    def distances(self, split: str) -> pd.Series:
+        """reference -> distance of the model's answers to its own, the truth included; empty without a table."""
+        return self._distances(split, "").set_index("reference")["value"]
+
+    def errors_of_learners(self, split: str) -> pd.Series:
+        """learner -> distance of its answers to the truth; empty without a table."""
+        rows = self._distances(split, "reference")
+        return rows[rows["reference"] == "truth"].set_index("learner")["value"]
+
+    def parts_told(self, readable: float) -> tuple[float, str]:
+        """(share, place): R² of a training composition's codes as other compositions' parts predict them, over what its own
+        episodes do, where the model reads its code: at its explicit code if it has one, else at the first layer from there on
+        at which the latter is at least `readable`. (NaN, "") if there is none, or no table."""
+        if self.structure.empty:
+            return np.nan, ""
+        rows, read = self.structure[self.structure["metric"] == "left out"], self._reading.iloc[0]
+        explicit = rows["site"] == EXPLICIT
+        later = (rows["layer"] >= read["layer"]) & rows["role"].isin(read["role"].split("+"))
+        rows = rows[explicit if explicit.any() else later].set_index(["layer", "site", "role"])
+        own, others = (rows[rows["control"] == control]["value"] for control in ("own composition", ""))
+        share = (others / own)[own >= readable].dropna().sort_index()
+        if share.empty:
+            return np.nan, ""
+        layer, site, role = share.index[0]
+        return float(share.iloc[0]), _named(site, layer, role)
+
+    def _distances(self, split: str, control: str) -> pd.DataFrame:
+        if self.prior.empty:
+            return pd.DataFrame({"reference": [], "learner": [], "value": []}, dtype=float)
+        rows = self.prior[(self.prior["metric"] == "distance") & (self.prior["control"] == control)]
+        return rows[(rows["split"] == split) & (rows["composition"] == "all") & rows["value"].notna()]
+
+
+def _named(site: str, layer: float, role: str) -> str:
+    return "the explicit code" if site == EXPLICIT else f"layer {layer:.0f}, {role} tokens"
+
+
+def split_loss(top: float, score: dict[str, np.ndarray], cost: np.ndarray) -> dict[str, np.ndarray]:
+    """The parts of top - own answer, from every rung's score; cost: what the interventions lose on training compositions.
+
+    All (draws,). A rung that was not measured, NaN, is passed over."""
+    informed = np.fmax(score["own answer"], score["own code written"])
+    right = np.fmax(informed, score["true code written"])
+    able = np.fmax(right, score.get("best code", np.nan))
+    beyond = np.maximum(top - able, 0.0)
+    unexplained = np.minimum(np.maximum(cost, 0.0), beyond)
+    return {
+        "use": informed - score["own answer"],
+        "inference": right - informed,
+        "form": able - right,
+        "execution": beyond - unexplained,
+        "unexplained": unexplained,
+    }
+
+
+Ladders = Sequence[dict[str, Rungs]]
+"""Of every model: split -> rungs."""
+
+
+def decompose(models: Sequence[Measured], top: float) -> dict[str, dict[str, Loss]]:
+    """split -> part -> loss: means over the models, with two-level intervals; "lost" holds ood minus test, part by part."""
+    found = _measurement(ladders(models), top)
+    return {
+        split: {
+            part: Loss(value, *(float(q) for q in np.quantile(sampled, [0.025, 0.975])))
+            for part, (value, sampled) in parts.items()
+        }
+        for split, parts in found.items()
+    }
+
+
+def ladders(models: Sequence[Measured]) -> Ladders:
+    """What `decompose` splits."""
+    return [{split: model.rungs(split) for split in ("test", "ood")} for model in models]
+
+
+BELOW = {
+    "use": ("own answer", "own answer, searched"),
+    "inference": ("own answer", "own answer, searched", "own code written"),
+    "execution": ("own answer", "own answer, searched", "own code written", "true code written", "best code"),
+}
+"""Part -> the rungs that such a loss lowers."""
+
+
+def power(seeds: Ladders, top: float, part: str, loss: float) -> float:
+    """How likely a loss of that size, planted on held-out compositions, would have shown: its interval excluding 0.
+
+    Planted in the models' own scores, on every composition, and split anew: as noisy as they are, as many seeds and
+    compositions. loss: in score units; part: one of `BELOW`. In [0, 1]."""
+    planted = [{"test": seed["test"], "ood": seed["ood"].lowered(BELOW[part], loss)} for seed in seeds]
+    value, sampled = _measurement(planted, top)["lost"][part]
+    return float(np.mean(sampled > value - np.quantile(sampled, 0.025)))
+
+
+def _measurement(seeds: Ladders, top: float) -> dict[str, dict[str, tuple[float, np.ndarray]]]:
+    """split -> part -> (loss, (draws,) losses of the bootstrap: seeds drawn, then compositions within each)."""
+    every = [_parts(seed, top, {}) for seed in seeds]
+    rng = np.random.default_rng(0)
+    drawn = [_drawn(seeds, top, rng) for _ in seeds]
+    return {
+        split: {
+            part: (float(np.mean([own[split][part] for own in every])), np.mean([d[split][part] for d in drawn], axis=0))
+            for part in PARTS
+        }
+        for split in every[0]
+    }
+
+
+def _drawn(seeds: Ladders, top: float, rng: np.random.Generator) -> dict[str, dict[str, np.ndarray]]:
+    """The parts of one seed per draw, on compositions drawn with replacement."""
+    which = rng.integers(len(seeds), size=DRAWS)
+    found = {split: {part: np.empty(DRAWS) for part in PARTS} for split in ("test", "ood", "lost")}
+    for i, seed in enumerate(seeds):
+        here = which == i
+        counts = {}
+        for split, rungs in seed.items():
+            n = len(rungs.names)
+            counts[split] = rng.multinomial(n, np.full(n, 1 / n), size=int(here.sum())).astype(float)
+        for split, parts in _parts(seed, top, counts).items():
+            for part, values in parts.items():
+                found[split][part][here] = values
+    return found
+
+
+def _parts(seed: dict[str, Rungs], top: float, counts: dict[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
+    test, ood = (seed[split].pooled(counts.get(split)) for split in ("test", "ood"))
+    cost = _cost(test)
+    parts = {"test": split_loss(top, test, cost), "ood": split_loss(top, ood, cost)}
+    parts["lost"] = {part: parts["ood"][part] - parts["test"][part] for part in PARTS}
+    return parts
+
+
+def _cost(test: dict[str, np.ndarray]) -> np.ndarray:
+    """What the interventions lose on training compositions, from the rungs' scores."""
+    return test["own answer"] - np.fmax(test["true code written"], test.get("best code", np.nan))
+
+
+def by_composition(model: Measured, top: float) -> pd.DataFrame:
+    """A row per held-out composition: its loss, whole and in parts, its weight, and its factors, a tuple of names."""
+    rungs, cost = model.rungs("ood"), _cost(model.rungs("test").pooled())
+    if "parts" not in model.ladder:
+        raise ConfigError("the table does not name factors; type: compolens probe inference_or_execution FOLDER --again")
+    named = dict(zip(model.ladder["composition"], model.ladder["parts"].str.split(" · "), strict=True))
+    own, weights = rungs.scores["own answer"]
+    rows = pd.DataFrame(
+        {"composition": rungs.names, "weight": weights, "loss": top - own} | split_loss(top, rungs.alone(), cost)
+    )
+    rows.insert(1, "factors", [tuple(named[name]) for name in rungs.names])
+    return rows[rows["weight"] > 0].reset_index(drop=True)  # of the others, none of the episodes was drawn
+
+
+def factors_of(rows: pd.DataFrame) -> dict[str, np.ndarray]:
+    """factor -> which rows of `by_composition` it takes part in."""
+    names = sorted({factor for factors in rows["factors"] for factor in factors})
+    return {name: np.array([i for i, factors in enumerate(rows["factors"]) if name in factors]) for name in names}
+
+
+def by_factor(model: Measured, top: float) -> pd.DataFrame:
+    """A row per factor: mean loss, whole and in parts, over the n held-out compositions that it takes part in, by weight."""
+    rows = by_composition(model, top)
+    weight = rows["weight"].to_numpy()
+    return pd.DataFrame(
+        {"factor": factor, "n": len(at)}
+        | {part: tables.weighted_mean(rows[part].to_numpy()[at], weight[at]) for part in ("loss", *PARTS)}
+        for factor, at in factors_of(rows).items()
+    )
+
+
+def in_words(parts: dict[str, Loss]) -> str:
+    """The parts of a loss that are not next to nothing, the largest first."""
+    ordered = sorted(parts.items(), key=lambda item: -abs(item[1].value))
+    return ", ".join(f"{name} {loss}" for name, loss in ordered if abs(loss.value) >= NOTHING) or "nothing"

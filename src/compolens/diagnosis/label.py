@@ -1,0 +1,262 @@
+"""What is wrong with a model: its loss on held-out compositions in parts, and a label, by rules with thresholds.
+
+The parts are those of `compolens.diagnosis.decomposition`:
+ceiling - score = use + inference + form + execution + unexplained. Reads tables only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from compolens import tables
+from compolens.diagnosis.decomposition import BELOW, NEEDS, NOTHING, Loss, Measured, decompose, in_words, ladders, power
+
+LEARNED = 0.9
+"""Test score as a share of the ceiling from which training compositions count as learned: below it the model has not finished
+its training task, and its held-out score says little about composition."""
+MARGIN = 0.15
+"""*Compositional* is a claim of equivalence: (score - floor) / (ceiling - floor) on held-out compositions must be above
+1 - MARGIN with 97.5 % confidence. The floor is the best learner that recombines nothing."""
+FAILS = 0.05
+"""A model fails if its held-out score lies below its test score by at least this much (in score units); with less there is
+nothing to explain."""
+DOMINATES = 0.5
+"""A part is what is wrong if it explains at least this share of the score lost between training and held-out compositions."""
+NEAR = 0.1
+"""Answers whose squared distance to a learner's is below this share of the answers' variance are taken for that learner's."""
+NEARER = 0.5
+"""…if they are no more than this share as far from that learner's as from the truth."""
+ALONG = 0.85
+"""Cosine between a model's errors and a learner's from which the errors are taken for that learner's. A model that mixes right
+answers with a learner's has a cosine of 1, however little of the learner's is in them; that of a wrong code, whose answers
+are a training composition's too, comes to three quarters."""
+READABLE = 0.5
+"""R² from which a linear fit within compositions tells what a code is made of."""
+IN_PARTS = 0.5
+"""…and share of it that the parts of other compositions must tell, or training compositions are stored whole: parts that add
+up tell all of it, an entry per composition nothing."""
+MOVES = 0.5
+"""Writing another code must move the answers of training compositions at least this share of the way to that code's; else no
+place is known where the model reads its code, and nothing is blamed."""
+FAITHFUL = 0.05
+"""Writing the right code may cost this much on training compositions. Within it, a held-out composition that only another code
+than the right one answers is not executed as the others are: form counts as execution. Beyond it, what is written is not what
+the model writes itself, and form counts as inference."""
+LABELS = {
+    "compositional": "answers held-out compositions as an ideal learner would, up to the margin",
+    "has not learned its training compositions": "there is no point in asking why it fails on others",
+    "fails to infer": "given the right code it answers; its own code of held-out compositions is not right",
+    "infers but does not use": "the right code can be read from it, and would help where it reads its code",
+    "cannot execute": "given the right code, it does not answer held-out compositions",
+    "memorised": "holds training compositions whole: it errs as the nearest one would, or its code of one has no parts",
+    "generic regression": "answers like a learner that knows nothing of compositions",
+    "undecided": "the tables do not say",
+}
+
+
+class Like(NamedTuple):
+    """A learner that a model answers like; distance: of its answers to that learner's; cosine: between the errors of both;
+    share: how far the model goes with them, 0 at the truth, 1 at the learner's answers."""
+
+    learner: str
+    distance: float
+    cosine: float
+    share: float
+
+    def __str__(self) -> str:
+        return (
+            f'the learner "{self.learner}" (distance {self.distance:.3f}; errors at cosine {self.cosine:.2f}, '
+            f"{self.share:.0%} of the way)"
+        )
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """A label with its reasons. parts: split -> part -> loss; share: (score - floor) / (ceiling - floor) on held-out ones;
+    blamed: the part, "" if none; place: where the code is read; change: what would change the label; power: part of which no
+    loss was found (its interval reaches down to nothing) -> how likely one of `FAILS` would have been (see
+    `decomposition.power`); errors_like: of each label of `OWN_ERRORS` the learner whose errors on held-out compositions are
+    most like the models' own."""
+
+    label: str
+    reasons: tuple[str, ...]
+    parts: dict[str, dict[str, Loss]]
+    scores: dict[str, float]
+    share: Loss
+    blamed: str
+    place: str
+    change: str
+    power: dict[str, float]
+    errors_like: tuple[Like, ...]
+
+    @property
+    def remainder(self) -> str:
+        """The largest part of the held-out loss, of those that there is a repair for and that are not 0; "" if none."""
+        there = {part: loss.value for part, loss in self.parts["ood"].items() if part in BELOW and loss.lo > 0}
+        return max(there, key=lambda part: there[part], default="")
+
+
+def faithful(models: Sequence[Measured]) -> bool:
+    """Whether the right code, written, costs next to nothing on training compositions."""
+    test = [model.rungs("test").pooled() for model in models]
+    return float(np.mean([(t["own answer"] - t["true code written"]).item() for t in test])) <= FAITHFUL
+
+
+def frame_of_scores(models: Sequence[Measured]) -> dict[str, float]:
+    """test, ood, ceiling and floor: pooled scores, averaged over the models."""
+    rows = [model.frame() for model in models]
+    return {k: float(np.mean([row[k] for row in rows])) for k in rows[0]}
+
+
+def share_of_what_can_be_had(models: Sequence[Measured], scores: dict[str, float]) -> Loss:
+    """(ood - floor) / (ceiling - floor) with its two-level interval."""
+    found = tables.two_level_interval([model.per_composition() for model in models])
+    scale = max(scores["ceiling"] - scores["floor"], 1e-9)
+    return Loss(*((value - scores["floor"]) / scale for value in found))
+
+
+# ---- whose answers -----------------------------------------------------------------------------------------------------
+FITTED = ("frozen features", "linearised net")
+"""The learners of `which_prior` that know nothing of compositions, but are fitted to training compositions. All that lack a
+code err towards the mean, as these do: only answers that are near to theirs, and that no code mends, are taken for theirs."""
+OWN_ERRORS = {"generic regression": tables.IN_CONTEXT, "memorised": ("best training composition",)}
+"""Label -> the learners whose errors nothing else shares: they know the context alone, or training compositions alone."""
+
+
+NO_ERROR = 1e-6
+"""Mean squared errors below this have no direction: answers are float32."""
+
+
+def _means(rows: Sequence[pd.Series]) -> dict[str, float]:
+    if any(row.empty for row in rows):
+        return {}
+    return {str(reference): float(value) for reference, value in pd.concat(rows).groupby(level=0).mean().items()}
+
+
+class Beside(NamedTuple):
+    """The models' own mean squared error on a split, NaN without a table, and the learners beside them, nearest first."""
+
+    wrong: float
+    learners: dict[str, Like]
+
+    @classmethod
+    def on(cls, models: Sequence[Measured], split: str) -> Beside:
+        """How the models' answers p compare with a learner's, q, beside the truth t: means over models that all have tables.
+
+        Distances are squared, all in one unit, so that of the third side of a triangle tells the angle:
+        2 <p - t, q - t> = |p - t|² + |q - t|² - |p - q|². (For classes: the vectors that are 1 at the answer.)"""
+        own, theirs = _means([m.distances(split) for m in models]), _means([m.errors_of_learners(split) for m in models])
+        wrong, found = own.pop("truth", np.nan), {}
+        for learner, far in sorted(own.items(), key=lambda item: item[1]):
+            error = theirs.get(learner, 0.0)
+            if wrong > NO_ERROR and error > NO_ERROR:
+                both = (wrong + error - far) / 2
+                found[learner] = Like(learner, far, both / float(np.sqrt(wrong * error)), both / error)
+        return cls(wrong, found)
+
+    def taken_for(self, among: Sequence[str]) -> Like | None:
+        """The nearest of those learners whose answers the models give, nearer than the truth; None if none is."""
+        like = [self.learners[learner] for learner in self.learners if learner in among]
+        return next((one for one in like if one.distance <= min(NEAR, NEARER * self.wrong)), None)
+
+    def most_like(self, among: Sequence[str]) -> Like | None:
+        """Of those learners, the one whose errors are most along the models' own; None if none is there."""
+        like = [self.learners[learner] for learner in among if learner in self.learners]
+        return max(like, key=lambda one: one.cosine, default=None)
+
+    def errs_like(self, among: Sequence[str]) -> Like | None:
+        """That one, if the models' errors are its own; else None."""
+        like = self.most_like(among)
+        return like if like is not None and like.cosine >= ALONG else None
+
+
+def told_by_parts(models: Sequence[Measured]) -> tuple[float, str]:
+    """(share, place) of `Measured.parts_told`: the mean over the models, and the first one's place; NaN without a table."""
+    shares, places = zip(*(model.parts_told(READABLE) for model in models), strict=True)
+    return float(np.mean(shares)), places[0]
+
+
+# ---- the label ---------------------------------------------------------------------------------------------------------
+def measured(folders: Sequence[Path]) -> list[Measured] | None:
+    """The models' tables; None where one that is needed is missing."""
+    if not all(tables.path_of(folder, table).exists() for folder in folders for table in NEEDS):
+        return None
+    return [Measured.read(folder) for folder in folders]
+
+
+def diagnose(folders: Sequence[Path]) -> Diagnosis | None:
+    """The diagnosis of models that differ in seeds alone; None where a table is missing."""
+    models = measured(folders)
+    if models is None:
+        return None
+    scores = frame_of_scores(models)
+    share = share_of_what_can_be_had(models, scores)
+    parts = decompose(models, scores["ceiling"])
+    beside = {split: Beside.on(models, split) for split in ("test", "ood")}
+    label, reasons, blamed = _label(models, scores, share, parts["lost"], beside)
+    place = models[0].place if min(model.moved for model in models) >= MOVES else "no place that is known"
+    seeds, absent = ladders(models), [part for part in BELOW if not parts["lost"][part].lo > NOTHING]
+    powers = {part: power(seeds, scores["ceiling"], part, FAILS) for part in absent}
+    errors_like = tuple(filter(None, (beside["ood"].most_like(learners) for learners in OWN_ERRORS.values())))
+    return Diagnosis(label, tuple(reasons), parts, scores, share, blamed, place, _CHANGES[label], powers, errors_like)
+
+
+def _label(
+    models: Sequence[Measured], scores: dict[str, float], share: Loss, lost: dict[str, Loss], beside: dict[str, Beside]
+) -> tuple[str, list[str], str]:
+    """(label, reasons, blamed part): the first rule that holds."""
+    generic = [beside[split].taken_for(tables.IN_CONTEXT) for split in ("test", "ood")]
+    if generic[0] and generic[1]:
+        return "generic regression", [f"its answers are those of {generic[1]}, on training compositions too"], ""
+    top, gap = scores["ceiling"], scores["test"] - scores["ood"]
+    if scores["test"] / top < LEARNED:
+        reason = f"test score {scores['test']:.3f} is below {LEARNED} of the ceiling {top:.3f}"
+        return "has not learned its training compositions", [reason], ""
+    had = f"of what can be had above the floor {scores['floor']:.3f} it has {share} on held-out compositions"
+    if share.lo > 1 - MARGIN:
+        return "compositional", [f"{had}, above 1 - {MARGIN}"], ""
+    if gap < FAILS:
+        return "undecided", [f"{had}, but only {gap:.3f} less than on training compositions: nothing to explain"], ""
+    reasons = [f"from training to held-out compositions {gap:.3f} is lost: {in_words(lost)}"]
+    moved = min(model.moved for model in models)
+    shares = {part: lost[part].value for part in ("use", "inference", "execution")}
+    shares["execution" if faithful(models) else "inference"] += lost["form"].value
+    mended = shares["use"] + shares["inference"] >= DOMINATES * gap
+    blames = "inference" if mended else "execution"
+    end = "although a code written mends it" if mended else "and no code written wins half of it back"
+    for label, learners in OWN_ERRORS.items():
+        if (like := beside["ood"].errs_like(learners)) is not None:
+            return label, [*reasons, f"its errors are those of {like}, {end}"], blames
+    told, where = told_by_parts(models)
+    if told < IN_PARTS:
+        whole = (
+            f"of what its own episodes tell of a training composition's code ({where}), the parts of others tell {told:.2f}"
+        )
+        return "memorised", [*reasons, f"{whole}, {end}"], blames
+    if not mended and (like := beside["ood"].taken_for(FITTED)) is not None:
+        return "generic regression", [*reasons, f"its answers are those of {like}, {end}"], blames
+    if moved < MOVES:
+        return "undecided", [*reasons, f"no place is known where it reads its code (writing moves answers {moved:.2f})"], ""
+    blamed = max(shares, key=lambda part: shares[part])
+    if shares[blamed] < DOMINATES * gap:
+        return "undecided", [*reasons, f"no part explains {DOMINATES:.0%} of it"], ""
+    return _BLAMES[blamed], reasons, blamed
+
+
+_BLAMES = {"use": "infers but does not use", "inference": "fails to infer", "execution": "cannot execute"}
+_CHANGES = {
+    "compositional": "a held-out score whose interval reaches below the margin",
+    "has not learned its training compositions": "longer or better training",
+    "fails to infer": "a code written at that place that does not help, or a placebo that helps as much (--confirm)",
+    "infers but does not use": "the decoded code written where it is read, and no better answers",
+    "cannot execute": "the right code, written at another place, with which it answers",
+    "memorised": "codes of training compositions that others' parts tell, and errors that do not point to the nearest one's",
+    "generic regression": "errors that do not point to that learner's answers",
+    "undecided": "more seeds, more episodes, or a place where writing a code moves the answers",
+}

@@ -1,0 +1,418 @@
+"""The rules that turn tables into sentences: each with its threshold and reason, each pointing to the numbers behind it.
+
+A verdict is about a group: models of one architecture on one setting (same task up to seeds). Reads tables only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from compolens import tables
+from compolens.diagnosis import closest_learner, decomposition, interventional
+from compolens.diagnosis import label as diagnosis
+from compolens.diagnosis import reported as quoted
+from compolens.diagnosis.groups import SEEDS, Group, group
+from compolens.foundation.configs import ConfigError
+
+LEARNED = 0.9
+"""Test score, between floor and ceiling, from which training compositions count as learned: above it, most of what an answer
+needs is right; a model below it has not finished its training task, and its held-out score says little."""
+SAME = 0.05
+"""Held-out compositions count as answered equally well if they lose less than this share of (ceiling - floor)."""
+CLEARLY = 0.10
+"""…and as clearly worse from this share on; between the two the word is "somewhat"."""
+NO_BETTER = 0.05
+"""Beating a learner that recombines nothing by less than this is not recombining."""
+READABLE = 0.5
+"""A readout that explains less than this of the code of training compositions has not found it: its loss says nothing."""
+SHARED = 0.05
+"""A readout's loss on held-out compositions below this R² is none. A larger one is laid to what is bigger: what a fit within
+the held-out compositions wins back (there, but not shared), or what even that misses (lost)."""
+SAYS_NOTHING_OF_ERRORS = ("compositional", "has not learned its training compositions")
+"""Diagnoses beside which it does not matter what the errors are like."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Where a number stands: table, row filter, the models averaged over, and the number."""
+
+    table: str
+    where: dict[str, str]
+    models: tuple[str, ...]
+    value: float
+    lo: float = float("nan")
+    hi: float = float("nan")
+
+    def __str__(self) -> str:
+        rows = ", ".join(f"{k}={v}" for k, v in self.where.items())
+        spread = "" if pd.isna(self.lo) else f" [{self.lo:.3f}, {self.hi:.3f}]"
+        return f"{self.value:.3f}{spread}: mean over {len(self.models)} model(s) of table {self.table}, rows {rows}"
+
+
+@dataclass(frozen=True)
+class Clause:
+    """One claim in words, with the numbers that carry it."""
+
+    text: str
+    evidence: tuple[Evidence, ...]
+
+
+def score(group: Group, split: str, reference: str = "model") -> Evidence:
+    """Pooled score of the model (or of a reference) on a split, with its two-level interval over seeds and compositions."""
+    parts = [_per_composition(folder, split, reference) for folder in group.folders]
+    if len(parts) < 2:
+        pooled = _rows(group.folders[0], "generalization", metric="score", split=split, reference=reference, composition="all")
+        value, lo, hi = (float(pooled[c].iloc[0]) for c in ("value", "lo", "hi"))
+    else:
+        value, lo, hi = tables.two_level_interval(parts)
+    where = {"metric": "score", "split": split, "reference": reference}
+    return Evidence("generalization", where, group.names, value, lo, hi)
+
+
+def readout(group: Group, layer_role: tuple[float, str], fit: str, split: str, control: str = "") -> Evidence:
+    """Mean over seeds of the code's R² at a layer and token role."""
+    layer, role = layer_role
+    where = {"metric": "r2", "dimension": "mean", "layer": layer, "role": role, "fit": fit, "split": split, "control": control}
+    values = [_rows(folder, "latent_code", **where)["value"].iloc[0] for folder in group.folders]
+    return Evidence(
+        "latent_code",
+        {k: f"{v:g}" if isinstance(v, float) else str(v) for k, v in where.items()},
+        group.names,
+        float(pd.Series(values).mean()),
+    )
+
+
+def _rows(folder: Path, table: str, **where: object) -> pd.DataFrame:
+    frame = tables.at_last_step(tables.read(folder, table))
+    for column, value in where.items():
+        frame = frame[frame[column] == value]
+    if frame.empty:
+        wanted = ", ".join(f"{k}={v}" for k, v in where.items())
+        raise ConfigError(f"{folder}: table {table} has no row with {wanted}; type: compolens probe {table} {folder} --again")
+    return frame
+
+
+def _per_composition(folder: Path, split: str, reference: str = "model") -> pd.DataFrame:
+    frame = _rows(folder, "generalization", metric="score", split=split, reference=reference)
+    return frame[frame["composition"] != "all"][["composition", "value", "weight"]]
+
+
+def judge(group: Group) -> list[Clause]:
+    """What the tables say about one group, clause by clause; clauses whose table is missing are left out."""
+    if not _have(group, "generalization"):
+        return []
+    regression = tables.settings(group.folders[0])["task"] == "LinearRegression"
+    clauses = _diagnosed(group) + (_regression(group) if regression else _generalization(group))
+    if _have(group, "latent_code"):
+        clauses += _code(group)
+    if _have(group, "attention_code"):
+        clauses += _attention(group)
+    clauses += _caused(group)
+    if _have(group, "gd_equivalence"):
+        clauses += _learner(group)
+    return clauses
+
+
+def _diagnosed(group: Group) -> list[Clause]:
+    """The label, the loss in parts, and what would change the label."""
+    found = diagnosis.diagnose(group.folders)
+    if found is None:
+        return []
+    table = "inference_or_execution"
+    parts = {
+        split: [Evidence(table, {"part": part, "split": split}, group.names, *loss) for part, loss in told.items()]
+        for split, told in found.parts.items()
+    }
+    share = Evidence("generalization", {"metric": "score", "split": "ood", "composition": "all"}, group.names, *found.share)
+    clauses = [Clause(f"diagnosis: {found.label} ({diagnosis.LABELS[found.label]})", (share, *parts["lost"]))]
+    clauses += [Clause(f"because {reason}", (share,)) for reason in found.reasons]
+    lacks = found.scores["ceiling"] - found.scores["ood"]
+    text = f"lacks {lacks:.3f} on held-out compositions: {decomposition.in_words(found.parts['ood'])}"
+    clauses.append(Clause(f"{text}; its code is read at {found.place}", (*parts["ood"], *parts["test"])))
+    clauses.append(Clause(f"{_power(found.power)}the label would change with {found.change}", (*parts["lost"],)))
+    if found.errors_like and found.label not in SAYS_NOTHING_OF_ERRORS:
+        told = " and ".join(f"{like.cosine:.2f} to those of {like.learner}" for like in found.errors_like)
+        where = [{"metric": "distance", "split": "ood", "reference": like.learner} for like in found.errors_like]
+        far = [Evidence("which_prior", w, group.names, one.distance) for w, one in zip(where, found.errors_like, strict=True)]
+        text = (
+            f"its errors on held-out compositions lie at cosine {told}: from {diagnosis.ALONG} on they would be that learner's"
+        )
+        clauses.append(Clause(text, tuple(far)))
+    mended = found.blamed or (found.remainder if found.label == "compositional" else "")
+    return clauses + (_confirmed(group, mended, found.label) if mended and _have(group, "repair") else [])
+
+
+def _told(value: float, digits: int) -> str:
+    """A number that a model may not have."""
+    return "not available" if np.isnan(value) else f"{value:.{digits}f}"
+
+
+def _caused(group: Group) -> list[Clause]:
+    """What interventions say about the code: used or only readable, as a whole or factor by factor."""
+    found = interventional.findings(group.folders)
+    return [
+        Clause(text, tuple(Evidence(table, where, group.names, value, lo, hi) for where, value, lo, hi in numbers))
+        for text, table, numbers in found
+    ]
+
+
+def _power(found: dict[str, float]) -> str:
+    """How likely the kinds of loss that were not found would have been, had they been there."""
+    if not found:
+        return ""
+    told = ", ".join(f"{power:.0%} by {part}" for part, power in found.items())
+    return f"had {diagnosis.FAILS} been lost otherwise, it would have shown with a probability of {told}; "
+
+
+def _confirmed(group: Group, blamed: str, label: str) -> list[Clause]:
+    """Does a repair of what is blamed beat the same repair elsewhere, in every seed? Of what little a compositional model
+    lacks, that is asked too."""
+    repair = "fine-tuned" if blamed == "execution" else "code written"
+    where = {"metric": "beats placebos", "split": "ood", "repair": repair, "control": ""}
+    rows = [_rows(folder, "repair", **where, composition="all").iloc[0] for folder in group.folders]
+    gains = [_rows(folder, "repair", **(where | {"metric": "gain"}), composition="all").iloc[0] for folder in group.folders]
+    gain = float(np.mean([row["value"] for row in gains]))
+    value, lo, hi = (float(np.mean([row[c] for row in rows])) for c in ("value", "lo", "hi"))
+    evidence = Evidence("repair", where, group.names, value, lo, hi)
+    what = (
+        "the right code written where it is blamed" if repair == "code written" else "tuning only what comes after that place"
+    )
+    claim = f" that what is left to win is {blamed}" if label == "compositional" else ""
+    beats = f"{what} gains {gain:.3f} on held-out compositions, {value:+.3f} beside the best placebo"
+    if all(float(row["lo"]) > 0 for row in rows) and gain > 0:
+        sure = f"confirmed{claim}" + ("" if len(rows) >= SEEDS else f" in {len(rows)} seed(s), too few for a claim")
+        return [Clause(f"{sure}: {beats}", (evidence,))]
+    return [Clause(f"not confirmed{claim} by its repair: {beats}", (evidence,))]
+
+
+def _have(group: Group, table: str) -> bool:
+    return all(tables.path_of(folder, table).exists() for folder in group.folders)
+
+
+def _references(group: Group) -> list[str]:
+    frame = _rows(group.folders[0], "generalization", metric="score", split="ood", composition="all", control="reference")
+    return list(frame[frame["value"].notna()]["reference"])
+
+
+def ceiling(group: Group) -> float:
+    """The ood score that no learner can be expected to exceed."""
+    frame = _rows(group.folders[0], "generalization", metric="score", split="ood", composition="all", control="reference")
+    return tables.ceiling_of(frame)
+
+
+def beside_the_paper(group: Group) -> str:
+    """Our mean ± s.e. over seeds under the paper's measure, and what the paper reports; "" where it says nothing."""
+    reported = quoted.held_out_score(tables.settings(group.folders[0]))
+    if reported is None:
+        return ""
+    where = {"metric": reported.metric, "split": "ood", "composition": "all", "control": ""}
+    own = pd.Series([float(_rows(folder, "generalization", **where)["value"].iloc[0]) for folder in group.folders])
+    spread = f" ± {float(own.std() / len(own) ** 0.5):.3f}" if len(own) > 1 else ""
+    return f"{float(own.mean()):.3f}{spread} / {reported.value:.3f} ± {reported.se:.3f}"
+
+
+def _generalization(group: Group) -> list[Clause]:
+    test, ood = score(group, "test"), score(group, "ood")
+    references = {name: score(group, "ood", name) for name in _references(group)}
+    top = ceiling(group)
+    weak = [references[n] for n in tables.WEAK if n in references]
+    floor = max([e.value for e in weak], default=0.0)
+    scale = max(top - floor, 1e-9)
+    clauses = []
+    if test.value / top < LEARNED:
+        clauses.append(Clause(f"has not learned its training compositions (test {test.value:.3f})", (test,)))
+    else:
+        clauses.append(Clause(f"answers the compositions it was trained on (test {test.value:.3f})", (test,)))
+    lost = (test.value - ood.value) / scale
+    how = "as well" if lost < SAME else "clearly worse" if lost >= CLEARLY else "somewhat worse"
+    clauses.append(
+        Clause(f"answers held-out ones {how} (ood {ood.value:.3f}, a gap of {test.value - ood.value:.3f})", (test, ood))
+    )
+    clauses += _of_what_can_be_had(group, ood)
+    if weak:
+        best = max(weak, key=lambda e: e.value)
+        name = best.where["reference"]
+        if ood.value - best.value < NO_BETTER:
+            clauses.append(
+                Clause(f"is no better on held-out ones than {name} ({best.value:.3f}): nothing is recombined", (ood, best))
+            )
+        elif how != "as well":
+            text = f"still stands well above {name} ({best.value:.3f}): it recombines in part"
+            clauses.append(Clause(text, (ood, best)))
+    return clauses
+
+
+def stratum(group: Group, split: str) -> tuple[str, float] | None:
+    """(name, mean score over seeds) of the part of the episodes on which the family also wants its score; None without one."""
+    frames = [tables.at_last_step(tables.read(folder, "generalization")) for folder in group.folders]
+    values, name = [], ""
+    for frame in frames:
+        own = frame[(frame["control"] == "") & (frame["split"] == split) & frame["metric"].str.startswith("score, ")]
+        if own.empty:
+            return None
+        name = str(own["metric"].iloc[0]).removeprefix("score, ")
+        values.append(float(own["value"].iloc[0]))
+    return name, sum(values) / len(values)
+
+
+def _of_what_can_be_had(group: Group, ood: Evidence) -> list[Clause]:
+    """Where the ceiling is below 1, the score's share of it, and the score where only one answer is possible."""
+    top, part = ceiling(group), stratum(group, "ood")
+    if top > 1 - 1e-6 or part is None:
+        return []
+    text = f"has on those {ood.value / top:.2f} of what can be had ({top:.3f}); {part[1]:.3f} on {part[0]} episodes"
+    return [Clause(text, (ood,))]
+
+
+def _code(group: Group) -> list[Clause]:
+    """Where the answer is read: is the code there, shared with held-out compositions, and more than the input offers?"""
+    frame = _rows(group.folders[0], "latent_code", metric="r2", dimension="mean", control="", fit="transfer", split="test")
+    last = frame["layer"].max()
+    role = "all" if "all" in set(frame["role"]) else "readout"
+    place = (float(last), role)
+    test, ood = readout(group, place, "transfer", "test"), readout(group, place, "transfer", "ood")
+    within = readout(group, place, "within", "ood")
+    raw = readout(group, (-1.0, "context"), "transfer", "ood", "raw input")
+    where = "its explicit code" if role == "all" else f"layer {last:.0f}, where the answer is read,"
+    numbers = (
+        f"(R² {test.value:.2f} on training, {ood.value:.2f} on held-out compositions; {within.value:.2f} if fitted there)"
+    )
+    if test.value < READABLE:
+        text = f"a linear readout finds little of the task code in {where.rstrip(',')} {numbers}"
+    elif test.value - ood.value < SHARED:
+        text = f"{where} holds the task code in a form that held-out compositions share {numbers}"
+    elif within.value - ood.value >= test.value - within.value:
+        text = f"{where} holds the code of held-out compositions, but in a form not shared with training ones {numbers}"
+    else:
+        text = f"{where} loses part of the code of held-out compositions {numbers}"
+    clauses = [Clause(text, (test, ood, within))]
+    if ood.value < raw.value:
+        text = f"a linear readout of the raw input moments does better on held-out compositions ({raw.value:.2f})"
+        clauses.append(Clause(f"{text}: decodability alone shows no inference", (ood, raw)))
+    return clauses
+
+
+def _attention(group: Group) -> list[Clause]:
+    """Does attention's code name the rule on held-out compositions, and more than its inputs do? One clause per label, at the
+    pair of tokens and layer where the readout is best on training compositions (of all of them: said in the clause)."""
+    frames = [_rows(f, "attention_code", metric="balanced accuracy", shown="as trained") for f in group.folders]
+    frames = [f[f["class"] == "all"].assign(model=name) for f, name in zip(frames, group.names, strict=True)]
+    rows = pd.concat(frames)
+    clauses = []
+    for label in rows["label"].unique():
+        one = rows[rows["label"] == label]
+        own = one[(one["control"] == "") & (one["split"] == "test")].groupby(["role", "layer"])["value"].mean()
+        role, layer = own.idxmax()
+
+        def mean(split: str, control: str, one: pd.DataFrame = one, place: tuple = (role, layer)) -> Evidence:
+            where = {"split": split, "control": control, "label": one["label"].iloc[0]}
+            where |= {"role": "input"} if control.startswith("raw") else {"role": place[0], "layer": f"{place[1]}"}
+            found = one[(one["split"] == split) & (one["control"] == control) & (one["role"] == where["role"])]
+            found = found if where["role"] == "input" else found[found["layer"] == place[1]]
+            return Evidence("attention_code", where, group.names, float(found["value"].mean()))
+
+        ood, twin, raw = mean("ood", ""), mean("ood", "untrained"), mean("ood", "raw input, products")
+        where = f"layer {layer}, {role} (the best of {len(own)} places)"
+        text = f"attention's code at {where} names {label} on held-out compositions with balanced accuracy {ood.value:.2f}"
+        than = f"products of the raw tokens give {raw.value:.2f}, the untrained twin {_told(twin.value, 2)}"
+        more = (
+            "more than its inputs do"
+            if ood.value > np.nanmax([raw.value, twin.value]) + SHARED
+            else "no more than its inputs do"
+        )
+        clauses.append(Clause(f"{text}, {more} ({than})", (ood, raw, twin)))
+    return clauses
+
+
+def _regression(group: Group) -> list[Clause]:
+    """Nothing is recombined in plain regression: what is held out is a law of inputs, or tasks outside a pool."""
+    test, ood = score(group, "test"), score(group, "ood")
+    wider = _rows(group.folders[0], "generalization", metric="score", split="ood", reference="model", control="")
+    held_out = str(wider[wider["composition"] != "all"]["composition"].iloc[0]).rpartition(", ")[2]
+    text = f"explains {test.value:.3f} of its answers' square as trained and {ood.value:.3f} where held out ({held_out})"
+    return [Clause(f"{text}; {ceiling(group):.3f} can be had", (test, ood))]
+
+
+def _learner(group: Group) -> list[Clause]:
+    """Which learner of in-context regression its answers are closest to, beside how close references are to one another."""
+    found = closest_learner.closest(group.folders)
+    best, *same = found.names
+    where = {"metric": "sensitivity cosine", "split": "test", "reference": best}
+    own, floor, twin, shuffled = (
+        Evidence("gd_equivalence", where | which, group.names, value)
+        for which, value in (
+            ({"learner": "model"}, found.cosine),
+            ({"learner": found.rival}, found.floor),
+            ({"learner": "model", "control": "untrained"}, found.twin),
+            ({"learner": "model", "control": "shuffled"}, found.shuffled),
+        )
+    )
+    alias = f" (in direction the same as {', '.join(same)})" if same else ""
+    beside = f"{found.rival}, the reference nearest to that, has {found.floor:.3f} with it"
+    controls = f"untrained twin {_told(found.twin, 3)}, shuffled answers {found.shuffled:.3f}"
+    if found.cosine > found.floor:
+        share = (found.cosine - found.floor) / max(1 - found.floor, 1e-9)
+        text = f"answers most like {best}{alias}: sensitivity cosine {found.cosine:.3f}, where {beside}"
+        text += f": {share:.0%} of the way from there to 1 ({controls})"
+    else:
+        text = f"is nearest to {best}{alias}, with sensitivity cosine {found.cosine:.3f}, but {beside}: which of them it is, "
+        text += f"if any, cannot be said ({controls})"
+    clauses = [Clause(text, (own, floor, twin, shuffled))]
+    return clauses + (_depth(group, best) if _have(group, "algorithm_steps") else [])
+
+
+def _depth(group: Group, reference: str) -> list[Clause]:
+    found = closest_learner.along_layers(group.folders, reference)
+    numbers = ", ".join(f"{step:.3g} ({level:.2f})" for step, level in zip(found.steps, found.levels, strict=True))
+    edge = "; some best steps are the last ones looked at" if found.edge else ""
+    start = f"from layer {found.first} on" if found.first is not None else "at no layer up to the last"
+    text = (
+        f"its layers' errors are those of some step of {found.algorithm} (similarity of at least "
+        f"{closest_learner.LIKE_LAYER}) {start}; best steps by layer, with similarity: {numbers}{edge}"
+    )
+    where = {"metric": "best level", "algorithm": found.algorithm}
+    return [Clause(text, (Evidence("algorithm_steps", where, group.names, found.levels[-1]),))]
+
+
+def compare(left: Group, right: Group) -> Clause | None:
+    """The difference in ood score between two groups on the same tasks; claimed only with enough seeds."""
+    if not (_have(left, "generalization") and _have(right, "generalization")):
+        return None
+    by_task = {_task_key(f): f for f in right.folders}
+    pairs = [(f, by_task[_task_key(f)]) for f in left.folders if _task_key(f) in by_task]
+    if not pairs:
+        return None
+    ours, theirs = ([_per_composition(pair[side], "ood") for pair in pairs] for side in (0, 1))
+    value, lo, hi = tables.paired_interval(ours, theirs)
+    names = tuple(f.name for pair in pairs for f in pair)
+    evidence = Evidence("generalization", {"metric": "score", "split": "ood", "difference": "paired"}, names, value, lo, hi)
+    side = "above" if value >= 0 else "below"
+    who = f"{left.label} scores {abs(value):.3f} {side} {right.label} on held-out compositions"
+    if len(pairs) < SEEDS:
+        return Clause(f"{who}; with {len(pairs)} paired seed(s) no difference is claimed", (evidence,))
+    sure = "" if lo > 0 or hi < 0 else ", which is within the noise"
+    return Clause(f"{who} (95 % interval [{lo:.3f}, {hi:.3f}], {len(pairs)} paired seeds){sure}", (evidence,))
+
+
+def _task_key(folder: Path) -> tuple:
+    row = tables.settings(folder)
+    return tuple(sorted((k, str(v)) for k, v in row.items() if k.startswith("task")))
+
+
+def sentences(folders: Sequence[Path]) -> list[tuple[str, list[Clause]]]:
+    """(who, clauses) per group, then per pair of architectures on one setting: the whole verdict."""
+    groups = group(folders)
+    result = []
+    for one in groups:
+        clauses = judge(one)
+        if clauses:
+            seeds = f"{len(one.folders)} seed{'s' if len(one.folders) > 1 else ''}"
+            result.append((f"{one.label} on {one.setting} ({seeds})", clauses))
+    rivals = [(a, b) for i, a in enumerate(groups) for b in groups[i + 1 :] if a.setting == b.setting and a.label != b.label]
+    compared = [clause for a, b in rivals if (clause := compare(a, b)) is not None]
+    return [*result, ("Compared", compared)] if compared else result

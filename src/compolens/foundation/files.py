@@ -1,0 +1,113 @@
+"""Files that survive: safetensors and JSON written atomically, read back with checks, and a lock on a folder."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from compolens.foundation.configs import ConfigError
+
+
+class SaveError(OSError):
+    """Saving failed; whatever was there before is untouched."""
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """All of the content or none of it: written beside the target, flushed to disk, then renamed over it."""
+    temporary = ""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise SaveError(
+            f"could not save {path}: {error.strerror or error}; what was there before is untouched. "
+            "Free some space and start again: training resumes from the last checkpoint"
+        ) from error
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Indented JSON, atomically."""
+    write_atomically(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    """Parsed JSON, or a one-line error that names the file."""
+    try:
+        return json.loads(path.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid JSON ({error}); restore it or train the run again") from error
+
+
+def write_tensors(path: Path, tensors: dict[str, Any], metadata: dict[str, Any] | None = None) -> None:
+    """name -> tensor as safetensors, atomically, with JSON metadata in its header."""
+    from safetensors.torch import save
+
+    ours = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    # one entry alone: safetensors writes several in random order, and equal runs shall make equal files
+    header = {"compolens": json.dumps({**(metadata or {}), "sha256": _digest(ours)})}
+    write_atomically(path, save(ours, metadata=header))
+
+
+def _digest(tensors: dict[str, Any]) -> str:
+    """sha256 over names and bytes: safetensors itself does not notice a flipped bit."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(tensors[name].reshape(-1).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(tensors, metadata) of a safetensors file, or a one-line error: a truncated or corrupted file never loads."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.exists():
+        raise ConfigError(f"there is no {path}; train the run, or choose a step that was kept")
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            metadata = json.loads((file.metadata() or {}).get("compolens", "{}"))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            if metadata.pop("sha256", None) not in (None, _digest(tensors)):
+                raise ValueError("checksum mismatch")
+            return tensors, metadata
+    except (SafetensorError, json.JSONDecodeError, ValueError, OSError) as error:
+        raise ConfigError(f"{path} is truncated or corrupted ({error}); restore it, or delete it and train again") from error
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Exclusive use of a folder, for as long as the context lives; the kernel frees it when the process dies."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / ".lock"
+    file = open(path, "w")  # noqa: SIM115 - open for as long as the lock is held
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise ConfigError(f"{folder} is in training by another process; wait for it or choose another --out") from None
+    if os.fstat(file.fileno()).st_nlink == 0:  # its owner removed it between our opening and locking it
+        file.close()
+        with locked(folder):
+            yield
+        return
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        file.close()

@@ -1,0 +1,89 @@
+"""Names that modules had before version 0.2: each still imports, with a warning that says the new one."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import sys
+import warnings
+from collections.abc import Sequence
+from types import ModuleType
+
+MOVED = {
+    "accelerator": "training.cuda_graph",
+    "adapters": "language_models",
+    "adapters.language_models": "language_models.wrapped",
+    "adapters.pattern_study": "language_models.pattern_study",
+    "adapters.transfer": "language_models.transfer",
+    "adopted": "zoo.adopted",
+    "adopted.architecture": "zoo.adopted.architecture",
+    "adopted.model": "zoo.adopted.model",
+    "adopted.taps": "zoo.adopted.taps",
+    "adoption": "zoo.adopt",
+    "causes": "diagnosis.interventional",
+    "checkpoints": "foundation.files",
+    "claims": "jobs.leases",
+    "configs": "foundation.configs",
+    "decomposition": "diagnosis.decomposition",
+    "distributed": "training.distributed",
+    "groups": "diagnosis.groups",
+    "interchange": "interventions.interchange",
+    "models.reference_weights": "models.jax_weights",
+    "oracles": "interventions.oracles",
+    "places": "foundation.builtin",
+    "quoted": "diagnosis.reported",
+    "recordings": "activations",
+    "recordings.reading": "activations.reading",
+    "recordings.replaying": "activations.replaying",
+    "recordings.writing": "activations.writing",
+    "repairs": "interventions.repairs",
+    "resemblance": "diagnosis.closest_learner",
+    "sharing": "zoo.hub",
+    "signals": "foundation.signals",
+    "specification_curve": "challenge.specification_curve",
+    "tasks.episode_checks": "tasks.fixed.checks",
+    "tasks.episode_files": "tasks.fixed.files",
+    "tasks.fixed_episodes": "tasks.fixed.family",
+    "tasks.raven_files": "tasks.raven.files",
+    "tasks.raven_split": "tasks.raven.split",
+    "tasks.sraven_posterior": "tasks.sraven.posterior",
+    "tasks.stored_episodes": "tasks.fixed.stored",
+    "tracking": "training.tracking",
+    "untrained": "network_baselines",
+    "verdict": "diagnosis.sentences",
+}
+"""Old name -> new name, both below the package."""
+
+_PACKAGE = __name__.partition(".")[0]
+
+
+class _Elsewhere(importlib.abc.Loader):
+    """Puts the module of the new name in the place of the old one."""
+
+    def __init__(self, new: str) -> None:
+        self.new = new
+
+    def exec_module(self, module: ModuleType) -> None:
+        sys.modules[module.__name__] = importlib.import_module(self.new)
+
+
+class MovedFinder(importlib.abc.MetaPathFinder):
+    """Finds modules under the names that they had."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The spec of a module that moved; None for every other name."""
+        package, _, inner = name.partition(".")
+        if package != _PACKAGE or inner not in MOVED:
+            return None
+        new = f"{_PACKAGE}.{MOVED[inner]}"
+        warnings.warn(f"{name} is now {new}; the old name works in this version only", FutureWarning, stacklevel=2)
+        return importlib.machinery.ModuleSpec(name, _Elsewhere(new))
+
+
+def install() -> None:
+    """Let imports look here first; done once, however often it is called."""
+    if not any(isinstance(finder, MovedFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, MovedFinder())

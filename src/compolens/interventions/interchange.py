@@ -1,0 +1,272 @@
+"""Interchange interventions: what one episode holds in a linear subspace of a place is put into another episode's run.
+
+With an orthonormal basis R (d, k), h' = h_b + R diag(m) R^T (h_s - h_b) at every position of a token role (distributed
+alignment search, 2303.02536); m selects coordinates, all of them by default. R is learned so that the edited answer is the
+counterfactual one, which `TaskFamily.render` knows exactly. Maps are linear, on purpose: with non-linear ones any network can
+be made to agree (2507.08802).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from compolens.activations.streams import Place, positions, put, record
+from compolens.foundation.configs import ConfigError, DoesNotApply, require, require_positive
+from compolens.hooks import HookedModel, LayerNorm
+from compolens.tasks.base import Episodes, TaskFamily, stream
+from compolens.training import summarise
+
+BATCH = 256
+
+
+class Pairs(NamedTuple):
+    """Bases and sources in the same order, and the bases' inputs under the codes that are wanted.
+
+    mask: (batch, factor) bool, True where a factor has the source's value; all True where the whole code is the source's.
+    """
+
+    base: Episodes
+    source: Episodes
+    wanted: Episodes
+    mask: Tensor
+
+    def take(self, index: Tensor) -> Pairs:
+        """The pairs at these places (n,), or where (batch,) bool is True."""
+        return Pairs(self.base.take(index), self.source.take(index), self.wanted.take(index), self.mask[index])
+
+
+class Held(NamedTuple):
+    """What base and source hold at a place, both (batch, pos, d), for every position of the model's own sequence."""
+
+    base: Tensor
+    source: Tensor
+
+
+@dataclass(frozen=True)
+class Subspace:
+    """Orthonormal columns of `basis` (d, k)."""
+
+    basis: Tensor
+
+    def __post_init__(self) -> None:
+        d, k = self.basis.shape
+        require(1 <= k <= d, f"a subspace of a width of {d} has from 1 to {d} coordinates, got {k}")
+        error = float((self.basis.T @ self.basis - torch.eye(k).to(self.basis)).abs().max())
+        require(error < 1e-3, f"the basis must be orthonormal, but R^T R is off by {error:.1e}; use torch.linalg.qr(basis).Q")
+
+    @classmethod
+    def random(cls, d: int, k: int, rng: torch.Generator) -> Subspace:
+        """Uniformly distributed (Haar) among those of rank k; on the CPU, whatever the model's device."""
+        q, r = torch.linalg.qr(torch.randn(d, k, generator=rng))
+        return cls(q * r.diagonal().sign())
+
+
+@dataclass(frozen=True)
+class Search:
+    """Adam on a free matrix whose QR decomposition is the basis. steps of `batch` pairs at a rate; all fixed beforehand."""
+
+    steps: int = 80
+    batch: int = 64
+    rate: float = 0.05
+
+    def __post_init__(self) -> None:
+        require_positive(self, "steps", "batch")
+        require(self.rate > 0, f"Search: rate must be positive, got {self.rate}")
+
+
+# ---- pairs -----------------------------------------------------------------------------------------------------------
+def check_renders(task: TaskFamily) -> None:
+    """Raise `DoesNotApply` unless the family can show the same inputs under another code."""
+    if "render" in task.missing:
+        reason = task.missing["render"]
+        raise DoesNotApply(f"an interchange needs the same inputs under another code; {type(task).__name__}: {reason}")
+
+
+def whole_codes(task: TaskFamily, episodes: Episodes) -> Pairs:
+    """Every episode as base, the one before it as source; pairs with equal codes are left out. Wanted: the source's code."""
+    check_renders(task)
+    source = episodes.take(torch.arange(len(episodes.tokens), device=episodes.tokens.device).roll(1))
+    wanted = task.render(source.codes, episodes.inputs)
+    other = torch.zeros(len(episodes.tokens), dtype=torch.bool, device=episodes.tokens.device)
+    for name, code in episodes.codes.items():
+        other |= (code != source.codes[name]).flatten(1).any(1) if code.ndim > 1 else code != source.codes[name]
+    require(bool(other.any()), f"all {len(other)} episodes have the same code, so nothing can be swapped; draw more")
+    return Pairs(episodes, source, wanted, torch.ones_like(other)[:, None]).take(other)
+
+
+def exchanged_factors(task: TaskFamily, episodes: Episodes, sources: int, rng: torch.Generator) -> Pairs:
+    """Every episode as base with each of the `sources` episodes before it, wherever a factor can be exchanged between them."""
+    check_renders(task)
+    found = []
+    for shift in range(1, sources + 1):
+        source = episodes.take(torch.arange(len(episodes.tokens), device=episodes.tokens.device).roll(shift))
+        codes, mask = task.exchange(episodes.codes, source.codes, rng)
+        possible = mask.any(1)
+        if bool(possible.any()):
+            wanted = task.render({n: code[possible] for n, code in codes.items()}, episodes.inputs[possible])
+            found.append(Pairs(episodes.take(possible), source.take(possible), wanted, mask[possible]))
+    if not found:
+        raise ConfigError(f"no factor can be exchanged between any two of {len(episodes.tokens)} episodes; draw more of them")
+    return joined(found)
+
+
+def joined(parts: Sequence[Pairs]) -> Pairs:
+    """One after the other."""
+
+    def chain(which: Sequence[Episodes]) -> Episodes:
+        tokens, targets, codes, composition, inputs, nuisances = zip(*which, strict=True)
+        together = [{name: torch.cat([one[name] for one in each]) for name in each[0]} for each in (codes, nuisances)]
+        return Episodes(
+            torch.cat(tokens), torch.cat(targets), together[0], torch.cat(composition), torch.cat(inputs), together[1]
+        )
+
+    base, source, wanted = (chain([getattr(part, name) for part in parts]) for name in ("base", "source", "wanted"))
+    return Pairs(base, source, wanted, torch.cat([part.mask for part in parts]))
+
+
+# ---- interventions ---------------------------------------------------------------------------------------------------
+def held(model: HookedModel, pairs: Pairs, places: Sequence[Place]) -> dict[str, Held]:
+    """site -> what bases and sources hold there; one pass over the bases and one over the sources for all places."""
+    sites = list(dict.fromkeys(place.site for place in places))
+    sides = []
+    for episodes in (pairs.base, pairs.source):
+        (seen,) = record(model, [episodes], sites)
+        sides.append(seen.sites)
+    return {site: Held(sides[0][site], sides[1][site]) for site in sites}
+
+
+def interchange(
+    held: Held, where: list[int] | slice, change: Tensor | None = None, mask: Tensor | None = None, into: Tensor | None = None
+) -> Tensor:
+    """The base's activation (batch, pos, d) with the source's put in, at the positions `where`.
+
+    change: None replaces all of it; a basis R (d, k) only its subspace: h_b + R diag(mask) R^T (h_s - h_b), mask (batch, k).
+    into: another (d, k) matrix in the place of the first R: a projection of it, where only a part of the change is made.
+    """
+    edited, base, source = held.base.clone(), held.base[:, where], held.source[:, where]
+    if change is None:
+        edited[:, where] = source
+        return edited
+    coordinates = (source - base) @ change
+    if mask is not None:
+        coordinates = coordinates * mask.to(coordinates)[:, None]
+    edited[:, where] = base + coordinates @ (change if into is None else into).T
+    return edited
+
+
+@torch.no_grad()
+def answers_after(
+    model: HookedModel,
+    pairs: Pairs,
+    place: Place,
+    held: Held,
+    change: Tensor | None = None,
+    mask: Tensor | None = None,
+    into: Tensor | None = None,
+) -> Tensor:
+    """The prediction (batch, seq, d_out) on the bases after `interchange` at a place; blocks before it are not computed."""
+    where, parts = positions(model, place.role), []
+    for rows in torch.arange(len(held.base)).split(BATCH):
+        here = Held(held.base[rows], held.source[rows])
+        edited = interchange(here, where, change, None if mask is None else mask[rows], into)
+        parts.append(put(model, pairs.base.tokens[rows], place, edited))
+    return torch.cat(parts)
+
+
+def learn(
+    model: HookedModel, task: TaskFamily, pairs: Pairs, place: Place, held: Held, mask: Tensor, search: Search, seed: str
+) -> Subspace:
+    """The subspace of mask.shape[1] coordinates whose interchange makes the answers the wanted ones, by `task.loss`.
+
+    mask: (batch, k) bool or floats, the coordinates that are swapped in every pair: a pair whose first r are True asks for a
+    subspace of rank r within those of higher rank; blocks of coordinates that belong to factors keep these apart. Only the
+    basis is learned, from (pairs, seed) alone; the model's weights gather no gradient.
+    """
+    d, k = held.base.shape[-1], mask.shape[1]
+    require(1 <= k <= d, f"{k} coordinates do not fit into the width {d} of {place.site}; ask for a lower rank")
+    rng = torch.Generator().manual_seed(stream(seed, "interchange", k))
+    some = torch.randperm(len(mask), generator=rng)[: 4 * search.batch].to(mask.device)
+    free = _steepest(model, task, pairs.take(some), place, Held(held.base[some], held.source[some]), mask[some])
+    optimizer = torch.optim.Adam([free], lr=search.rate)
+    where = positions(model, place.role)
+    for _ in range(search.steps):
+        rows = torch.randint(len(mask), (search.batch,), generator=rng).to(mask.device)
+        here = Held(held.base[rows], held.source[rows])
+        edited = interchange(here, where, torch.linalg.qr(free).Q, mask[rows])
+        loss = task.loss(put(model, pairs.base.tokens[rows], place, edited), pairs.wanted.targets[rows])
+        (free.grad,) = torch.autograd.grad(loss, [free])
+        optimizer.step()
+    return Subspace(torch.linalg.qr(free.detach()).Q)
+
+
+def _steepest(model: HookedModel, task: TaskFamily, pairs: Pairs, place: Place, held: Held, mask: Tensor) -> Tensor:
+    """(d, k) leaf to start from: for h_b + P (h_s - h_b) the loss has slope E[g (h_s - h_b)^T] in P at 0, g its gradient; each
+    coordinate in turn gets the direction of steepest descent, over the pairs that swap it, orthogonal to those before.
+
+    A random start would leave the search at a saddle wherever it is nearly orthogonal to a direction that matters."""
+    where, base = positions(model, place.role), held.base.clone().requires_grad_()
+    loss = task.loss(put(model, pairs.base.tokens, place, base), pairs.wanted.targets)
+    (gradient,) = torch.autograd.grad(loss, [base])
+    slope = torch.einsum("npa,npb->nab", gradient[:, where], (held.source - held.base)[:, where])
+    slopes = torch.einsum("nk,nab->kab", mask.to(slope), slope + slope.mT).double().cpu()
+    left, columns = torch.eye(slope.shape[-1], dtype=torch.double), []
+    for each in slopes:
+        vectors = left @ torch.linalg.eigh(left.T @ each @ left).eigenvectors
+        columns.append(vectors[:, 0])
+        left = vectors[:, 1:]
+    return torch.stack(columns, dim=1).to(held.base).requires_grad_()
+
+
+# ---- what reads a place ----------------------------------------------------------------------------------------------
+def reader(model: HookedModel, place: Place) -> Tensor | None:
+    """(n, d): the one linear map through which everything after a place reads it; None where there is no such map.
+
+    The last layer's answers are read by the unembedding with the final norm's gain (up to the norm's scale, a number per
+    token); an explicit code by the executor's modules, or by the rows of its first layer that belong to the code.
+    """
+    if place.site == "hook_code":
+        executor, width = getattr(model, "executor", None), model.cfg.d_out
+        if hasattr(executor, "W_modules"):
+            return executor.W_modules.detach().flatten(1).T  # type: ignore[union-attr]
+        layers = getattr(executor, "layers", None)
+        return None if layers is None else layers[0].weight.detach()[:, :width]
+    if place.layer != model.cfg.n_layers or place.role != "readout" or not hasattr(model, "unembed"):
+        return None
+    norm = model.ln_final
+    weights = norm.w[:, None] * model.unembed.W_U  # type: ignore[operator, union-attr, index]
+    return (weights - weights.mean(0) if isinstance(norm, LayerNorm) else weights).detach().T
+
+
+# ---- how far an answer moved -----------------------------------------------------------------------------------------
+class Pooled(NamedTuple):
+    """A score over pairs, its 95 % interval over compositions, and how many pairs there were."""
+
+    value: float
+    lo: float
+    hi: float
+    n: int
+
+
+def pooled(result: tuple[Tensor, Tensor], composition: Tensor) -> Pooled | None:
+    """1 - error / weight, pooled, for (error, weight), each (n,), of pairs of the compositions (n,); those of compositions
+    with no weight at all are left out, and None is returned where no other are left: there is nothing to score."""
+    (error, weight), known = (part.cpu().numpy() for part in result), composition.cpu().numpy()
+    kept = np.isin(known, np.unique(known[weight > 0]))
+    if not kept.any():
+        return None
+    found = summarise(error[kept], weight[kept], known[kept])
+    return Pooled(found.score, *found.interval, int(kept.sum()))
+
+
+def remaining(edited: Tensor, start: Tensor, goal: Tensor, at: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """(squared distance from edited to goal, from start to goal), each (batch,), at the answer positions.
+
+    1 - sum / sum is the share of the way that is covered: 1 all, 0 none, negative away from it."""
+    edited, start, goal = (part[:, list(at)].double() for part in (edited, start, goal))
+    return (edited - goal).square().flatten(1).sum(1), (start - goal).square().flatten(1).sum(1)

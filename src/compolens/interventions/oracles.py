@@ -1,0 +1,239 @@
+"""What a model would answer if its code were another: written by factor means, or found by search through what executes it.
+
+A ladder of interventions tells where an answer is lost. Every rung replaces more of the model's own work by an oracle's:
+
+    the model's own answer
+    own code written    what a readout finds of the code, anywhere, is put where the code is read        -> use
+    true code written   the episode's own code is put there                                              -> inference
+    best code           the code is searched for, on the context's examples, through the frozen executor -> form
+    ceiling             what an ideal learner reaches                                                    -> execution
+
+A code is written at a `Place` by what is linear there: what the activations tell about the code is erased, and the mean that
+goes with another code is added (`measures.erasure.Writer`), both fitted on training compositions. Before that, what stands
+there is brought within what training compositions show there (`measures.erasure.Range`): what no training composition has
+shown, no erasure fitted on them takes out, and a wrong code would go on standing beside the one that is written.
+
+A code is read (`readings`) by a ridge fitted on training compositions and on all held-out ones but the one that is read. Where
+two codes stand, equal on training compositions, a fit on these alone takes half of each, even if one is right on all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from compolens.activations.streams import Activations, Place, positions, put, record
+from compolens.foundation.configs import DoesNotApply, require_positive
+from compolens.hooks import HookedModel
+from compolens.measures.erasure import Range, Writer
+from compolens.measures.readouts import Moments, RidgeReadout, add_by_group, leave_groups_out
+from compolens.tasks.base import Episodes, TaskFamily
+from compolens.training import Evaluation, summarise
+
+PENALTIES = tuple(10.0**k for k in range(-3, 5))
+
+
+def code_features(task: TaskFamily, codes: dict[str, Tensor]) -> Tensor:
+    """(batch, width) float64: the factors of the code side by side; `DoesNotApply` where a family names none."""
+    return torch.cat(list(task.factors(codes).values()), dim=1).double()
+
+
+@dataclass(frozen=True)
+class CodeAt:
+    """How the code stands at a place, as fitted on training compositions.
+
+    readout: from the mean activation of the role's positions to the code; moments: what it was fitted to; left_out: its R² on
+    training compositions that the fit did not see; writer: erases and writes the code at every position; shown: where
+    activations lie there.
+    """
+
+    place: Place
+    readout: RidgeReadout
+    moments: Moments
+    left_out: float
+    writer: Writer
+    shown: Range
+
+    def decode(self, model: HookedModel, activation: Tensor) -> Tensor:
+        """(batch, width): the code read from the activation (batch, pos, d) at this place's hook point."""
+        return self.readout(self.mean(model, activation))
+
+    def mean(self, model: HookedModel, activation: Tensor) -> Tensor:
+        """(batch, d): what is read."""
+        return activation[:, positions(model, self.place.role)].flatten(2).mean(1)
+
+    def write(self, model: HookedModel, activation: Tensor, code: Tensor) -> Tensor:
+        """The activation (batch, pos, d) with the code (batch, width) in the stead of its own; differentiable in the code."""
+        at = positions(model, self.place.role)
+        edited = activation.clone()
+        edited[:, at] = self.writer(self.shown(activation[:, at]), code[:, None])
+        return edited
+
+
+def fit_codes(model: HookedModel, task: TaskFamily, batches: Sequence[Episodes], where: Sequence[Place]) -> list[CodeAt]:
+    """How the code stands at every place, from episodes of training compositions."""
+    sites = list(dict.fromkeys(place.site for place in where))
+    seen = list(record(model, batches, sites))
+    code = torch.cat([code_features(task, a.episodes.codes) for a in seen])
+    composition = torch.cat([a.episodes.composition for a in seen])
+    found = []
+    for place in where:
+        at = positions(model, place.role)
+        x = torch.cat([a.sites[place.site][:, at] for a in seen])
+        groups: dict[int, Moments] = {}
+        add_by_group(groups, x.flatten(2).mean(1), code, composition)
+        l2, scores = leave_groups_out(list(groups.values()), PENALTIES)
+        whole = Moments.total(groups.values())
+        rows = x.flatten(0, 1)
+        writer = Writer.fit(rows, code.repeat_interleave(x.shape[1], dim=0))
+        found.append(CodeAt(place, whole.fit([l2])[0], whole, max(scores), writer, Range.fit(rows)))
+    return found
+
+
+def readings(
+    model: HookedModel, task: TaskFamily, codes: Sequence[CodeAt], shown: Sequence[Activations], others: Iterable[Episodes]
+) -> list[list[Tensor]]:
+    """For every place, (batch, width) for every batch shown: the code as readouts of its penalty tell it, fitted on training
+    compositions and on the episodes of `others`, those of the composition that is read left out."""
+    sites = list(dict.fromkeys(at.place.site for at in codes))
+    groups: list[dict[int, Moments]] = [{} for _ in codes]
+    for seen in record(model, others, sites):
+        code = code_features(task, seen.episodes.codes)
+        for at, found in zip(codes, groups, strict=True):
+            add_by_group(found, at.mean(model, seen.sites[at.place.site]), code, seen.episodes.composition)
+    return [_read(model, at, found, shown) for at, found in zip(codes, groups, strict=True)]
+
+
+def _read(model: HookedModel, at: CodeAt, others: dict[int, Moments], shown: Sequence[Activations]) -> list[Tensor]:
+    whole = Moments.total([at.moments, *others.values()])
+    readouts: dict[int, RidgeReadout] = {}
+    found = []
+    for seen in shown:
+        x, composition = at.mean(model, seen.sites[at.place.site]), seen.episodes.composition
+        code = x.new_zeros(len(x), at.moments.xy.shape[1], dtype=torch.float64)
+        for c in composition.unique().tolist():
+            if c not in readouts:
+                readouts[c] = (whole - others[c] if c in others else whole).fit([at.readout.l2])[0]
+            code[composition == c] = readouts[c](x[composition == c])
+        found.append(code)
+    return found
+
+
+@torch.no_grad()
+def written(model: HookedModel, episodes: Episodes, at: CodeAt, code: Tensor, activation: Tensor | None = None) -> Tensor:
+    """The prediction with a code (batch, width) written at a place; activation: what stands there, if it is known already."""
+    if activation is None:
+        (seen,) = record(model, [episodes], [at.place.site])
+        activation = seen.sites[at.place.site]
+    return put(model, episodes.tokens, at.place, at.write(model, activation, code))
+
+
+@torch.no_grad()
+def recovered(model: HookedModel, task: TaskFamily, at: CodeAt, batches: Iterable[Episodes]) -> Evaluation:
+    """How far the answers move to those of another episode's code when that code is written at a place.
+
+    1: all the way; 0: not at all; may be negative. Episodes are paired within a batch. The family must be able to `render`.
+    """
+    parts = []
+    for batch in batches:
+        codes = {name: code.roll(1, 0) for name, code in batch.codes.items()}
+        wanted = task.render(codes, batch.inputs).targets
+        moved = written(model, batch, at, code_features(task, codes))
+        error, before = (task.errors(answer, wanted)[0] for answer in (moved, model(batch.tokens)))
+        parts.append(torch.stack([error, before, batch.composition.double()]).cpu().numpy())
+    error, before, composition = np.concatenate(parts, axis=1)
+    return summarise(error, before, composition)
+
+
+@dataclass(frozen=True)
+class Search:
+    """Adam on every episode's own code: `steps` of rate `lr` (in standard deviations of the code) from each start, of which
+    the one that fits the context best is kept."""
+
+    steps: int = 60
+    lr: float = 0.1
+
+    def __post_init__(self) -> None:
+        require_positive(self, "steps")
+
+
+@dataclass(frozen=True)
+class BestCode:
+    """What a search found: the prediction (batch, seq, d_out) of the fresh questions, the loss on the context's examples
+    (batch,) that it was chosen by, how many numbers were free and how many values they were fitted to."""
+
+    prediction: Tensor
+    fit: Tensor
+    width: int
+    fitted: int
+
+
+def best_code(
+    model: HookedModel, task: TaskFamily, episodes: Episodes, at: CodeAt, starts: Sequence[Tensor], search: Search
+) -> BestCode:
+    """The best code for each episode: fitted to the context's examples alone, through what comes after the place, frozen.
+
+    With an explicit code the whole code is free; elsewhere what `CodeAt.write` writes is. starts: codes (batch, width) in the
+    terms of `code_features`. `DoesNotApply` where the context's inputs cannot be asked as questions.
+    """
+    asked = task.context_asked(episodes)
+    if asked is None:
+        raise DoesNotApply(f"{type(task).__name__} cannot ask what its context shows, so no code can be fitted to it")
+    tokens, targets = asked
+    n, m = tokens.shape[:2]
+    free, apply, scale = _free(model, tokens, episodes, at, starts)
+    per_step = max(1, m // 4)
+    answers = list(task.answers)
+    optimizer = torch.optim.Adam([free], lr=search.lr)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, search.steps, eta_min=0.02 * search.lr)
+    for step in range(search.steps):
+        which = [(step * per_step + i) % m for i in range(per_step)]
+        optimizer.zero_grad()
+        loss = _losses(apply(free * scale, which), targets[:, which], answers).sum()
+        free.grad = torch.autograd.grad(loss, free)[0]
+        optimizer.step()
+        schedule.step()
+    with torch.no_grad():
+        fit = torch.stack([_losses(apply(free * scale, [i]), targets[:, [i]], answers) for i in range(m)]).mean(0)
+        best = fit.argmin(0)
+        prediction = apply(free * scale, None)[:, :, 0]
+    rows = torch.arange(n)
+    values = m * len(answers) * targets[0, 0, 0].numel()
+    return BestCode(prediction[best, rows], fit[best, rows], free.shape[-1], values)
+
+
+def _free(model, tokens, episodes, at, starts):
+    """(free (start, batch, width), apply(free, which asked sequences or None for the episode's own) -> (start, batch, asked,
+    seq, d_out), scale of a step): the code itself where it is explicit, else what is written."""
+    explicit = at.place.site == "hook_code"
+    (own,) = record(model, [episodes], [at.place.site])
+    shown = own.sites[at.place.site]
+    scale = at.writer.weight.norm(dim=0) if explicit else torch.ones(starts[0].shape[1])
+    scale = scale.clamp(min=1e-3 * float(scale.max())).to(shown)
+    first = [at.write(model, shown, code)[:, 0] if explicit else code for code in starts]
+    free = (torch.stack(first).to(shown) / scale).detach().requires_grad_(True)
+    with torch.no_grad():
+        flat = tokens.flatten(0, 1)
+        (seen,) = record(model, [Episodes(flat, flat, {}, flat, flat, {})], [at.place.site])
+        base = seen.sites[at.place.site].unflatten(0, tokens.shape[:2])
+
+    def apply(code, which):
+        here, asking = (shown[:, None], episodes.tokens[:, None]) if which is None else (base[:, which], tokens[:, which])
+        k, count = len(code), here.shape[1]
+        codes = code[:, :, None].expand(-1, -1, count, -1).flatten(0, 2)
+        here = here.expand(k, *here.shape).flatten(0, 2)
+        asking = asking.expand(k, *asking.shape).flatten(0, 2)
+        edited = codes[:, None] if explicit else at.write(model, here, codes)
+        return put(model, asking, at.place, edited.to(here)).unflatten(0, (k, -1, count))
+
+    return free, apply, scale
+
+
+def _losses(prediction: Tensor, targets: Tensor, answers: list[int]) -> Tensor:
+    """(start, batch): mean squared error over the answers of the asked sequences."""
+    error = prediction[:, :, :, answers] - targets[None, :, :, answers].to(prediction)
+    return error.square().flatten(2).mean(2)

@@ -1,0 +1,147 @@
+"""Repairs of one part of a model: the parameters before or after a place, fine-tuned alone.
+
+A diagnosis that blames a part predicts that a repair there helps more than the same repair elsewhere. What lies after a place
+is read off the graph of the computation: with the activation at the place put in as a constant, a parameter is downstream if
+the answers still depend on it, and upstream if they do only without. Random sets of as many scalars are the null.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from compolens.activations.streams import Place, draw, put, record
+from compolens.foundation.configs import DoesNotApply, nearest, require, require_positive
+from compolens.hooks import HookedModel
+from compolens.tasks.base import Episodes, TaskFamily
+
+Masks = Mapping[str, Tensor]
+"""Which scalars a repair may change: parameter name -> bool of the parameter's shape; what is not named stays as it is."""
+
+
+# ---- which parameters ------------------------------------------------------------------------------------------------
+def parameters_downstream(model: HookedModel, episodes: Episodes, place: Place) -> frozenset[str]:
+    """Names of the parameters that the answers depend on when the activation at the place's hook point is a constant.
+
+    The whole activation is put in, whatever the place's role: what passes it by at other positions is no path around it.
+    """
+    (seen,) = record(model, [episodes], [place.site])
+    with torch.enable_grad():
+        return _reached(model, put(model, episodes.tokens, place, seen.sites[place.site]))
+
+
+def parameters_upstream(model: HookedModel, episodes: Episodes, place: Place) -> frozenset[str]:
+    """Names of the parameters that the answers depend on through the place's hook point alone.
+
+    Empty where every parameter is used after the place too, as with weights that layers share.
+    """
+    with torch.enable_grad():
+        used = _reached(model, model(episodes.tokens))
+    return used - parameters_downstream(model, episodes, place)
+
+
+def _reached(model: HookedModel, answers: Tensor) -> frozenset[str]:
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if not answers.requires_grad:
+        return frozenset()
+    slopes = torch.autograd.grad(answers.sum(), list(named.values()), allow_unused=True)
+    return frozenset(name for name, slope in zip(named, slopes, strict=True) if slope is not None)
+
+
+def whole(model: HookedModel, names: Iterable[str]) -> dict[str, Tensor]:
+    """Masks that free these parameters entirely."""
+    named = dict(model.named_parameters())
+    for name in names:
+        require(name in named, f"no parameter {name!r}; {nearest(name, named)}")
+    return {name: torch.ones_like(p, dtype=torch.bool) for name, p in named.items() if name in set(names)}
+
+
+def size(masks: Masks) -> int:
+    """How many scalars are free."""
+    return sum(int(mask.sum()) for mask in masks.values())
+
+
+def random_masks(model: HookedModel, names: Iterable[str], n: int, rng: torch.Generator) -> dict[str, Tensor]:
+    """Masks of exactly n scalars, uniformly random among those of the named parameters; rng: a generator on the CPU."""
+    among = whole(model, names)
+    total = size(among)
+    require(1 <= n <= total, f"cannot free {n} scalars; allowed: 1 to {total}, which is what these parameters have")
+    chosen = torch.zeros(total, dtype=torch.bool)
+    chosen[torch.randperm(total, generator=rng)[:n]] = True
+    parts = chosen.split([mask.numel() for mask in among.values()])
+    return {name: part.view_as(mask).to(mask.device) for (name, mask), part in zip(among.items(), parts, strict=True)}
+
+
+# ---- fine-tuning -----------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Budget:
+    """What every repair may spend: Adam steps (no weight decay), episodes a step (an even number), and the rate of the first
+    step, from which it falls linearly to 0 after the last."""
+
+    steps: int = 60
+    batch: int = 64
+    lr: float = 1e-3
+
+    def __post_init__(self) -> None:
+        require_positive(self, "steps", "batch")
+        require(self.batch % 2 == 0, f"Budget: batch must be even, half of it is held-out compositions, got {self.batch}")
+        require(self.lr > 0, f"Budget: lr must be positive, got {self.lr}")
+
+
+def folds(task: TaskFamily, seed: int | str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The held-out compositions in two random halves, a pure function of the seed; `DoesNotApply` where there is only one."""
+    held_out = task.compositions("ood")
+    if len(held_out) < 2:
+        raise DoesNotApply(f"{type(task).__name__} holds out {len(held_out)} composition; two folds need at least 2")
+    order = torch.randperm(len(held_out), generator=task.rng(f"folds/{seed}", "ood")).tolist()
+    half = len(held_out) // 2
+    first, second = (tuple(sorted(held_out[i] for i in part)) for part in (order[:half], order[half:]))
+    return first, second
+
+
+def fine_tune(
+    model: HookedModel, task: TaskFamily, masks: Masks, compositions: Sequence[int], budget: Budget, seed: int | str
+) -> HookedModel:
+    """A copy of the model, trained on the loss with only the masked scalars free; in evaluation mode, so without dropout.
+
+    Every batch is half episodes of these held-out compositions, half of training compositions: a function of the seed alone,
+    so that equal seeds give every repair the same ones.
+    """
+    repaired = copy.deepcopy(model).eval()
+    named = dict(repaired.named_parameters())
+    for name, mask in masks.items():
+        require(name in named, f"no parameter {name!r}; {nearest(name, named)}")
+        require(mask.shape == named[name].shape, f"{name} is {tuple(named[name].shape)}, its mask {tuple(mask.shape)}")
+    free = [(named[name], mask) for name, mask in masks.items() if bool(mask.any())]
+    require(bool(free), "nothing to fine-tune: the masks free no scalar")
+    trainable = {name: p.requires_grad for name, p in named.items()}
+    repaired.requires_grad_(False)
+    for parameter, _ in free:
+        parameter.requires_grad_(True)
+    optimizer = torch.optim.Adam([parameter for parameter, _ in free], lr=budget.lr)
+    with torch.enable_grad():
+        for step, (tokens, targets) in enumerate(_mixed(task, compositions, budget, seed, free[0][0].device)):
+            optimizer.param_groups[0]["lr"] = budget.lr * (1 - step / budget.steps)
+            loss = task.loss(repaired.answer(tokens), targets)
+            slopes = torch.autograd.grad(loss, [parameter for parameter, _ in free], allow_unused=True)
+            for (parameter, mask), slope in zip(free, slopes, strict=True):
+                parameter.grad = None if slope is None else slope.masked_fill(~mask, 0.0)
+            optimizer.step()
+    for name, parameter in named.items():
+        parameter.requires_grad_(trainable[name])
+        parameter.grad = None
+    require(bool(torch.isfinite(loss)), f"fine-tuning diverged at a rate of {budget.lr}; choose a smaller lr")
+    return repaired
+
+
+def _mixed(task, compositions, budget, seed, device):
+    """(tokens, targets) of every step: held-out compositions first, as many of training compositions after them."""
+    half, n = budget.batch // 2, budget.steps * budget.batch // 2
+    held_out = draw(task, "ood", n, f"{seed}/repair", device, compositions, batch=half)
+    seen = draw(task, "train", n, f"{seed}/repair", device, batch=half)
+    for new, old in zip(held_out, seen, strict=True):
+        yield torch.cat([new.tokens, old.tokens]), torch.cat([new.targets, old.targets])

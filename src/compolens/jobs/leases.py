@@ -1,0 +1,302 @@
+"""Who is doing what in a folder that several machines share: a claim is a small file beside the run it is about.
+
+    OUT/.claims/F-softmax-0.claim      {"token": …, "host": …, "pid": …}     its modification time is the owner's heartbeat
+
+The lock that `checkpoints.locked` takes with flock is the kernel's: it is enough between processes of one machine, where it
+ends with its owner. Between machines it is not. A network file system may keep such locks on each client by itself (NFS
+mounted with local_lock or nolock, Lustre without the flock option), so that two machines both get it; and where a server
+does keep them, the lock of a machine that crashed may outlive it for as long as that machine stays down. What holds
+everywhere is that one name is made once: hard links, and O_EXCL where there are none. So a claim is taken by making its
+name, and a crash is told from its heartbeat standing still.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from compolens.foundation.configs import ConfigError, require
+
+BEAT = 20.0
+"""Seconds between heartbeats."""
+MISSED = 5
+"""Heartbeats that must be missed before a claim counts as dead; longer, together, than the 90 s for which an NFSv4 server
+keeps a lost machine's locks."""
+
+
+class Held(ConfigError):
+    """Another process holds the claim."""
+
+
+class Lost(Held):
+    """This process held the claim, was taken for dead, and must not go on writing."""
+
+
+class Holder(NamedTuple):
+    """What a claim says: who holds it, since when (Unix time), and the heartbeat (modification time in ns)."""
+
+    token: str
+    host: str
+    pid: int
+    birth: str
+    machine: str
+    beat: int
+
+    def died_here(self) -> bool:
+        """Whether it was a process of this very machine that is there no more; False where that cannot be known."""
+        return bool(self.machine and self.birth) and self.machine == machine() and self.birth != birth(self.pid)
+
+    def __str__(self) -> str:
+        return f"in work on {self.host or 'another machine'} (process {self.pid})"
+
+
+@dataclass(frozen=True)
+class Claims:
+    """The claims on what lies in a folder. beat: seconds between heartbeats; missed: how many make a claim dead."""
+
+    folder: Path
+    beat: float = BEAT
+    missed: int = MISSED
+
+    def __post_init__(self) -> None:
+        require(self.beat > 0, f"Claims: beat must be positive, got {self.beat}")
+        require(self.missed >= 2, f"Claims: missed must be at least 2 (a heartbeat may come late), got {self.missed}")
+
+    def path(self, name: str) -> Path:
+        """Where the claim on a name lies, if there is one."""
+        return self.folder / ".claims" / f"{name}.claim"
+
+    def holder(self, name: str) -> Holder | None:
+        """Who holds the claim on a name; None if nobody does. Opened afresh, which makes a network file system look anew."""
+        try:
+            with open(self.path(name), "rb") as file:
+                said, beat = file.read(), os.fstat(file.fileno()).st_mtime_ns
+        except OSError as error:
+            if isinstance(error, PermissionError):
+                raise
+            return None  # not there, or removed while we looked (ESTALE)
+        try:
+            known = json.loads(said)
+            return Holder(known["token"], known["host"], known["pid"], known["birth"], known["machine"], beat)
+        except (ValueError, KeyError, TypeError):
+            return Holder("", "", 0, "", "", beat)  # being written, or never finished
+
+    @contextlib.contextmanager
+    def take(self, name: str) -> Iterator[Claim]:
+        """Hold the claim on a name for as long as the context lives; raises `Held` if another process holds it."""
+        claim = self._make(name)
+        held = self.holder(name) if claim is None else None
+        if held is not None and held.died_here() and self.remove(name, held.token):
+            claim = self._make(name)
+        if claim is None:
+            raise Held(f"{name} is {self.holder(name) or 'in work elsewhere'}")
+        claim.start()
+        try:
+            yield claim
+        finally:
+            claim.stop()
+            self._release(claim)
+
+    def remove(self, name: str, token: str) -> bool:
+        """Remove the claim of a dead holder, known by its token; False if it is no longer there or another does it.
+
+        To take a claim away is to hold the right to, itself a claim, named after the one that goes. Tokens are never used
+        twice, so whoever comes late with this one finds another, and removes nothing.
+        """
+        right = self._make(self.right(name, token))
+        if right is None:
+            other = self.holder(self.right(name, token))
+            if other is not None and other.died_here():  # with the right in hand; the next call will find it free
+                self.remove(self.right(name, token), other.token)
+            return False
+        try:
+            held = self.holder(name)
+            if held is None or held.token != token:
+                return False
+            self._discard(name)
+            return True
+        finally:
+            right.close()
+            self._discard(right.name)
+
+    def right(self, name: str, token: str) -> str:
+        """The name of the right to remove a claim."""
+        return f"{name}~{token}"
+
+    def _make(self, name: str) -> Claim | None:
+        """A claim, if its name could be made. Written beside it, then linked to it: who reads it reads all of it."""
+        path, token = self.path(name), secrets.token_hex(8)
+        draft = path.with_name(f".{token}.draft")
+        who = {"token": token, "host": socket.gethostname(), "pid": os.getpid()}
+        text = json.dumps(who | {"birth": birth(os.getpid()), "machine": machine()}).encode()
+        descriptor = _new_file(draft, text)
+        try:
+            try:
+                os.link(draft, path)
+            except FileExistsError:
+                pass
+            except OSError:  # a file system without hard links
+                return self._make_exclusively(name, token, text)
+            finally:
+                with contextlib.suppress(OSError):
+                    os.unlink(draft)
+            # The file decides, not the link's answer: a server's answer may be lost, and asking again is told "exists".
+            held = self.holder(name)
+            if held is not None and held.token == token:
+                return Claim(self, name, token, os.dup(descriptor))
+            return None
+        finally:
+            os.close(descriptor)
+
+    def _make_exclusively(self, name: str, token: str, text: bytes) -> Claim | None:
+        try:
+            return Claim(self, name, token, _new_file(self.path(name), text))
+        except FileExistsError:
+            return None
+
+    def _release(self, claim: Claim) -> None:
+        """Remove our own claim, unless it was taken away; tidy up."""
+        with contextlib.suppress(OSError):
+            self.remove(claim.name, claim.token)
+        claim.close()
+        with contextlib.suppress(OSError):
+            os.rmdir(self.folder / ".claims")  # refused while others have claims
+
+    def _discard(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path(name))
+
+
+class Claim:
+    """A claim that is held, renewed by a thread. Its file stays open: a heartbeat reaches our file, nobody else's."""
+
+    def __init__(self, claims: Claims, name: str, token: str, descriptor: int) -> None:
+        self.claims, self.name, self.token, self.descriptor = claims, name, token, descriptor
+        self.ending = threading.Event()
+        self.lost = False
+        self.renewed = time.monotonic()
+        self.thread = threading.Thread(target=self._renew, name=f"heartbeat of {name}", daemon=True)
+
+    def start(self) -> None:
+        self.thread.start()
+
+    def stop(self) -> None:
+        self.ending.set()
+        if self.thread.is_alive():
+            self.thread.join(timeout=self.claims.beat)
+
+    def close(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    def _renew(self) -> None:
+        while not self.ending.wait(self.claims.beat) and not self.lost:
+            self.renew()
+
+    def renew(self) -> None:
+        """One heartbeat, then a look whether the claim is still ours."""
+        asked = time.monotonic()
+        try:
+            os.utime(self.descriptor)
+            held = self.claims.holder(self.name)
+        except OSError:
+            return  # not renewed: `check` says so when it lasts
+        if held is None or held.token != self.token:
+            self.lost = True
+        else:
+            self.renewed = asked
+
+    def check(self) -> None:
+        """Raise `Lost` if the claim was taken away, or could not be renewed for so long that it may be.
+
+        For a process that was stopped for a while, the thread's last word may be old: then it asks anew first.
+        """
+        if time.monotonic() - self.renewed > 2 * self.claims.beat:
+            self.renew()
+        if time.monotonic() - self.renewed > (self.claims.missed - 1) * self.claims.beat:
+            self.lost = True
+        if self.lost:
+            holder = self.claims.holder(self.name)
+            raise Lost(
+                f"{self.name} was taken over (this process was not heard of for too long); it is {holder or 'free now'}"
+            )
+
+
+class Watch:
+    """Whether the claim on a name is free, judged by looking again and again.
+
+    Only changes of the heartbeat are looked at, and the time between looks is our own clock's: clocks need not agree. A look
+    counts for one heartbeat at most, so that a file server that hangs for an hour does not make everybody dead.
+    """
+
+    def __init__(self, claims: Claims, name: str) -> None:
+        self.claims, self.name = claims, name
+        self.seen: Holder | None = None
+        self.looked, self.still = 0.0, 0.0
+        self.right: Watch | None = None
+
+    def free(self) -> bool:
+        """Whether nobody holds the claim; the claim of a holder found dead is removed."""
+        held, now = self.claims.holder(self.name), time.monotonic()
+        if held is None:
+            return True
+        if held != self.seen:
+            self.seen, self.still, self.right = held, 0.0, None
+        else:
+            self.still += min(now - self.looked, self.claims.beat)
+        self.looked = now
+        if not held.died_here() and self.still <= self.claims.missed * self.claims.beat:
+            return False
+        if self.claims.remove(self.name, held.token):
+            return True
+        if self.right is None:  # another is removing it; and should that one have died as well, its right is a claim like this
+            self.right = Watch(self.claims, self.claims.right(self.name, held.token))
+        self.right.free()
+        return False
+
+    def held_by(self) -> str:
+        """Who held it at the last look."""
+        return str(self.seen) if self.seen is not None else "free"
+
+
+def machine() -> str:
+    """What tells this machine, as processes see it, from others: host, boot and process namespace; "" where unknown.
+
+    A host's name alone would not do: containers share names, and then one would take the other's processes for dead.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{socket.gethostname()} {boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def birth(pid: int) -> str:
+    """When a living process of this machine began, in ticks since boot; "" if there is none (or no way to know)."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except (OSError, IndexError):
+        return ""
+    return "" if words[0] in "ZX" else words[19]  # Z, X: dead, and not yet buried by its parent
+
+
+def _new_file(path: Path, text: bytes) -> int:
+    """The open descriptor of a file that was not there; makes its folder, again if another has just removed it."""
+    for _ in range(100):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            os.write(descriptor, text)
+            os.fsync(descriptor)
+            return descriptor
+    raise ConfigError(f"cannot make {path}: its folder disappears again and again")

@@ -1,0 +1,263 @@
+"""Learners that know the training compositions and recombine nothing by design, made from the net before it was trained.
+
+`FrozenReadout` fits one linear map on what the untrained net shows before its last linear map (a random-feature model);
+`Linearised` moves all weights, but only to first order: f(x) = f0(x) + J(x) delta, the net's tangent model at its start (the
+"lazy" regime of 1806.07572 and 1812.07956). Both see training compositions alone, so what they answer on held-out ones is what
+smoothness gives, without learnt features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from compolens.activations.streams import draw, record, residual_sites
+from compolens.foundation.configs import DoesNotApply, require
+from compolens.hooks import HookedModel
+from compolens.measures.readouts import Moments, RidgeReadout, add_by_group, leave_groups_out
+from compolens.tasks.base import Episodes, TaskFamily
+from compolens.zoo.folders import TrainedModel
+
+PENALTIES = tuple(float(l2) for l2 in np.logspace(-3, 5, 9))
+CHUNK = 64
+"""Episodes whose graph is held at once: bounds the memory of second derivatives."""
+
+
+def wanted(task: TaskFamily, episodes: Episodes) -> Tensor:
+    """(batch, answer, d_out): what a least-squares learner is fitted to; classes as one-hot vectors."""
+    targets = episodes.targets[:, list(task.answers)]
+    return targets if targets.is_floating_point() else one_hot(targets, task.d_out).to(torch.get_default_dtype())
+
+
+def _twin(trained: TrainedModel) -> HookedModel:
+    """The untrained twin itself, never what stands in for it."""
+    if trained.why_no_twin:
+        raise DoesNotApply(trained.why_no_twin)
+    return trained.untrained_twin()
+
+
+def last_site(model: HookedModel) -> str:
+    """The hook point nearest before the last linear map, at the episode's own positions: the executor's hidden layer, else
+    the normalised residual stream, else (where nothing is normalised) the stream itself."""
+    for site in ("executor.hook_hidden", "ln_final.hook_normalized"):
+        if site in model.hook_dict:
+            return site
+    return residual_sites(model)[model.cfg.n_layers]
+
+
+def _placed(task: TaskFamily, answers: Tensor) -> Tensor:
+    """(batch, seq, d_out) from answers (batch, answer, d_out); 0 at positions that are not asked for."""
+    prediction = answers.new_zeros(len(answers), task.seq, answers.shape[-1])
+    prediction[:, list(task.answers)] = answers
+    return prediction
+
+
+# ---- the frozen net --------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class FrozenReadout:
+    """Ridge regression, with intercept, from the untrained twin's last features to the answers."""
+
+    task: TaskFamily
+    twin: HookedModel
+    site: str
+    readout: RidgeReadout
+
+    @classmethod
+    def fit(
+        cls, trained: TrainedModel, *, episodes: int = 4096, seed: int | str = 0, penalties: Sequence[float] = PENALTIES
+    ) -> FrozenReadout:
+        """On episodes of training compositions; the penalty (on standardised features) is the one whose readouts answer
+        left-out training compositions best. `DoesNotApply` to a net without features of every position before its answers."""
+        require(
+            bool(penalties) and min(penalties) >= 0,
+            f"penalties must be one or more numbers of at least 0, got {tuple(penalties)}; for example (0.1, 1, 10)",
+        )
+        task, twin = trained.task, _twin(trained)
+        site, groups = last_site(twin), dict[int, Moments]()
+        for batch in record(twin, draw(task, "train", episodes, f"{seed}/frozen", trained.device), [site]):
+            if batch.sites[site].shape[1] != task.seq:
+                raise DoesNotApply(
+                    f"at {site}, the last hook point before the answers, not every position of an episode stands"
+                )
+            x, y = cls._features(task, batch.sites[site]), wanted(task, batch.episodes)
+            add_by_group(groups, x.flatten(0, 1), y.flatten(0, 1), batch.episodes.composition.repeat_interleave(x.shape[1]))
+        require(len(groups) > 1, f"need two or more training compositions to choose a penalty, drew {len(groups)}; draw more")
+        best, _ = leave_groups_out(list(groups.values()), penalties)
+        return cls(task, twin, site, Moments.total(groups.values()).fit([best])[0])
+
+    @staticmethod
+    def _features(task: TaskFamily, activation: Tensor) -> Tensor:
+        return activation[:, list(task.answers)].flatten(2)
+
+    def predict(self, episodes: Episodes) -> Tensor:
+        """(batch, seq, d_out); for classes, numbers whose largest one is the answer."""
+        (batch,) = record(self.twin, [episodes], [self.site])
+        x = self._features(self.task, batch.sites[self.site])
+        return _placed(self.task, self.readout(x.flatten(0, 1)).unflatten(0, x.shape[:2]).to(batch.prediction))
+
+
+# ---- the net to first order ------------------------------------------------------------------------------------------
+class Tangent:
+    """A net's first-order expansion in its parameters, at the parameters it has: f0 and products with J, chunk by chunk.
+
+    Directions are flat (parameters,) tensors; J p is had by differentiating J^T u by u, which asks of a net no more than
+    second derivatives."""
+
+    def __init__(self, model: HookedModel, answers: Sequence[int]) -> None:
+        self.model, self.at = model, list(answers)
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.size = sum(p.numel() for p in self.parameters)
+
+    def _forward(self, tokens: Tensor) -> Tensor:
+        return self.model.answer(tokens)[:, self.at]
+
+    def _pull(self, answers: Tensor, u: Tensor, graph: bool) -> list[Tensor]:
+        """J^T u, by parameter."""
+        keep = {"create_graph": graph, "retain_graph": graph}
+        return list(torch.autograd.grad(answers, self.parameters, u, materialize_grads=True, **keep))
+
+    def _push(self, answers: Tensor, direction: Tensor) -> Tensor:
+        """J direction; the answers' graph stays."""
+        u = torch.zeros_like(answers, requires_grad=True)
+        pulled = self._pull(answers, u, graph=True)
+        parts = direction.to(answers.dtype).split([p.numel() for p in self.parameters])
+        used = [(g, d.view_as(g)) for g, d in zip(pulled, parts, strict=True) if g.requires_grad]
+        grads, directions = zip(*used, strict=True)
+        return torch.autograd.grad(grads, u, directions)[0]
+
+    @torch.enable_grad()
+    def along(self, tokens: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
+        """(f0, J direction), each (batch, answer, d_out)."""
+        parts = []
+        for chunk in tokens.split(CHUNK):
+            answers = self._forward(chunk)
+            parts.append((answers.detach(), self._push(answers, direction).detach()))
+        first, second = zip(*parts, strict=True)
+        return torch.cat(first), torch.cat(second)
+
+    @torch.enable_grad()
+    def gradient(self, tokens: Tensor, residual: Tensor) -> Tensor:
+        """J^T residual, float64 (parameters,); residual (batch, answer, d_out)."""
+        total = torch.zeros(self.size, dtype=torch.float64, device=tokens.device)
+        for chunk, u in zip(tokens.split(CHUNK), residual.split(CHUNK), strict=True):
+            answers = self._forward(chunk)
+            total += _flat(self._pull(answers, u.to(answers.dtype), graph=False))
+        return total
+
+    @torch.enable_grad()
+    def normal(self, tokens: Tensor, direction: Tensor) -> tuple[float, Tensor]:
+        """(|J p|², J^T J p) of a direction p, from one pass."""
+        length, total = 0.0, torch.zeros(self.size, dtype=torch.float64, device=tokens.device)
+        for chunk in tokens.split(CHUNK):
+            answers = self._forward(chunk)
+            moved = self._push(answers, direction).detach()
+            length += float(moved.double().square().sum())
+            total += _flat(self._pull(answers, moved, graph=False))
+        return length, total
+
+
+def _flat(parts: list[Tensor]) -> Tensor:
+    return torch.cat([part.detach().flatten() for part in parts]).double()
+
+
+class Descent(NamedTuple):
+    """Where conjugate gradients ended: delta (parameters,); left_out: the held-back loss after 0, 1, … iterations; best: the
+    iteration that delta belongs to."""
+
+    delta: Tensor
+    left_out: tuple[float, ...]
+    best: int
+
+
+def conjugate_gradients(
+    normal: Callable[[Tensor], tuple[float, Tensor]],
+    gradient: Tensor,
+    left_out: Callable[[Tensor, float], float],
+    iterations: int,
+    patience: int,
+) -> Descent:
+    """Least squares by conjugate gradients on the normal equations J^T J delta = J^T r, from delta = 0.
+
+    normal: p -> (|J p|², J^T J p); gradient: J^T r; left_out(p, step): the held-back loss after going on by step * p, asked
+    once with step 0 and then once an iteration. Ends after `patience` iterations without a smaller loss.
+    """
+    delta, residual, p = torch.zeros_like(gradient), gradient.clone(), gradient.clone()
+    losses, best, kept = [left_out(p, 0.0)], 0, delta.clone()
+    start = gamma = float(residual @ residual)
+    for i in range(1, iterations + 1):
+        if gamma <= 1e-20 * start or gamma == 0:
+            break
+        length, moved = normal(p)
+        step = gamma / max(length, 1e-300)
+        delta = delta + step * p
+        losses.append(left_out(p, step))
+        if losses[-1] < losses[best]:
+            best, kept = i, delta
+        elif i - best >= patience:
+            break
+        residual = residual - step * moved
+        before, gamma = gamma, float(residual @ residual)
+        p = residual + gamma / before * p
+    return Descent(kept, tuple(losses), best)
+
+
+@dataclass(frozen=True)
+class Linearised:
+    """f0(x) + J(x) delta around the initialisation; delta from least squares on training compositions, stopped early on
+    training compositions that were held back (one in four)."""
+
+    task: TaskFamily
+    tangent: Tangent
+    descent: Descent
+
+    @classmethod
+    def fit(
+        cls,
+        trained: TrainedModel,
+        *,
+        episodes: int = 384,
+        iterations: int = 20,
+        patience: int = 5,
+        seed: int | str = 0,
+    ) -> Linearised:
+        """episodes: of training compositions, held-back ones a quarter more; iterations 0: the untrained twin itself.
+        `DoesNotApply` to a model without a twin."""
+        require(iterations >= 0 and patience >= 1, f"need iterations >= 0 and patience >= 1, got {iterations} and {patience}")
+        task, tangent = trained.task, Tangent(_twin(trained), trained.task.answers)
+        train = task.compositions("train")
+        require(len(train) > 1, f"need two or more training compositions to hold one back, the family has {len(train)}")
+        back = train[3::4] or train[-1:]
+        used = tuple(c for c in train if c not in back)
+        fit = _together(draw(task, "train", episodes, f"{seed}/linearised", trained.device, used), task)
+        held = _together(draw(task, "train", max(1, episodes // 4), f"{seed}/held", trained.device, back), task)
+        here = torch.zeros(tangent.size, dtype=torch.float64, device=trained.device)
+        start = tangent.along(held[0], here)[0]
+        left = held[1].double() - start.double()
+        away = torch.zeros_like(left)
+
+        def left_out(p: Tensor, step: float) -> float:
+            if step:
+                away.add_(step * tangent.along(held[0], p)[1].double())
+            return float((left - away).square().mean())
+
+        first = fit[1].double() - tangent.along(fit[0], here)[0].double()
+        gradient = tangent.gradient(fit[0], first)
+        descent = conjugate_gradients(lambda p: tangent.normal(fit[0], p), gradient, left_out, iterations, patience)
+        return cls(task, tangent, descent)
+
+    def predict(self, episodes: Episodes) -> Tensor:
+        """(batch, seq, d_out); for classes, numbers whose largest one is the answer."""
+        start, moved = self.tangent.along(episodes.tokens, self.descent.delta)
+        return _placed(self.task, start + moved)
+
+
+def _together(batches: Iterable[Episodes], task: TaskFamily) -> tuple[Tensor, Tensor]:
+    """(tokens, wanted answers) of several batches."""
+    parts = [(b.tokens, wanted(task, b)) for b in batches]
+    return torch.cat([t for t, _ in parts]), torch.cat([w for _, w in parts])

@@ -1,0 +1,196 @@
+"""What a set of episodes must satisfy before anything is trained on it: shapes, numbers, splits, leaks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from compolens.foundation.configs import ConfigError, nearest, require
+from compolens.tasks.base import SPLITS
+
+
+class Arrays(NamedTuple):
+    """Checked arrays, a row per episode, sorted by split; float32 or int64.
+
+    tokens (n, seq, d_in) floats or (n, seq) ids; targets (n, seq, d_out) floats or (n, seq) classes, zero away from the
+    answers where only these were given (`everywhere` False); codes name -> (n, ...); composition (n,); names: what
+    compositions are called, () if by their number; split (n,) words.
+    """
+
+    tokens: np.ndarray
+    targets: np.ndarray
+    codes: dict[str, np.ndarray]
+    composition: np.ndarray
+    names: tuple[str, ...]
+    split: np.ndarray
+    answers: tuple[int, ...]
+    everywhere: bool
+
+
+def checked(
+    tokens: Any,
+    targets: Any,
+    codes: Mapping[str, Any],
+    composition: Any,
+    split: Any,
+    answers: Sequence[int],
+    at_least: int,
+) -> Arrays:
+    """The arrays as they will be stored, or a `ConfigError` that says what is wrong and where. Answers may be negative."""
+    x, y = numbers("tokens", tokens), numbers("targets", targets)
+    require(
+        x.ndim == (2 if x.dtype.kind == "i" else 3),
+        f"tokens must be floats (episode, position, d_in) or whole numbers (episode, position), got {x.dtype} {x.shape}",
+    )
+    n, seq = x.shape[:2]
+    where = _positions(answers, seq)
+    y, everywhere = _targets(y, n, seq, where)
+    kept = {name: numbers(f"codes[{name!r}]", code) for name, code in codes.items()}
+    which, names = _compositions(composition)
+    words = np.asarray(split.tolist() if hasattr(split, "tolist") else split)
+    lengths = {"tokens": n, "targets": len(y), "composition": len(which), "split": len(words)}
+    lengths |= {f"codes[{name!r}]": len(code) for name, code in kept.items()}
+    require(len(set(lengths.values())) == 1, f"every array has a row per episode; got {lengths}")
+    require(words.ndim == 1, f"split must be one word per episode, got the shape {words.shape}")
+    for name in np.unique(words).tolist():
+        require(name in SPLITS, f"no split {name!r}; {nearest(str(name), SPLITS)}")
+    order = np.argsort([SPLITS.index(word) for word in words.tolist()], kind="stable")
+    kept = {name: code[order] for name, code in kept.items()}
+    found = Arrays(x[order], y[order], kept, which[order], names, words[order], where, everywhere)
+    _check_splits(found, at_least)
+    _check_leaks(found, order)
+    _check_answers(found)
+    return found
+
+
+def numbers(name: str, value: Any) -> np.ndarray:
+    """A numpy array, torch tensor, list or column of lists as float32 or int64; anything that is no finite number is named."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu()
+        value = (value.float() if value.is_floating_point() else value).numpy()
+    try:
+        array = _dense(np.asarray(value) if not hasattr(value, "to_numpy") else value.to_numpy())
+    except ValueError as error:
+        raise ConfigError(f"{name}: the episodes do not all have the same shape ({error})") from error
+    require(array.ndim >= 1, f"{name} must have a row per episode, got the single value {value!r}")
+    if array.dtype.kind in "bui":
+        return np.ascontiguousarray(array, dtype=np.int64)
+    require(array.dtype.kind == "f", f"{name} must hold numbers, got {array.dtype}")
+    broken = ~np.isfinite(array)
+    if broken.any():
+        at = ", ".join(map(str, np.argwhere(broken)[0].tolist()))
+        what = array[np.unravel_index(int(broken.argmax()), array.shape)]
+        raise ConfigError(f"{name}[{at}] is {what}, and so are {int(broken.sum()) - 1} more; drop or repair these episodes")
+    return np.ascontiguousarray(array, dtype=np.float32)
+
+
+def _dense(array: np.ndarray) -> np.ndarray:
+    """Columns of lists (of lists) as one block."""
+    if array.dtype != object or not len(array) or not hasattr(array[0], "__len__") or isinstance(array[0], str):
+        return array
+    return np.stack([_dense(np.asarray(cell)) for cell in array])
+
+
+def _positions(answers: Sequence[int], seq: int) -> tuple[int, ...]:
+    for answer in answers:
+        require(
+            isinstance(answer, int | np.integer) and -seq <= answer < seq,
+            f"answers must be positions of the {seq} tokens (-{seq} to {seq - 1}), got {answer!r}",
+        )
+    where = tuple(sorted({int(answer) % seq for answer in answers}))
+    require(0 < len(where) == len(answers), f"answers must name one position or more, each once, got {list(answers)}")
+    return where
+
+
+def _targets(y: np.ndarray, n: int, seq: int, answers: tuple[int, ...]) -> tuple[np.ndarray, bool]:
+    """Targets at every position, and whether they were given at every position."""
+    classes, short = y.dtype.kind == "i", len(answers)
+    if not classes and y.ndim == 2 and y.shape[1] == seq:
+        raise ConfigError(
+            f"targets {y.shape} could be one number at every position or {seq} numbers at the answer; "
+            "write targets[:, :, None] for the first, targets[:, None, :] for the second"
+        )
+    if short == 1 and y.ndim == (1 if classes else 2):
+        y = y[:, None]
+    expected = (
+        "(episode, position) or (episode, answer)" if classes else "(episode, position, d_out) or (episode, answer, d_out)"
+    )
+    right = y.ndim == (2 if classes else 3) and y.shape[1] in (seq, short)
+    require(right, f"targets must be {expected} with {seq} positions and {short} answer(s); got {y.dtype} {y.shape}")
+    if y.shape[1] == seq:
+        return y, True
+    whole = np.zeros((len(y), seq, *y.shape[2:]), dtype=y.dtype)
+    whole[:, list(answers)] = y
+    return whole, False
+
+
+def _compositions(composition: Any) -> tuple[np.ndarray, tuple[str, ...]]:
+    """(episode,) numbers, and what they are called if they were given as words."""
+    given = composition.detach().cpu().numpy() if isinstance(composition, torch.Tensor) else np.asarray(composition)
+    require(given.ndim == 1, f"composition must be one number or word per episode, got the shape {given.shape}")
+    if given.dtype.kind in "UO":
+        words = [str(word) for word in given.tolist()]
+        names, which = np.unique(words, return_inverse=True)
+        return which.astype(np.int64), tuple(names.tolist())
+    require(given.dtype.kind in "ui", f"composition must hold whole numbers or words, got {given.dtype}")
+    require(not len(given) or given.min() >= 0, f"compositions are numbered from 0, got {given.min() if len(given) else ''}")
+    return given.astype(np.int64), ()
+
+
+def _check_splits(found: Arrays, at_least: int) -> None:
+    """All three splits, compositions where they belong, and enough episodes of each."""
+    counts = {}
+    for split in SPLITS:
+        here, number = np.unique(found.composition[found.split == split], return_counts=True)
+        counts[split] = dict(zip(here.tolist(), number.tolist(), strict=True))
+    for split, meaning in zip(SPLITS, ("is trained on", "holds more of train's compositions", "holds others"), strict=True):
+        require(len(counts[split]) > 0, f"no episode is of split {split!r}, which {meaning}; all three are needed")
+
+    def named(some: set[int]) -> str:
+        shown = [found.names[c] if found.names else str(c) for c in sorted(some)]
+        return ", ".join(shown[:6]) + (", …" if len(shown) > 6 else "")
+
+    train, test, ood = (set(counts[split]) for split in SPLITS)
+    for split, own in (("train", train), ("test", test)):
+        leak = own & ood
+        require(
+            not leak, f"leak: {len(leak)} composition(s) are in {split!r} and in 'ood' ({named(leak)}); held out is never seen"
+        )
+    require(
+        test <= train, f"test asks for compositions that training never shows ({named(test - train)}); those belong to ood"
+    )
+    require(train <= test, f"these compositions have no test episodes ({named(train - test)}); set some of train's aside")
+    require(len(train) >= 2, "training has a single composition; to recombine, it takes two or more")
+    for split in SPLITS:
+        few = {c for c, number in counts[split].items() if number < at_least}
+        require(
+            not few,
+            f"fewer than {at_least} {split} episodes of {len(few)} composition(s) ({named(few)}: "
+            f"{min(counts[split][c] for c in few) if few else 0}); give more, leave them out, or say at_least=1",
+        )
+
+
+def _check_leaks(found: Arrays, order: np.ndarray) -> None:
+    """No episode of test or ood may be one of train's."""
+    rows = {split: np.flatnonzero(found.split == split) for split in SPLITS}
+    seen = {found.tokens[row].tobytes(): row for row in rows["train"].tolist()}
+    for split in ("test", "ood"):
+        same = [(seen[key], row) for row in rows[split].tolist() if (key := found.tokens[row].tobytes()) in seen]
+        if same:
+            trained, asked = (int(order[row]) for row in same[0])
+            raise ConfigError(
+                f"leak: {len(same)} episode(s) of {split!r} have the very tokens of a training episode "
+                f"(episode {asked} those of {trained}); drop them on one side"
+            )
+
+
+def _check_answers(found: Arrays) -> None:
+    """Something must vary in what is asked for."""
+    y = found.targets[:, list(found.answers)]
+    require(y.dtype.kind == "f" or y.min() >= 0, f"targets are classes, numbered from 0; got {y.min()}")
+    require(found.tokens.dtype.kind == "f" or found.tokens.min() >= 0, f"token ids count from 0, got {found.tokens.min()}")
+    trained = y[found.split == "train"]
+    require(bool((trained != trained[:1]).any()), "all training episodes have the same answer; there is nothing to learn")

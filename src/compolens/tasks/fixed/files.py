@@ -1,0 +1,121 @@
+"""Fixed episodes as files: the arrays of a .npz, .safetensors or .parquet file, and the folder that checked arrays become."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from compolens.foundation.configs import ConfigError, nearest, require
+from compolens.tasks.base import SPLITS
+from compolens.tasks.fixed.checks import Arrays
+from compolens.tasks.fixed.stored import MANIFEST, Stored, write_manifest
+
+
+def describe_arrays(found: Arrays, kinds: Mapping[str, str], d_x: int | None, blocks: Any) -> dict[str, Any]:
+    """What the arrays do not say themselves."""
+    for name in found.codes:
+        require(
+            bool(re.fullmatch(r"[\w -]+", name)), f"a code's name is part of a file's: letters, digits, _ and -; got {name!r}"
+        )
+    for name, kind in kinds.items():
+        require(name in found.codes, f"kinds names {name!r}, which is no code; {nearest(name, found.codes)}")
+        require(kind in ("continuous", "categorical"), f"kinds[{name!r}] must be 'continuous' or 'categorical', got {kind!r}")
+    seq, ids = found.tokens.shape[1], found.tokens.dtype.kind == "i"
+    described = {n: "categorical" if code.dtype.kind == "i" else "continuous" for n, code in found.codes.items()} | dict(kinds)
+    levels: dict[str, int] = {}
+    for name, kind in described.items():
+        code = found.codes[name]
+        whole = kind == "continuous" or (code.min() >= 0 and bool((code == np.round(code)).all()))
+        require(whole, f"codes[{name!r}] is categorical, so it must hold whole numbers from 0; it holds {code.min()}")
+        levels |= {name: int(code.max()) + 1} if kind == "categorical" else {}
+    require(d_x is None or (not ids and 0 < d_x <= found.tokens.shape[2]), f"d_x must be 1 to d_in coordinates, got {d_x}")
+    last = found.answers == tuple(range(found.answers[0], seq))
+    if blocks is not None:
+        every = sorted(position for block in blocks for position in block)
+        require(every == list(range(seq)), f"blocks must hold every position from 0 to {seq - 1} once, got {list(blocks)}")
+    return {
+        "rows": _rows(found.split),
+        "answers": list(found.answers),
+        "codes": list(found.codes),
+        "kinds": described,
+        "levels": levels,
+        "names": {str(number): name for number, name in enumerate(found.names)},
+        "vocabulary": int(found.tokens.max()) + 1 if ids else None,
+        "n_classes": int(found.targets.max()) + 1 if found.targets.dtype.kind == "i" else None,
+        "d_x": d_x,
+        "pairs": d_x is not None and found.everywhere and last and found.targets.dtype.kind == "f",
+        "blocks": None if blocks is None else [list(block) for block in blocks],
+    }
+
+
+def _rows(split: np.ndarray) -> dict[str, list[int]]:
+    """split -> [start, stop] of sorted words."""
+    rows, start = {}, 0
+    for name in SPLITS:
+        stop = start + int((split == name).sum())
+        rows[name] = [start, stop]
+        start = stop
+    return rows
+
+
+def save(folder: Path, arrays: dict[str, np.ndarray], described: dict[str, Any]) -> None:
+    """Write arrays, then the manifest; the same episodes once more change nothing, others are refused."""
+    digest = hashlib.sha256(repr(sorted(described.items(), key=lambda item: item[0])).encode())
+    for name in sorted(arrays):
+        digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())
+        digest.update(arrays[name].tobytes())
+    if (folder / MANIFEST).exists():
+        same = Stored(folder).manifest.get("sha256") == digest.hexdigest()
+        require(same, f"{folder} holds other episodes; delete it, or choose another folder")
+        return
+    try:
+        (folder / "more").mkdir(parents=True, exist_ok=True)
+        for name, array in arrays.items():
+            np.save(folder / f"{name}.npy", array, allow_pickle=False)
+        write_manifest(folder, described | {"sha256": digest.hexdigest()})
+    except OSError as error:
+        raise ConfigError(f"could not write {folder}: {error.strerror or error}") from error
+
+
+def from_npz(path: Path) -> dict[str, Any]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (ValueError, OSError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+
+
+def from_safetensors(path: Path) -> dict[str, Any]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        columns: dict[str, Any] = load_file(str(path))
+    except (SafetensorError, OSError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    if "split" in columns:
+        numbered = columns["split"].tolist()
+        wrong = next((k for k in numbered if k not in range(len(SPLITS))), None)
+        require(wrong is None, f"{path}: split must be 0 (train), 1 (test) or 2 (ood), got {wrong}")
+        columns["split"] = [SPLITS[k] for k in numbered]
+    return columns
+
+
+def from_parquet(path: Path) -> dict[str, Any]:
+    import pandas as pd
+    from pyarrow import ArrowException
+
+    try:
+        frame = pd.read_parquet(path)
+    except (ArrowException, OSError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    return {str(name): frame[name].to_numpy() for name in frame.columns}
+
+
+READERS = {".npz": from_npz, ".safetensors": from_safetensors, ".parquet": from_parquet}
+"""File ending -> what reads its arrays, by name."""

@@ -1,0 +1,185 @@
+"""Episodes that lie on disk, one array a file, opened when they are asked for: what a fixed set and a recording share.
+
+    <folder>/ episodes.json · tokens.npy · targets.npy · composition.npy · codes.<name>.npy · more/inputs.npy …
+
+Rows are sorted by split: episodes.json, written last, says which rows are whose.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from compolens.foundation.configs import ConfigError, nearest, require
+from compolens.tasks.base import Episodes, TaskFamily
+
+MANIFEST = "episodes.json"
+FITTED = ("fit", "choose", "repair")
+"""Purposes that end a measurement's seed ("0/fit") and that what is scored ("0/score") must share no episode with."""
+
+
+class FewerEpisodes(UserWarning):
+    """More episodes were asked for than are stored; each of those was measured once."""
+
+
+class Stored:
+    """The arrays of a folder, memory-mapped: only rows that are taken are read."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.manifest = _read(self.folder)
+        self._arrays: dict[str, np.ndarray] = {}
+
+    def array(self, name: str) -> np.ndarray:
+        """One array, read-only: "tokens", "targets", "composition", "codes.<name>", "more/inputs", …"""
+        if name not in self._arrays:
+            path = self.folder / f"{name}.npy"
+            try:
+                array = np.load(path, mmap_mode="r", allow_pickle=False)
+            except (OSError, ValueError) as error:
+                raise ConfigError(f"{path} cannot be read ({error}); write the folder again") from error
+            stop = max(stop for _, stop in self.rows.values())
+            require(len(array) == stop, f"{path} holds {len(array)} rows, but {MANIFEST} says {stop}; write the folder again")
+            self._arrays[name] = array
+        return self._arrays[name]
+
+    @property
+    def rows(self) -> dict[str, tuple[int, int]]:
+        """split -> (start, stop)."""
+        return {split: (start, stop) for split, (start, stop) in self.manifest["rows"].items()}
+
+    def of_split(self, split: str) -> np.ndarray:
+        """(row,) the rows of a split; one that is not stored is an error."""
+        if split not in self.rows:
+            held = ", ".join(self.rows)
+            raise ConfigError(f"{self.folder} holds no episodes of split {split!r}, only of {held}; write it with that split")
+        return np.arange(*self.rows[split])
+
+    @cached_property
+    def composition(self) -> np.ndarray:
+        """(row,) in memory, unlike the rest."""
+        return np.array(self.array("composition"))
+
+    @cached_property
+    def rank(self) -> np.ndarray:
+        """(row,) the place of an episode among those of its composition."""
+        _, which, count = np.unique(self.composition, return_inverse=True, return_counts=True)
+        order = np.argsort(which, kind="stable")
+        rank = np.empty(len(which), dtype=np.int64)
+        rank[order] = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count)
+        return rank
+
+    def take(self, rows: np.ndarray) -> Episodes:
+        """The episodes of these rows, in memory; token ids as one-hot vectors where a vocabulary is known."""
+
+        def read(name: str) -> Tensor:
+            return torch.from_numpy(np.array(self.array(name)[rows]))
+
+        tokens, vocabulary = read("tokens"), self.manifest.get("vocabulary")
+        if vocabulary is not None:
+            tokens = torch.nn.functional.one_hot(tokens, vocabulary).float()
+        codes = {name: read(f"codes.{name}") for name in self.manifest["codes"]}
+        nuisances = {name: read(f"more/nuisances.{name}") for name in self.manifest.get("nuisances", [])}
+        inputs = read("more/inputs") if self.manifest.get("inputs") else torch.from_numpy(rows[:, None].copy())
+        return Episodes(tokens, read("targets"), codes, read("composition"), inputs, nuisances)
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    if not path.is_file():
+        there = "is there, but holds none that are whole" if folder.is_dir() else "does not exist"
+        raise ConfigError(
+            f"no stored episodes: the folder {str(folder)!r} {there} (no {MANIFEST}); write one with FixedEpisodes.write(…), "
+            "or name another: data in config.json, or compolens train … --data DIR"
+        )
+    try:
+        manifest = json.loads(path.read_text())
+        found = manifest["format"], manifest["rows"].items(), manifest["codes"]
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{path} does not describe stored episodes ({error!r}); write the folder again") from error
+    require(found[0] == 1, f"{path} has format {found[0]!r}; this version reads 1")
+    return manifest
+
+
+def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
+    """All of it or none, and last: a folder without it was interrupted."""
+    beside = folder / f".{MANIFEST}.tmp"
+    beside.write_text(json.dumps({"format": 1, **manifest}, indent=2) + "\n")
+    os.replace(beside, folder / MANIFEST)
+
+
+class StoredEpisodes(ABC):
+    """What makes a task family draw stored episodes: to be named before the family among a class's bases.
+
+    A batch holds no episode twice, unless it is larger than what is stored; batches are drawn independently.
+    """
+
+    @property
+    @abstractmethod
+    def stored(self) -> Stored:
+        """Where the episodes lie."""
+
+    def sample(self, n: int, split: str, rng: torch.Generator, compositions: Sequence[int] | None = None) -> Episodes:
+        """n episodes of those stored, all equally likely: none twice, or, if fewer are stored, each as often as any, give or
+        take one. `inputs` are the rows' numbers unless inputs were stored."""
+        require(n >= 1, f"need at least one episode, got n={n}")
+        pool = self._pool(split, compositions)
+        whole, rest = divmod(n, len(pool))
+        parts = [torch.randperm(len(pool), generator=rng, device=rng.device).cpu().numpy() for _ in range(whole)]
+        parts += [_some(rest, len(pool), rng)] if rest else []
+        return self.stored.take(pool[np.concatenate(parts)]).to(rng.device)
+
+    def deal(
+        self, n: int, split: str, seed: int | str, batch: int, compositions: Sequence[int] | None = None
+    ) -> Iterator[Episodes]:
+        """For measurements: batches of at most n episodes, none of them twice; a pure function of (seed, split).
+
+        Of the splits test and ood, one half of every composition's episodes goes to what is fitted there (a seed that ends in
+        one of `FITTED`), the other to what is scored ("…/score"), so that no readout is scored on episodes it was fitted on.
+        """
+        pool, purpose = self._pool(split, compositions), str(seed).rpartition("/")[2]
+        if split != "train" and (purpose in FITTED or purpose == "score"):
+            pool = pool[self.stored.rank[pool] % 2 == (purpose == "score")]
+        require(len(pool) > 0, f"split {split!r} of {self.stored.folder} has a single episode per composition; store more")
+        if n > len(pool):
+            text = f"{n} episodes of split {split!r} were asked for; {len(pool)} are stored for this, and each is used once"
+            warnings.warn(text, FewerEpisodes, stacklevel=3)
+        assert isinstance(self, TaskFamily)
+        order = torch.randperm(len(pool), generator=self.rng(f"measure/{seed}", split))[:n].numpy()
+        for start in range(0, len(order), batch):
+            yield self.stored.take(pool[order[start : start + batch]])
+
+    def _pool(self, split: str, compositions: Sequence[int] | None) -> np.ndarray:
+        """(row,) the rows to draw from."""
+        assert isinstance(self, TaskFamily)
+        chosen = self.choose_compositions(split, compositions)
+        rows = self.stored.of_split(split)
+        if compositions is not None:
+            rows = rows[np.isin(self.stored.composition[rows], chosen)]
+        if not len(rows):
+            stored = np.unique(self.stored.composition[self.stored.of_split(split)]).tolist()
+            raise ConfigError(
+                f"{self.stored.folder} stores no episode of the compositions {list(chosen)[:8]} in split {split!r}; "
+                f"{nearest('', map(str, stored))}"
+            )
+        return rows
+
+
+def _some(n: int, pool: int, rng: torch.Generator) -> np.ndarray:
+    """n different numbers below `pool`; a few of many are drawn without shuffling all."""
+    if 8 * n < pool:
+        drawn = torch.randint(pool, (2 * n,), generator=rng, device=rng.device).cpu().numpy()
+        first = np.sort(np.unique(drawn, return_index=True)[1])
+        if len(first) >= n:
+            return drawn[first[:n]]
+    return torch.randperm(pool, generator=rng, device=rng.device)[:n].cpu().numpy()

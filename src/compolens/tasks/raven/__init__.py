@@ -1,0 +1,1 @@
+"""RAVEN images (1903.02741), read from the files of the data set."""

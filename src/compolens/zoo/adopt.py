@@ -1,0 +1,235 @@
+"""A network of one's own: `adopt` puts hook points into any `torch.nn.Module`, `save` makes a model folder of it."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from compolens.activations.streams import draw
+from compolens.foundation import files
+from compolens.foundation.configs import ConfigError, describe, require
+from compolens.hooks import HookPoint
+from compolens.models.base import count_parameters
+from compolens.tasks.base import SPLITS, TaskFamily
+from compolens.training import Run, card, check_folder, environment, evaluate
+from compolens.zoo.adopted import FAILURES, Adopted, AdoptedModel
+from compolens.zoo.folders import TrainedModel
+
+FEW = 3
+"""Episodes on which a network is tried."""
+GOES_ROUND = (
+    "part of it goes round the submodule, such as by a skip connection or as another argument, so what a probe writes there "
+    "does not reach all that follows; name the output of a submodule that all of it passes, such as an nn.Identity() put there"
+)
+"""Said of the residual stream or an explicit code that is hooked at an input which is not all that is used of it."""
+
+
+def adopt(
+    module: nn.Module,
+    task: TaskFamily,
+    *,
+    sites: Mapping[str, Any],
+    call: Callable[[nn.Module, Tensor], Any] | None = None,
+    reinit: Callable[..., nn.Module] | None = None,
+    built_by: Callable[..., nn.Module] | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    roles: Mapping[str, Sequence[int]] | None = None,
+    evaluation_episodes: int = 1024,
+) -> AdoptedNetwork:
+    """Any network in evaluation mode, on any task, for every probe and recipe; the network itself stays as it is.
+
+    sites, call, reinit, roles: as in `Adopted`; what tensors sites must hold: (batch, positions, width) for the residual
+    stream ("blocks.*.hook_resid_*"), the batch first for all. The output is (batch, seq, d_out), or the answers alone,
+    (batch, answers, d_out), or (batch, d_out) where there is one. built_by, arguments: what makes the network again
+    when its folder is loaded, ``built_by(**arguments)`` (default: the network's class, without arguments).
+    evaluation_episodes: as in `Run`. Everything is tried on a few episodes; what does not fit is a `ConfigError`, and a site
+    of the residual stream, or an explicit code, of which a part goes round its hook point is a warning.
+    """
+    require(isinstance(task, TaskFamily), f"adopt wants a task family such as Hyperteacher(), got {task!r}")
+    _check_module(module)
+    architecture = Adopted(built_by or type(module), arguments or {}, sites, call, reinit, roles or {})
+    run = Run(architecture, task, steps=0, evaluation_episodes=evaluation_episodes)
+    model = architecture.around(module, d_out=task.d_out, seq=task.seq, answers=task.answers)
+    adopted = AdoptedNetwork(run, model, task, Path(type(module).__name__), 0)
+    _check_call(module, call)
+    few = FEW if task.seq != FEW else FEW + 1  # so that a batch cannot be taken for a sequence
+    (episodes,) = draw(task, "train", few, "adopt", adopted.device)
+    _check_sites(model, _tried(model, episodes.tokens)[1], few)
+    for name in _passed_by(model, episodes.tokens):
+        warnings.warn(f"site {name!r}: {GOES_ROUND}", stacklevel=2)
+    return adopted
+
+
+@dataclass(frozen=True)
+class AdoptedNetwork(TrainedModel):
+    """A network that was trained elsewhere, with its task. `folder` is where it would lie; nothing is there before `save`."""
+
+    def save(self, folder: str | Path, note: str = "") -> Path:
+        """Write an ordinary model folder, scored on train, test and ood; note: for its card, such as where it was trained.
+
+        The folder keeps weights, and names of classes and functions. That it can be loaded again is tried first.
+        """
+        folder, run = Path(folder), self.run
+        described = describe(run)
+        self._check_rebuilt()
+        require(
+            not (folder / "scores.json").exists(),
+            f"{folder} holds a finished model; choose another folder, or delete it. In a file that --with names, save under "
+            "`if __name__ == '__main__':`, since naming it runs it",
+        )
+        check_folder(run, folder)
+        scores: dict[str, Any] = {"step": 0, "score": run.task.score_name}
+        n = 4 * run.evaluation_episodes
+        for split in SPLITS:
+            found = evaluate(self.model, run.task, split, n, f"final/{run.data_seed}", str(self.device), 256)
+            scores[split] = {"score": found.score, "se": found.se, "episodes": n}
+        scores |= {"parameters": count_parameters(self.model), "environments": [environment(str(self.device))]}
+        told = card(run, folder.name, scores) + (f"\n## Note\n\n{note}\n" if note else "")
+        history = "step,loss,train,test,ood\n0,," + ",".join(str(scores[split]["score"]) for split in SPLITS) + "\n"
+        with files.locked(folder):
+            files.write_json(folder / "config.json", {"format": 1, "run": described})
+            files.write_tensors(folder / "weights.safetensors", _weights(self.model), {"step": 0})
+            files.write_atomically(folder / "history.csv", history.encode())
+            files.write_atomically(folder / "README.md", told.encode())
+            files.write_json(folder / "scores.json", scores)  # last: its presence means "finished"
+        return folder
+
+    @torch.no_grad()
+    def _check_rebuilt(self) -> None:
+        """Raise unless ``built_by(**arguments)`` with these weights answers what this network answers."""
+        again = self.run.build().to(self.device).eval()
+        name = getattr(self.run.architecture.module, "__name__", "built_by")  # type: ignore[attr-defined]
+        way = "give adopt(…, arguments={…}) or built_by=… so that it makes the same network"
+        try:
+            again.load_state_dict(_weights(self.model))
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())[:300]
+            raise ConfigError(f"{name} makes a network that these weights do not fit ({reason}); {way}") from error
+        (episodes,) = draw(self.task, "test", FEW, "adopt", self.device)
+        same = torch.equal(again(episodes.tokens), self.model(episodes.tokens))
+        require(same, f"{name} makes a network that answers otherwise with the same weights; {way}")
+
+
+def _weights(model: nn.Module) -> dict[str, Tensor]:
+    """Its state by name; tensors that share memory (tied weights) get a copy each."""
+    state = model.state_dict()
+    for name, value in state.items():
+        require(isinstance(value, Tensor), f"the state {name!r} is a {type(value).__name__}, and a folder keeps tensors alone")
+    return {name: value.detach().clone() for name, value in state.items()}
+
+
+# ---- checks ----------------------------------------------------------------------------------------------------------
+def _check_module(module: Any) -> None:
+    what = f"the class {module.__name__}" if inspect.isclass(module) else repr(module)[:80]
+    require(isinstance(module, nn.Module), f"adopt wants a torch.nn.Module, got {what}; make one: adopt(MyNet(…).eval(), …)")
+    name = type(module).__name__
+    learning = [path or name for path, part in module.named_modules() if part.training]
+    if learning:
+        raise ConfigError(
+            f"{name} is in training mode ({learning[0]}), where dropout and batch statistics change its answers; "
+            "call .eval() on it first"
+        )
+    compiled = [part for part in module.modules() if part._compiled_call_impl is not None or hasattr(part, "_orig_mod")]
+    require(not compiled, f"{name} was compiled, which ignores hooks without a word; adopt it uncompiled")
+    require(any(True for _ in module.parameters()), f"{name} has no parameters, so there is nothing to measure or to save")
+
+
+def _check_call(module: nn.Module, call: Callable | None) -> None:
+    """Raise unless the arguments fit; both signatures are shown."""
+    target, given, how = (
+        (module.forward, (None,), "module(tokens)") if call is None else (call, (module, None), "call(module, tokens)")
+    )
+    try:
+        signature = inspect.signature(target)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*given)
+    except TypeError as error:
+        name = f"{type(module).__name__}.forward" if call is None else getattr(call, "__name__", "call")
+        raise ConfigError(
+            f"the network is run as {how}, but {name} is {name.rpartition('.')[2]}{signature}: {error}; "
+            "give call=, a function (module, tokens) -> output"
+        ) from error
+
+
+@torch.no_grad()
+def _tried(model: AdoptedModel, tokens: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """The prediction, with the hook points at rest, and what they hold; an error says what the network was given."""
+    try:
+        plain = model(tokens)
+        return plain, dict(model.run_with_cache(tokens)[1]) if model.hook_dict else {}
+    except ConfigError:
+        raise
+    except FAILURES as error:
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        raise ConfigError(
+            f"{type(model.module).__name__} failed on tokens {tuple(tokens.shape)} {tokens.dtype}: {reason}; "
+            "give call=, a function (module, tokens) -> output, that hands them over as the network wants them"
+        ) from error
+
+
+@torch.enable_grad()
+def _passed_by(model: AdoptedModel, tokens: Tensor) -> list[str]:
+    """Sites of the residual stream or the explicit code of which a part goes round the hook point: the prediction's derivative
+    by the activation is then not that by what the hook point hands on. Nothing is said of what has no derivative."""
+    return [
+        name for name in model.hook_dict if ".hook_resid_" in name or name == "hook_code" if _goes_round(model, tokens, name)
+    ]
+
+
+def _goes_round(model: AdoptedModel, tokens: Tensor, name: str) -> bool:
+    tokens = tokens.clone().requires_grad_() if tokens.is_floating_point() else tokens
+    whole: list[Tensor] = []
+    part: list[Tensor] = []
+
+    def look(tensor: Tensor, hook: HookPoint) -> None:
+        whole.append(tensor)
+
+    def cut(tensor: Tensor, hook: HookPoint) -> Tensor:
+        part.append(tensor.detach().requires_grad_())
+        return part[0]
+
+    try:
+        derivatives = []
+        for hook, seen in ((look, whole), (cut, part)):
+            prediction = model.run_with_hooks(tokens, fwd_hooks=[(name, hook)])
+            weights = (
+                torch.arange(1, 1 + prediction.numel(), device=prediction.device).to(prediction).cos().view_as(prediction)
+            )
+            derivatives.append(torch.autograd.grad((prediction * weights).sum(), seen[0], allow_unused=True)[0])
+    except RuntimeError:  # computed without gradients, or frozen
+        return False
+    total, handed = (d if d is not None else torch.zeros_like(whole[0]) for d in derivatives)
+    return not torch.allclose(total, handed, rtol=1e-3, atol=1e-4 * float(total.abs().max()))
+
+
+def _check_sites(model: AdoptedModel, held: Mapping[str, Tensor], batch: int) -> None:
+    """Raise unless every site holds a tensor that probes can use."""
+    lengths = set()
+    for name, tensor in held.items():
+        got = f"site {name!r} holds a tensor {tuple(tensor.shape)}"
+        require(
+            tensor.ndim >= 2 and len(tensor) == batch, f"{got} for {batch} episodes; a site's first dimension is the batch"
+        )
+        if ".hook_resid_" in name:
+            require(tensor.ndim == 3, f"{got}; the residual stream is (batch, positions, width)")
+            lengths.add(tensor.shape[1])
+    require(
+        len(lengths) < 2, f"the residual stream has {' and '.join(map(str, sorted(lengths)))} positions; it needs one length"
+    )
+    own, last = model.cfg.n_ctx, max(p for positions in model.roles.values() for p in positions)
+    for length in lengths:
+        require(
+            own is None or length == own,
+            f"the residual stream has {length} positions, an episode {own}; say which are which in the network's own: "
+            "roles={'context': [0, 1, …], 'readout': […]}",
+        )
+        require(last < length, f"roles name position {last}, but the residual stream has positions 0 to {length - 1}")

@@ -1,0 +1,165 @@
+"""A bare module behind hook points, as probes know models."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from torch import Tensor, nn
+
+from compolens.foundation.configs import ConfigError, DoesNotApply, nearest, require
+from compolens.hooks import HookedModel, HookPoint
+from compolens.models.base import split_positions
+from compolens.zoo.adopted.taps import SIDES, Tap, shown
+
+Call = Callable[[nn.Module, Tensor], Any]
+"""(module, tokens) -> output."""
+
+
+class NoSuchPart(DoesNotApply, AttributeError):
+    """Asked for a part by a name that architectures here have; what asks for it does not apply to an adopted network."""
+
+
+class _Parts(nn.Module):
+    """Holds hook points under dotted names; what it does not hold, a measurement cannot use."""
+
+    weights = None
+    """Of an attention: no formula of its weights is known."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            raise NoSuchPart(f"an adopted network shows its hook points alone; it has no part {name!r} to read") from None
+
+
+class AdoptedModel(HookedModel):
+    """A bare module behind hook points; ``model(tokens)`` is the bare module's output, placed at the task's answers where it
+    has only these.
+
+    Hook points have the names of `sites`; weights are those of the module, under "module.". Where torch fuses a whole layer
+    (nn.TransformerEncoderLayer and nn.MultiheadAttention, without gradients), it does not while a hook point in it is in use:
+    what is read is then equal up to rounding.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        sites: Sequence[tuple[str, str, str, int | str | None]],
+        call: Call | None,
+        roles: Mapping[str, Sequence[int]],
+        *,
+        n_layers: int,
+        d_out: int,
+        seq: int | None,
+        answers: Sequence[int],
+    ) -> None:
+        super().__init__()
+        self.module, self.call = module, call
+        self.d_out, self.answers = d_out, [a % seq if seq else a for a in answers]
+        self.taps = tuple(self._tap(*site) for site in sites)
+        for tap in sorted(self.taps, key=lambda tap: [part.zfill(9) for part in tap.name.split(".")]):
+            self._hold(tap)
+        self.cfg = SimpleNamespace(n_layers=n_layers, n_ctx=None if roles else seq, d_out=d_out)
+        self.cfg.use_attn_result = False
+        context, readout = split_positions(seq, answers)
+        own = {"context": context, "readout": readout}
+        self.roles = {role: list(positions) for role, positions in roles.items()} or own
+        self.setup()
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            raise NoSuchPart(f"an adopted network shows its hook points alone; it has no part {name!r} to read") from None
+
+    def setup(self) -> None:
+        """Only our hook points: those that the module may have of its own keep their names."""
+        self.hook_dict = {tap.name: tap.point for tap in self.taps}
+        self.mod_dict = dict(self.hook_dict)
+        for name, point in self.hook_dict.items():
+            point.name = name
+
+    def _tap(self, name: str, path: str, side: str, index: int | str | None) -> Tap:
+        try:
+            self.module.get_submodule(path)
+        except AttributeError:
+            names = [part for part, _ in self.module.named_modules() if part]
+            raise ConfigError(
+                f"site {name!r}: {type(self.module).__name__} has no submodule {path!r}; {nearest(path, names)}"
+            ) from None
+        return SIDES[side](name, path, index, HookPoint())
+
+    def _hold(self, tap: Tap) -> None:
+        """Put the hook point where its dotted name says; numbered parts in lists."""
+        *above, last = tap.name.split(".")
+        parent: nn.Module = self
+        for part, below in zip(above, [*above, last][1:], strict=True):
+            if part not in parent._modules:
+                parent.add_module(part, nn.ModuleList() if below.isdecimal() else _Parts())
+            parent = parent.get_submodule(part)
+            require(not isinstance(parent, HookPoint), f"site {tap.name!r} lies inside another site; choose another name")
+        parent.add_module(last, tap.point)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        used = [tap for tap in self.taps if tap.in_use]
+        with self._attached(used) if used else contextlib.nullcontext():
+            output = self.module(tokens) if self.call is None else self.call(self.module, tokens)
+        if isinstance(output, Tensor) and output.shape == (*tokens.shape[:2], self.d_out):
+            return output
+        return self._placed(output, tokens)
+
+    @contextlib.contextmanager
+    def _attached(self, taps: Sequence[Tap]) -> Iterator[None]:
+        """Hooks on the submodules of these taps; one that was not passed exactly once is an error, since an edit there would
+        have been ignored, or made twice."""
+        handles = []
+        try:
+            for tap in taps:
+                tap.fired = 0
+                handles.append(tap.attach(self.module.get_submodule(tap.path)))
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+        for tap in taps:
+            if tap.fired != 1:
+                raise ConfigError(
+                    f"site {tap.name!r}: {tap.path!r} was called {tap.fired} times in one forward pass, and must be called "
+                    "once; name a submodule that is (torch's fused attention reads its projections without calling them)"
+                )
+
+    def _placed(self, output: Any, tokens: Tensor) -> Tensor:
+        """(batch, seq, d_out) from the answers alone: (batch, answers, d_out), or (batch, d_out) where there is one."""
+        batch, seq, n = *tokens.shape[:2], len(self.answers)
+        answers = output[:, None] if isinstance(output, Tensor) and output.ndim == 2 and n == 1 else output
+        if not isinstance(answers, Tensor) or answers.shape != (batch, n, self.d_out):
+            allowed: dict[str, tuple[int, ...]] = {
+                "(batch, seq, d_out)": (batch, seq, self.d_out),
+                "(batch, answers, d_out)": (batch, n, self.d_out),
+            }
+            allowed |= {"(batch, d_out)": (batch, self.d_out)} if n == 1 else {}
+            raise ConfigError(
+                f"the network returned a {shown(output)}; allowed: tensors of "
+                f"{' or '.join(f'{name} = {shape}' for name, shape in allowed.items())}; "
+                "give call=, a function (module, tokens) -> such a tensor"
+            )
+        prediction = answers.new_zeros(batch, seq, self.d_out)
+        prediction[:, self.answers] = answers
+        return prediction
+
+    def resume(self, resid: Tensor, layer: int, tokens: Tensor) -> Tensor:
+        """As in `HookedModel`; the stream that enters a block is the one that leaves the block before it. Everything before
+        is computed all the same, since the network is known at its hook points alone."""
+        site = "blocks.0.hook_resid_pre" if layer == 0 else f"blocks.{layer - 1}.hook_resid_post"
+        return self.run_with_hooks(tokens, fwd_hooks=[(site, lambda tensor, hook: resid)])
+
+    def check_site(self, name: str) -> None:
+        """Raise `DoesNotApply`, which says what to name, unless `name` is among the sites."""
+        if name not in self.hook_dict:
+            raise DoesNotApply(
+                f"the adopted {type(self.module).__name__} has no hook point {name!r}; {nearest(name, self.hook_dict)} "
+                f'Where it is computed is yours to say: sites={{"{name}": ("SUBMODULE", "output"), …}}'
+            )

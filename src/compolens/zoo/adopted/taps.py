@@ -1,0 +1,120 @@
+"""One hook point at one submodule of a network: what passes there passes through it while torch's forward hooks are on."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from compolens.foundation.configs import ConfigError
+from compolens.hooks import HookPoint
+
+
+class Tap(ABC):
+    """One hook point and the submodule at which it reads and writes; index: into a tuple or list, or a key; None: the tensor
+    itself."""
+
+    side: str
+
+    def __init__(self, name: str, path: str, index: int | str | None, point: HookPoint) -> None:
+        self.name, self.path, self.index, self.point = name, path, index, point
+        self.fired = 0
+
+    @property
+    def in_use(self) -> bool:
+        return bool(self.point._forward_hooks or self.point._backward_hooks)
+
+    @abstractmethod
+    def attach(self, submodule: nn.Module) -> RemovableHandle:
+        """Let what passes at the submodule pass through the hook point, until the handle is removed."""
+
+    def through(self, value: Any) -> Tensor:
+        """What the hook point makes of a tensor; a code (batch, d_code) is shown as (batch, 1, d_code)."""
+        self.fired += 1
+        if not isinstance(value, Tensor):
+            raise ConfigError(
+                f"site {self.name!r}: the {self.side} of {self.path!r} is a {shown(value)}, no tensor; "
+                f"say which part: ({self.path!r}, {self.side!r}, INDEX), with {_indices(value)}"
+            )
+        if self.name == "hook_code" and value.ndim == 2:
+            return self.point(value[:, None])[:, 0]
+        return self.point(value)
+
+    def missing(self, value: Any) -> ConfigError:
+        return ConfigError(
+            f"site {self.name!r}: the {self.side} of {self.path!r} is a {shown(value)} and has no index {self.index!r}; "
+            f"allowed: {_indices(value)}"
+        )
+
+
+class OutputTap(Tap):
+    """At what a submodule returns."""
+
+    side = "output"
+
+    def attach(self, submodule: nn.Module) -> RemovableHandle:
+        return submodule.register_forward_hook(self._after)
+
+    def _after(self, submodule: nn.Module, arguments: tuple, output: Any) -> Any:
+        if self.index is None:
+            return self.through(output)
+        try:
+            value = output[self.index]
+        except (IndexError, KeyError, TypeError):
+            raise self.missing(output) from None
+        return _exchanged(output, self.index, self.through(value))
+
+
+class InputTap(Tap):
+    """At what a submodule is called with: its first argument, wherever else that is handed over too, as in attention(x, x, x);
+    or, with an index, the argument there alone, by position or keyword."""
+
+    side = "input"
+
+    def attach(self, submodule: nn.Module) -> RemovableHandle:
+        return submodule.register_forward_pre_hook(self._before, with_kwargs=True)
+
+    def _before(self, submodule: nn.Module, arguments: tuple, keywords: dict) -> tuple[tuple, dict]:
+        given = keywords if isinstance(self.index, str) else arguments
+        index: Any = 0 if self.index is None else self.index
+        try:
+            value = given[index]
+        except (IndexError, KeyError):
+            raise self.missing({**dict(enumerate(arguments)), **keywords}) from None
+        edited = self.through(value)
+        if self.index is None and edited is not value:
+            same = [edited if one is value else one for one in arguments]
+            return tuple(same), {name: edited if one is value else one for name, one in keywords.items()}
+        changed = _exchanged(given, index, edited)
+        return (arguments, changed) if isinstance(self.index, str) else (changed, keywords)
+
+
+SIDES: dict[str, type[Tap]] = {"output": OutputTap, "input": InputTap}
+
+
+def _exchanged(container: Any, index: Any, value: Tensor) -> Any:
+    """A container like this one, with another value at an index; the container itself if the value is the one it has."""
+    if container[index] is value:
+        return container
+    if isinstance(container, tuple | list):
+        items = list(container)
+        items[index] = value
+        return container._make(items) if hasattr(container, "_make") else type(container)(items)
+    if isinstance(container, Mapping):
+        return type(container)(**{**container, index: value})
+    raise ConfigError(f"cannot put an activation back into a {type(container).__name__}; allowed: tuple, list, mapping")
+
+
+def shown(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"tensor {tuple(value.shape)}"
+    return f"{type(value).__name__} of {len(value)}" if hasattr(value, "__len__") else type(value).__name__
+
+
+def _indices(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "INDEX one of " + ", ".join(map(repr, value))
+    return f"INDEX from 0 to {len(value) - 1}" if isinstance(value, tuple | list) else "no index"
