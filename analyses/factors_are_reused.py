@@ -8,6 +8,7 @@ from compolens import tables
 from compolens.diagnosis.groups import SEEDS, Group, group, title
 from compolens.figures import Bars, Drawing, Mark, Panel, Points, Rule
 from compolens.foundation.configs import ConfigError
+from compolens.measures.intervals import two_level_interval
 
 needs = ("swap_factor",)
 SHOWN = {
@@ -103,5 +104,5 @@ def _bar(name: str, rows: pd.DataFrame) -> dict:
         lo, hi = (float(rows[c].iloc[0]) for c in ("lo", "hi"))
     elif len(rows) >= SEEDS:
         seeds = [pd.DataFrame({"value": [value], "weight": [1.0]}) for value in rows["value"]]
-        _, lo, hi = tables.two_level_interval(seeds)
+        _, lo, hi = two_level_interval(seeds)
     return {"x": name, "value": float(rows["value"].mean()), "lo": lo, "hi": hi}

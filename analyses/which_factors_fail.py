@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from compolens import tables
 from compolens.diagnosis.decomposition import Measured, by_composition, by_factor, factors_of
 from compolens.diagnosis.groups import SEEDS, group, name_among
 from compolens.figures import Band, Drawing, Mark, Panel, Points, Rule
+from compolens.measures.intervals import weighted_mean
 
 needs = ("generalization", "inference_or_execution")
 DRAWS = 500
@@ -39,7 +39,7 @@ def _panel(folder: Path) -> tuple[Mark, ...]:
     measured = Measured.read(folder)
     top = measured.frame()["ceiling"]
     rows, factors = by_composition(measured, top), by_factor(measured, top)
-    whole = tables.weighted_mean(rows["loss"].to_numpy(), rows["weight"].to_numpy())
+    whole = weighted_mean(rows["loss"].to_numpy(), rows["weight"].to_numpy())
     marks: list[Mark] = [Band(_dealt(rows), "factor", "lo", "hi", label="dealt at random")]
     for part, color in COLORS.items():
         marks.append(Points(factors, "factor", part, label=part, color=color, open=True))
@@ -53,8 +53,6 @@ def _dealt(rows: pd.DataFrame) -> pd.DataFrame:
     for _ in range(DRAWS):
         order = rng.permutation(len(rows))
         dealt = rows.assign(loss=rows["loss"].to_numpy()[order], weight=rows["weight"].to_numpy()[order])
-        draws.append(
-            [tables.weighted_mean(dealt["loss"].to_numpy()[at], dealt["weight"].to_numpy()[at]) for at in own.values()]
-        )
+        draws.append([weighted_mean(dealt["loss"].to_numpy()[at], dealt["weight"].to_numpy()[at]) for at in own.values()])
     lo, hi = np.quantile(np.array(draws), [0.025, 0.975], axis=0)
     return pd.DataFrame({"factor": list(own), "lo": lo, "hi": hi})

@@ -11,9 +11,9 @@ from torch import Tensor
 from compolens.activations.streams import Activations, draw, intervene, record
 from compolens.foundation.configs import DoesNotApply, require
 from compolens.measures import sparsity
+from compolens.measures.intervals import summarise
 from compolens.measures.sparsity import Absolute, RowMaximum, Scale, SiteStd, Spread
 from compolens.tasks.base import stream
-from compolens.training import summarise
 from compolens.zoo.folders import TrainedModel
 
 ABSOLUTE = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)

@@ -11,8 +11,8 @@ from compolens.activations.streams import BATCH, EVERYWHERE, Place, draw, interv
 from compolens.foundation.configs import require
 from compolens.interventions.oracles import code_features
 from compolens.measures.erasure import Eraser, orthogonal_erasers, variance_matched_erasers, whitened_erasers
+from compolens.measures.intervals import summarise
 from compolens.measures.readouts import Moments, add_by_group, grouped_r2, leave_groups_out
-from compolens.training import summarise
 from compolens.zoo.folders import TrainedModel
 
 PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0, 1e3, 1e4)

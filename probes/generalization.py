@@ -5,9 +5,9 @@ import pandas as pd
 import torch
 
 from compolens.activations.streams import draw
+from compolens.measures.intervals import summarise
 from compolens.references import REFERENCES
 from compolens.tasks import SPLITS
-from compolens.training import summarise
 from compolens.zoo.folders import TrainedModel
 
 

@@ -9,7 +9,7 @@ import torch
 from compolens.activations.streams import draw, places, record
 from compolens.foundation.configs import DoesNotApply
 from compolens.interventions.oracles import CodeAt, Search, best_code, code_features, fit_codes, readings, recovered, written
-from compolens.training import summarise
+from compolens.measures.intervals import summarise
 from compolens.zoo.folders import TrainedModel
 
 NEARLY = 0.8

@@ -8,8 +8,8 @@ import torch
 
 from compolens.activations.streams import at_role, draw, record, residual_sites
 from compolens.foundation.configs import ConfigError
+from compolens.measures.intervals import summarise
 from compolens.measures.readouts import Moments, RidgeReadout, add_by_group, exact_active_set, grouped_r2, leave_groups_out
-from compolens.training import summarise
 from compolens.zoo.folders import TrainedModel
 
 PENALTIES = tuple(float(l2) for l2 in np.logspace(-3, 4.5, 16))

@@ -6,7 +6,7 @@ import torch
 
 from compolens.activations.streams import draw, intervene, record, residual_sites
 from compolens.foundation.configs import ConfigError
-from compolens.training import summarise
+from compolens.measures.intervals import summarise
 from compolens.zoo.folders import TrainedModel
 
 

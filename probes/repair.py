@@ -20,8 +20,8 @@ from compolens.interventions.repairs import (
     size,
     whole,
 )
+from compolens.measures.intervals import summarise
 from compolens.tasks.base import Episodes
-from compolens.training import summarise
 from compolens.zoo.folders import TrainedModel
 
 

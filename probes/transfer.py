@@ -8,7 +8,7 @@ import torch
 
 from compolens.activations.streams import draw, record
 from compolens.foundation.configs import DoesNotApply
-from compolens.training import summarise
+from compolens.measures.intervals import summarise
 from compolens.zoo.folders import TrainedModel
 
 

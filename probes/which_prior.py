@@ -8,6 +8,7 @@ import torch
 
 from compolens.activations.streams import draw
 from compolens.foundation.configs import DoesNotApply, require
+from compolens.measures.intervals import summarise
 from compolens.network_baselines import FrozenReadout, Linearised
 from compolens.references import (
     AllCompositions,
@@ -20,7 +21,6 @@ from compolens.references import (
     TrainingCompositions,
 )
 from compolens.tasks import Episodes, TaskFamily
-from compolens.training import summarise
 from compolens.zoo.folders import TrainedModel
 
 MODEL, TWIN, TRUTH = "model", "untrained twin", "truth"

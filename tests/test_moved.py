@@ -8,7 +8,7 @@ import warnings
 import pytest
 
 import compolens
-from compolens.foundation.moved import MOVED, MovedFinder, install
+from compolens.foundation.moved import MOVED, MOVED_NAMES, MovedFinder, install
 
 
 @pytest.mark.parametrize("old", MOVED)
@@ -47,3 +47,13 @@ def test_installing_twice_is_installing_once():
 def test_nothing_of_an_old_name_is_left():
     for old, new in MOVED.items():
         assert new not in MOVED and old != new
+
+
+@pytest.mark.parametrize(("old", "name"), [(old, name) for old, names in MOVED_NAMES.items() for name in names])
+def test_a_function_that_moved_is_found_where_it_was(old, name):
+    module = importlib.import_module(f"compolens.{old}")
+    with pytest.warns(FutureWarning, match=f"compolens.{old}.{name} is now compolens.{MOVED_NAMES[old][name]}.{name}; "):
+        found = getattr(module, name)
+    assert found is getattr(importlib.import_module(f"compolens.{MOVED_NAMES[old][name]}"), name)
+    with pytest.raises(AttributeError, match="has no attribute 'no_such_name'"):
+        module.no_such_name  # noqa: B018

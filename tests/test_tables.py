@@ -11,7 +11,8 @@ import pytest
 
 from compolens import tables
 from compolens.foundation.configs import ConfigError
-from compolens.tables import COLUMNS, StaleTable, paired_interval, two_level_interval, weighted_mean
+from compolens.measures.intervals import paired_interval, two_level_interval, weighted_mean
+from compolens.tables import COLUMNS, StaleTable
 
 
 @pytest.fixture

@@ -10,16 +10,16 @@ import glob
 import hashlib
 import json
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from compolens.foundation.builtin import built_in
 from compolens.foundation.configs import ConfigError, nearest
 from compolens.foundation.files import read_json, write_atomically, write_json
+from compolens.foundation.moved import elsewhere
 
 COLUMNS = ("metric", "value", "lo", "hi", "split", "site", "role", "control", "n")
 """What every table has. control is "" for the measurement itself; NaN stands where a column does not apply."""
@@ -232,36 +232,5 @@ def ceiling_of(references: pd.DataFrame) -> float:
     return float(marked[0]) if marked else 1.0
 
 
-def weighted_mean(values: np.ndarray, weights: np.ndarray) -> float:
-    """Mean with weights; the pooled score when values are per-composition scores and weights their share of variance."""
-    return float((values * weights).sum() / weights.sum())
-
-
-def two_level_interval(
-    groups: Sequence[pd.DataFrame], level: float = 0.95, draws: int = 2000, seed: int = 0, value: str = "value"
-) -> tuple[float, float, float]:
-    """(mean, lo, hi) of a score over seeds, bootstrapping seeds and, within each, compositions.
-
-    groups: one DataFrame per seed, a row per composition, with `value` and "weight" columns. Episodes are not resampled:
-    they are the measurement, not the unit of replication.
-    """
-    rng = np.random.default_rng(seed)
-    arrays = [(g[value].to_numpy(float), g["weight"].to_numpy(float)) for g in groups]
-    point = float(np.mean([weighted_mean(v, w) for v, w in arrays]))
-    means = np.empty((len(arrays), draws))
-    for i, (v, w) in enumerate(arrays):
-        pick = rng.integers(len(v), size=(draws, len(v)))
-        means[i] = (v[pick] * w[pick]).sum(1) / w[pick].sum(1)
-    chosen = rng.integers(len(arrays), size=(draws, len(arrays)))
-    totals = means[chosen, np.arange(draws)[:, None]].mean(1)
-    tail = (1 - level) / 2
-    return point, float(np.quantile(totals, tail)), float(np.quantile(totals, 1 - tail))
-
-
-def paired_interval(
-    left: Sequence[pd.DataFrame], right: Sequence[pd.DataFrame], level: float = 0.95, draws: int = 2000, seed: int = 0
-) -> tuple[float, float, float]:
-    """(mean, lo, hi) of left - right over paired seeds and, within each, paired compositions (joined on "composition")."""
-    merged = [a.merge(b, on="composition", suffixes=("", "_right")) for a, b in zip(left, right, strict=True)]
-    differences = [m.assign(value=m["value"] - m["value_right"]) for m in merged]
-    return two_level_interval(differences, level, draws, seed)
+def __getattr__(name: str) -> Any:
+    return elsewhere(__name__, name)

@@ -17,12 +17,13 @@ from compolens.activations.reading import EPISODE_ARRAYS, MANIFEST, TWIN, UNFINI
 from compolens.foundation import files
 from compolens.foundation.configs import describe, nearest, require
 from compolens.hooks import HookedModel
+from compolens.measures.intervals import summarise
 from compolens.models.base import Architecture
 from compolens.tasks import FixedEpisodes
 from compolens.tasks.base import SPLITS, Episodes, TaskFamily
 from compolens.tasks.fixed.stored import MANIFEST as EPISODES
 from compolens.tasks.fixed.stored import write_manifest
-from compolens.training import Run, summarise
+from compolens.training import Run
 
 
 @dataclass(frozen=True)

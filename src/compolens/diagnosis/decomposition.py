@@ -22,6 +22,7 @@ import pandas as pd
 
 from compolens import tables
 from compolens.foundation.configs import ConfigError
+from compolens.measures.intervals import weighted_mean
 
 PARTS = ("use", "inference", "form", "execution", "unexplained")
 DRAWS = 1000
@@ -325,7 +326,7 @@ def by_factor(model: Measured, top: float) -> pd.DataFrame:
     weight = rows["weight"].to_numpy()
     return pd.DataFrame(
         {"factor": factor, "n": len(at)}
-        | {part: tables.weighted_mean(rows[part].to_numpy()[at], weight[at]) for part in ("loss", *PARTS)}
+        | {part: weighted_mean(rows[part].to_numpy()[at], weight[at]) for part in ("loss", *PARTS)}
         for factor, at in factors_of(rows).items()
     )
 

@@ -16,6 +16,7 @@ import pandas as pd
 
 from compolens import tables
 from compolens.diagnosis.decomposition import BELOW, NEEDS, NOTHING, Loss, Measured, decompose, in_words, ladders, power
+from compolens.measures.intervals import two_level_interval
 
 LEARNED = 0.9
 """Test score as a share of the ceiling from which training compositions count as learned: below it the model has not finished
@@ -116,7 +117,7 @@ def frame_of_scores(models: Sequence[Measured]) -> dict[str, float]:
 
 def share_of_what_can_be_had(models: Sequence[Measured], scores: dict[str, float]) -> Loss:
     """(ood - floor) / (ceiling - floor) with its two-level interval."""
-    found = tables.two_level_interval([model.per_composition() for model in models])
+    found = two_level_interval([model.per_composition() for model in models])
     scale = max(scores["ceiling"] - scores["floor"], 1e-9)
     return Loss(*((value - scores["floor"]) / scale for value in found))
 

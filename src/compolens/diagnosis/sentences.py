@@ -18,6 +18,7 @@ from compolens.diagnosis import label as diagnosis
 from compolens.diagnosis import reported as quoted
 from compolens.diagnosis.groups import SEEDS, Group, group
 from compolens.foundation.configs import ConfigError
+from compolens.measures.intervals import paired_interval, two_level_interval
 
 LEARNED = 0.9
 """Test score, between floor and ceiling, from which training compositions count as learned: above it, most of what an answer
@@ -69,7 +70,7 @@ def score(group: Group, split: str, reference: str = "model") -> Evidence:
         pooled = _rows(group.folders[0], "generalization", metric="score", split=split, reference=reference, composition="all")
         value, lo, hi = (float(pooled[c].iloc[0]) for c in ("value", "lo", "hi"))
     else:
-        value, lo, hi = tables.two_level_interval(parts)
+        value, lo, hi = two_level_interval(parts)
     where = {"metric": "score", "split": split, "reference": reference}
     return Evidence("generalization", where, group.names, value, lo, hi)
 
@@ -388,7 +389,7 @@ def compare(left: Group, right: Group) -> Clause | None:
     if not pairs:
         return None
     ours, theirs = ([_per_composition(pair[side], "ood") for pair in pairs] for side in (0, 1))
-    value, lo, hi = tables.paired_interval(ours, theirs)
+    value, lo, hi = paired_interval(ours, theirs)
     names = tuple(f.name for pair in pairs for f in pair)
     evidence = Evidence("generalization", {"metric": "score", "split": "ood", "difference": "paired"}, names, value, lo, hi)
     side = "above" if value >= 0 else "below"

@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from types import ModuleType
+from typing import Any
 
 MOVED = {
     "accelerator": "training.cuda_graph",
@@ -55,6 +56,12 @@ MOVED = {
 }
 """Old name -> new name, both below the package."""
 
+MOVED_NAMES = {
+    "tables": dict.fromkeys(("paired_interval", "two_level_interval", "weighted_mean"), "measures.intervals"),
+    "training": dict.fromkeys(("Evaluation", "summarise"), "measures.intervals"),
+}
+"""Module -> name that it had -> module that has it now."""
+
 _PACKAGE = __name__.partition(".")[0]
 
 
@@ -81,6 +88,16 @@ class MovedFinder(importlib.abc.MetaPathFinder):
         new = f"{_PACKAGE}.{MOVED[inner]}"
         warnings.warn(f"{name} is now {new}; the old name works in this version only", FutureWarning, stacklevel=2)
         return importlib.machinery.ModuleSpec(name, _Elsewhere(new))
+
+
+def elsewhere(module: str, name: str) -> Any:
+    """What a module answers to a name that it no longer has, in its own ``__getattr__``."""
+    old = module.removeprefix(f"{_PACKAGE}.")
+    if name not in MOVED_NAMES.get(old, {}):
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    new = f"{_PACKAGE}.{MOVED_NAMES[old][name]}"
+    warnings.warn(f"{module}.{name} is now {new}.{name}; the old name works in this version only", FutureWarning, stacklevel=3)
+    return getattr(importlib.import_module(new), name)
 
 
 def install() -> None:

@@ -19,8 +19,8 @@ from torch import Tensor
 from compolens.activations.streams import Place, positions, put, record
 from compolens.foundation.configs import ConfigError, DoesNotApply, require, require_positive
 from compolens.hooks import HookedModel, LayerNorm
+from compolens.measures.intervals import summarise
 from compolens.tasks.base import Episodes, TaskFamily, stream
-from compolens.training import summarise
 
 BATCH = 256
 

@@ -30,9 +30,9 @@ from compolens.activations.streams import Activations, Place, positions, put, re
 from compolens.foundation.configs import DoesNotApply, require_positive
 from compolens.hooks import HookedModel
 from compolens.measures.erasure import Range, Writer
+from compolens.measures.intervals import Evaluation, summarise
 from compolens.measures.readouts import Moments, RidgeReadout, add_by_group, leave_groups_out
 from compolens.tasks.base import Episodes, TaskFamily
-from compolens.training import Evaluation, summarise
 
 PENALTIES = tuple(10.0**k for k in range(-3, 5))
 

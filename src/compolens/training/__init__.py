@@ -5,14 +5,21 @@ use one). Data is a pure function of (data_seed, split, step), so a checkpoint n
 optimizer's moments, the step and the history are enough. Under torchrun several processes train one run (`distributed`).
 """
 
+from typing import Any
+
+from compolens.foundation.moved import elsewhere
 from compolens.training.folders import RESUME, card, check_folder, kept_weights
 from compolens.training.loop import Interrupted, train
 from compolens.training.optimizers import RECIPES, AdamW, ReferenceAdamW, WarmupStableDecay
 from compolens.training.runs import Run
-from compolens.training.scores import Evaluation, evaluate, summarise
+from compolens.training.scores import evaluate
 from compolens.training.state import Diverged, Progress, environment
 
 __all__ = [
-    "RECIPES", "RESUME", "AdamW", "Diverged", "Evaluation", "Interrupted", "Progress", "ReferenceAdamW", "Run",
-    "WarmupStableDecay", "card", "check_folder", "environment", "evaluate", "kept_weights", "summarise", "train",
+    "RECIPES", "RESUME", "AdamW", "Diverged", "Interrupted", "Progress", "ReferenceAdamW", "Run",
+    "WarmupStableDecay", "card", "check_folder", "environment", "evaluate", "kept_weights", "train",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    return elsewhere(__name__, name)
