@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from compolens.activations.streams import at_answers, draw, residual_sites
+from compolens.activations.sites import at_answers, residual_sites
+from compolens.activations.streams import draw
 from compolens.foundation.configs import DoesNotApply, require
 from compolens.measures.agreement import best_steps, error_similarity, trend
 from compolens.measures.readouts import RidgeReadout

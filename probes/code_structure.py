@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from compolens.activations.streams import EVERYWHERE, draw, places, positions, record
+from compolens.activations.sites import EVERYWHERE, places, positions
+from compolens.activations.streams import draw, record
 from compolens.foundation.configs import require
 from compolens.measures.erasure import Writer
 from compolens.measures.factorisation import (

@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from compolens.activations.streams import BATCH, EVERYWHERE, Place, draw, intervene, places, positions, put
+from compolens.activations.sites import EVERYWHERE, Place, places, positions, put
+from compolens.activations.streams import BATCH, draw, intervene
 from compolens.foundation.configs import require
 from compolens.interventions.oracles import code_features
 from compolens.measures.erasure import Eraser, orthogonal_erasers, variance_matched_erasers, whitened_erasers

@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from compolens.activations.streams import draw, places, record
+from compolens.activations.sites import places
+from compolens.activations.streams import draw, record
 from compolens.foundation.configs import DoesNotApply
 from compolens.interventions.oracles import CodeAt, Search, best_code, code_features, fit_codes, readings, recovered, written
 from compolens.measures.intervals import summarise

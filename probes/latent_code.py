@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from compolens.activations.streams import at_role, draw, record, residual_sites
+from compolens.activations.sites import at_role, residual_sites
+from compolens.activations.streams import draw, record
 from compolens.foundation.configs import ConfigError
 from compolens.measures.intervals import summarise
 from compolens.measures.readouts import Moments, RidgeReadout, add_by_group, exact_active_set, grouped_r2, leave_groups_out

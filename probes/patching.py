@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from compolens.activations.streams import draw, intervene, record, residual_sites
+from compolens.activations.sites import residual_sites
+from compolens.activations.streams import draw, intervene, record
 from compolens.foundation.configs import ConfigError
 from compolens.measures.intervals import summarise
 from compolens.zoo.folders import TrainedModel

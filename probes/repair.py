@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from compolens.activations.streams import Place, draw, places, positions
+from compolens.activations.sites import Place, places, positions
+from compolens.activations.streams import draw
 from compolens.foundation.configs import DoesNotApply, require
 from compolens.interventions.oracles import CodeAt, code_features, fit_codes, recovered, written
 from compolens.interventions.repairs import (

@@ -7,7 +7,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from compolens.activations.streams import Place, draw, places, positions
+from compolens.activations.sites import Place, places, positions
+from compolens.activations.streams import draw
 from compolens.foundation.configs import require
 from compolens.interventions.interchange import (
     Held,

@@ -8,7 +8,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from compolens.activations.streams import Place, draw, places
+from compolens.activations.sites import Place, places
+from compolens.activations.streams import draw
 from compolens.foundation.configs import DoesNotApply, require
 from compolens.interventions.interchange import (
     Held,

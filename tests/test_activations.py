@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from compolens.activations.streams import at_role, draw, intervene, record, residual_sites
+from compolens.activations.sites import at_role, residual_sites
+from compolens.activations.streams import draw, intervene, record
 from compolens.foundation.configs import ConfigError
 from compolens.tasks import SPLITS
 from compolens.zoo.folders import load

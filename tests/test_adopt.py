@@ -12,7 +12,8 @@ from torch import nn
 
 import compolens
 from compolens import Adopted, Run, adopt, challenge, cli, recipes
-from compolens.activations.streams import Place, draw, put, residual_sites
+from compolens.activations.sites import Place, put, residual_sites
+from compolens.activations.streams import draw
 from compolens.foundation.configs import ConfigError, DoesNotApply
 from compolens.interventions.repairs import Budget, fine_tune, folds, parameters_downstream, whole
 from compolens.network_baselines import FrozenReadout, Linearised

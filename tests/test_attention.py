@@ -25,8 +25,8 @@ from compolens.models import (
     count_parameters,
     load_reference_parameters,
 )
+from compolens.models.attention import relative_buckets
 from compolens.models.linear import rms_head
-from compolens.models.transformer import relative_buckets
 from compolens.tasks import FuzzyLogic, SRaven
 
 GOLDEN = dict(np.load(Path(__file__).parent / "data" / "hyla_golden.npz", allow_pickle=False))

@@ -31,7 +31,7 @@ from compolens.models import (
     SoftmaxTransformer,
     SparseCoding,
 )
-from compolens.models.transformer import MLP
+from compolens.models.blocks import MLP
 from compolens.tasks import FAMILIES, SPLITS, Hyperteacher
 from compolens.training import Interrupted, distributed, loop, state, train
 from compolens.training.distributed import Alone, Group, check_divisible, check_mean, launched, together

@@ -20,7 +20,8 @@ ARCHITECTURE = '''
 
 from dataclasses import dataclass
 
-from compolens.models.transformer import Attention, TransformerArchitecture
+from compolens.models.attention import Attention
+from compolens.models.transformer import TransformerArchitecture
 
 
 class ScoreAttention(Attention):
@@ -120,7 +121,8 @@ PROBE = '''
 
 import pandas as pd
 
-from compolens.activations.streams import draw, record, residual_sites
+from compolens.activations.sites import residual_sites
+from compolens.activations.streams import draw, record
 
 
 def probe(trained, *, episodes: int = 8, seed: int = 0):

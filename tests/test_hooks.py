@@ -5,7 +5,8 @@ import torch
 from transformer_lens import ActivationCache
 
 from compolens import HypernetworkTransformer, Run, SoftmaxTransformer, intervene, record
-from compolens.activations.streams import at_role, draw, residual_sites
+from compolens.activations.sites import at_role, residual_sites
+from compolens.activations.streams import draw
 from compolens.foundation.configs import ConfigError
 
 BATCH, SEQ, D_MODEL, HEADS, D_HEAD, D_VALUE, D_MLP = 5, 9, 16, 2, 8, 3, 20

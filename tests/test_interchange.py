@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from compolens import recipes
-from compolens.activations.streams import Place, draw, places, positions
+from compolens.activations.sites import Place, places, positions
+from compolens.activations.streams import draw
 from compolens.foundation.configs import ConfigError, DoesNotApply
 from compolens.hooks import HookedModel, HookPoint
 from compolens.interventions import interchange

@@ -8,7 +8,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from compolens import HypernetworkTransformer, Hyperteacher, load
-from compolens.activations.streams import EVERYWHERE, Place, draw, places, positions, put, record
+from compolens.activations.sites import EVERYWHERE, Place, places, positions, put
+from compolens.activations.streams import draw, record
 from compolens.foundation.configs import ConfigError, DoesNotApply
 from compolens.interventions.oracles import Search, best_code, code_features, fit_codes, readings, written
 from compolens.recipes import load_recipe

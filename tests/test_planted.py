@@ -12,7 +12,8 @@ import torch
 from sklearn.linear_model import Ridge
 
 import compolens
-from compolens.activations.streams import Place, draw, intervene, places, put, record
+from compolens.activations.sites import Place, places, put
+from compolens.activations.streams import draw, intervene, record
 from compolens.foundation.configs import ConfigError, DoesNotApply
 from compolens.interventions.oracles import code_features
 from compolens.measures.readouts import RidgeReadout

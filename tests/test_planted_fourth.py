@@ -5,7 +5,8 @@ import torch
 from test_planted import episodes, families, message, model, neighbour, score, task_of, true_code
 from test_planted_third import answered, asked, exact
 
-from compolens.activations.streams import Place, put, record
+from compolens.activations.sites import Place, put
+from compolens.activations.streams import record
 
 fourth, labels = neighbour("fourth_kinds"), neighbour("labels")
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 from test_planted import context, episodes, families, message, model, neighbour, score, task_of, true_code, with_message
 
-from compolens.activations.streams import Place, draw, put, record
+from compolens.activations.sites import Place, put
+from compolens.activations.streams import draw, record
 from compolens.interventions.oracles import code_features, fit_codes, readings
 
 third, labels = neighbour("third_kinds"), neighbour("labels")

@@ -11,7 +11,8 @@ import torch
 import compolens
 from compolens import cli
 from compolens.activations.reading import UNFINISHED, NotRecorded, Recording, is_recording
-from compolens.activations.streams import draw, intervene, record, residual_sites
+from compolens.activations.sites import residual_sites
+from compolens.activations.streams import draw, intervene, record
 from compolens.foundation.builtin import built_in
 from compolens.foundation.configs import ConfigError, DoesNotApply
 from compolens.recipes import run_probe

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from compolens import HypernetworkTransformer, Hyperteacher, Run, load
-from compolens.activations.streams import EVERYWHERE, Place, draw, places, record
+from compolens.activations.sites import EVERYWHERE, Place, places
+from compolens.activations.streams import draw, record
 from compolens.foundation.configs import ConfigError, DoesNotApply
 from compolens.interventions.oracles import code_features
 from compolens.interventions.repairs import (

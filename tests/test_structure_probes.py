@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from compolens import recipes
-from compolens.activations.streams import draw, intervene, places, positions
+from compolens.activations.sites import places, positions
+from compolens.activations.streams import draw, intervene
 from compolens.foundation.configs import ConfigError, DoesNotApply
 from compolens.measures.erasure import Eraser
 from compolens.zoo.folders import load

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from compolens.activations.streams import draw, record, residual_sites
+from compolens.activations.sites import residual_sites
+from compolens.activations.streams import draw, record
 from compolens.foundation.configs import DoesNotApply, require
 from compolens.hooks import HookedModel
 from compolens.measures.readouts import Moments, RidgeReadout, add_by_group, leave_groups_out

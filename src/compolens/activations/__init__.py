@@ -8,19 +8,8 @@ last: a folder without it was interrupted.
 
 from compolens.activations.reading import NotRecorded, Recording, is_recording
 from compolens.activations.replaying import RecordedEpisodes, Replay, recorded_task
-from compolens.activations.streams import (
-    Activations,
-    Place,
-    at_answers,
-    at_role,
-    draw,
-    intervene,
-    places,
-    positions,
-    put,
-    record,
-    residual_sites,
-)
+from compolens.activations.sites import Place, at_answers, at_role, places, positions, put, residual_sites
+from compolens.activations.streams import Activations, draw, intervene, record
 from compolens.activations.writing import Recorded, Writer
 
 __all__ = [

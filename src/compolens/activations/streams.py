@@ -11,7 +11,7 @@ from torch import Tensor
 
 from compolens.activations.reading import Recording
 from compolens.activations.writing import Writer
-from compolens.foundation.configs import ConfigError, nearest, require
+from compolens.foundation.configs import ConfigError, require
 from compolens.hooks import HookedModel
 from compolens.tasks.base import Episodes, TaskFamily
 from compolens.tasks.fixed.stored import StoredEpisodes
@@ -124,81 +124,3 @@ def intervene(model: HookedModel, episodes: Episodes, edits: dict[str, Callable[
         return lambda tensor, hook: edit(tensor.clone())
 
     return model.run_with_hooks(episodes.tokens, fwd_hooks=[(site, apply(edit)) for site, edit in edits.items()])
-
-
-def at_role(activation: Tensor, model: HookedModel, role: str) -> Tensor:
-    """(batch, features): an activation (batch, pos, ...) at a token role.
-
-    "context": the mean over the context's positions; "readout": the first position from which the answer is read (the
-    queries of an episode are exchangeable); "all": flattened over positions.
-    """
-    if role == "all":
-        return activation.flatten(1)
-    if role not in model.roles:
-        raise ConfigError(f"no token role {role!r}; {nearest(role, [*model.roles, 'all'])}")
-    positions = model.roles[role]
-    if role == "readout":
-        return activation[:, positions[0]].flatten(1)
-    return activation[:, positions].mean(1).flatten(1)
-
-
-def at_answers(activation: Tensor, model: HookedModel) -> Tensor:
-    """(batch, answer, ...): an activation (batch, pos, ...) at the positions from which answers are read, in order."""
-    return activation[:, model.roles["readout"]]
-
-
-def residual_sites(model: HookedModel) -> dict[int, str]:
-    """layer -> hook point: 0 is the stream entering the first block, l the stream leaving block l."""
-    last = model.cfg.n_layers
-    return {0: "blocks.0.hook_resid_pre", **{i + 1: f"blocks.{i}.hook_resid_post" for i in range(last)}}
-
-
-class Place(NamedTuple):
-    """Where something can be read, or put: a hook point at a token role.
-
-    layer: as in `residual_sites`; an explicit code, where the architecture has one, counts as one layer more."""
-
-    layer: int
-    site: str
-    role: str
-
-
-EVERYWHERE = "context+readout"
-"""The union of the two token roles that every model has."""
-
-
-def places(model: HookedModel) -> list[Place]:
-    """The residual stream at every layer, at every token role and at their union; then the explicit code, if there is one.
-
-    The last layer's context tokens are left out: nothing reads them any more."""
-    last, roles = model.cfg.n_layers, [*model.roles, EVERYWHERE]
-    found = [
-        Place(layer, site, role)
-        for layer, site in residual_sites(model).items()
-        for role in (roles if layer < last else ["readout"])
-    ]
-    return found + ([Place(last + 1, "hook_code", "all")] if "hook_code" in model.hook_dict else [])
-
-
-def positions(model: HookedModel, role: str) -> list[int] | slice:
-    """The positions of a token role in the model's own sequence; "all": every one; "context+readout": of both, ascending."""
-    if role == "all":
-        return slice(None)
-    for name in role.split("+"):
-        if name not in model.roles:
-            raise ConfigError(f"no token role {name!r}; {nearest(name, [*model.roles, 'all'])}")
-    length = getattr(model.cfg, "n_ctx", None)
-    found = {p % length if p < 0 and length else p for name in role.split("+") for p in model.roles[name]}
-    return sorted(found)
-
-
-def put(model: HookedModel, tokens: Tensor, place: Place, activation: Tensor) -> Tensor:
-    """The prediction (batch, seq, d_out) with the whole activation at a place's hook point replaced; gradients flow.
-
-    Blocks before a residual site are not computed."""
-    execute = getattr(model, "execute", None) if place.site == "hook_code" else None
-    if execute is not None:
-        return execute(activation, tokens)
-    if place.site == "hook_code":
-        return model.run_with_hooks(tokens, fwd_hooks=[(place.site, lambda tensor, hook: activation)])
-    return model.resume(activation, place.layer, tokens)

@@ -19,7 +19,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from compolens.activations.streams import at_role, draw, places, record
+from compolens.activations.sites import at_role, places
+from compolens.activations.streams import draw, record
 from compolens.challenge.specification_curve import Evidence, Specification, draw_curve, tabulate
 from compolens.figures import Drawing
 from compolens.foundation.configs import ConfigError, nearest, require

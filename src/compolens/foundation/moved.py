@@ -57,6 +57,7 @@ MOVED = {
 """Old name -> new name, both below the package."""
 
 MOVED_NAMES = {
+    "models.transformer": dict.fromkeys(("RelativeBias", "relative_buckets"), "models.attention"),
     "tables": dict.fromkeys(("paired_interval", "two_level_interval", "weighted_mean"), "measures.intervals"),
     "training": dict.fromkeys(("Evaluation", "summarise"), "measures.intervals"),
 }

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from compolens.activations.streams import Place, positions, put, record
+from compolens.activations.sites import Place, positions, put
+from compolens.activations.streams import record
 from compolens.foundation.configs import ConfigError, DoesNotApply, require, require_positive
 from compolens.hooks import HookedModel, LayerNorm
 from compolens.measures.intervals import summarise

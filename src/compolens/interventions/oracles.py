@@ -26,7 +26,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from compolens.activations.streams import Activations, Place, positions, put, record
+from compolens.activations.sites import Place, positions, put
+from compolens.activations.streams import Activations, record
 from compolens.foundation.configs import DoesNotApply, require_positive
 from compolens.hooks import HookedModel
 from compolens.measures.erasure import Range, Writer

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from compolens.activations.streams import Place, draw, put, record
+from compolens.activations.sites import Place, put
+from compolens.activations.streams import draw, record
 from compolens.foundation.configs import DoesNotApply, nearest, require, require_positive
 from compolens.hooks import HookedModel
 from compolens.tasks.base import Episodes, TaskFamily

@@ -17,9 +17,10 @@ from torch import Tensor, nn
 
 from compolens.foundation.configs import require_positive
 from compolens.hooks import HookPoint
+from compolens.models.attention import Sizes
 from compolens.models.base import Architecture, DoesNotApply, split_positions, truncated_lecun_
 from compolens.models.softmax import SoftmaxAttention
-from compolens.models.transformer import Sizes, Transformer
+from compolens.models.transformer import Transformer
 
 
 class CodeTransformer(Transformer):

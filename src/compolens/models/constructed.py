@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from compolens.foundation.configs import ConfigError, require
+from compolens.models.attention import Attention
 from compolens.models.token_space import TokenSpaceArchitecture, UnscaledLinearAttention
 from compolens.models.token_stream import Stream
-from compolens.models.transformer import Attention
 
 
 class StepWeights(NamedTuple):

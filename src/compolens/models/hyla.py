@@ -17,11 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from compolens.hooks import HookPoint
+from compolens.models.attention import Attention, Sizes
 from compolens.models.base import truncated_lecun_
 from compolens.models.linear import RMSHeadAttention, UnnormalizedAttention, rms_head
 from compolens.models.operands import product
 from compolens.models.softmax import SoftmaxAttention
-from compolens.models.transformer import Attention, Sizes, TransformerArchitecture
+from compolens.models.transformer import TransformerArchitecture
 
 
 class _Relaid(torch.autograd.Function):

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from compolens.models.attention import Attention
 from compolens.models.operands import as_operand, full
-from compolens.models.transformer import Attention, TransformerArchitecture
+from compolens.models.transformer import TransformerArchitecture
 
 EPS = 1e-6
 

@@ -21,10 +21,10 @@ import torch
 from torch import Tensor, nn
 
 from compolens.foundation.configs import require
+from compolens.models.attention import Attention, Sizes
 from compolens.models.base import truncated_lecun_
 from compolens.models.softmax import SoftmaxAttention
 from compolens.models.token_space import TokenSpaceSelfAttention
-from compolens.models.transformer import Attention, Sizes
 
 
 class _WholePatternAttention(SoftmaxAttention):

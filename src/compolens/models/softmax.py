@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from compolens.models.transformer import Attention, TransformerArchitecture
+from compolens.models.attention import Attention
+from compolens.models.transformer import TransformerArchitecture
 
 
 class SoftmaxAttention(Attention):

@@ -23,8 +23,9 @@ from torch import Tensor, nn
 
 from compolens.foundation.configs import ConfigError, require, require_whole
 from compolens.hooks import HookedModel, HookPoint
+from compolens.models.attention import Attention
 from compolens.models.base import Part
-from compolens.models.transformer import Attention, Transformer, TransformerArchitecture
+from compolens.models.transformer import Transformer, TransformerArchitecture
 
 CALIBRATED_ON = 4
 """Episodes of a batch that a calibrated threshold looks at."""

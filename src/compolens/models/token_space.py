@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 
 from compolens.foundation.configs import ConfigError, require, require_positive
+from compolens.models.attention import Attention, Sizes
 from compolens.models.base import Architecture, DoesNotApply, split_positions
 from compolens.models.linear import UnnormalizedAttention
 from compolens.models.softmax import SoftmaxAttention
 from compolens.models.token_stream import Stream, TokenSpaceTransformer
-from compolens.models.transformer import Attention, Sizes
 
 
 def visible(seq: int, context: Sequence[int], mask: Tensor | None, attends_to_itself: bool) -> Tensor:

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from compolens.hooks import HookedModel, HookPoint
+from compolens.models.attention import Attention, Sizes
 from compolens.models.base import split_positions
-from compolens.models.transformer import Attention, Block, Embed, ModelConfig, Sizes, Transformer, Unembed
+from compolens.models.blocks import Block, Embed, Unembed
+from compolens.models.transformer import ModelConfig, Transformer
 
 
 @dataclass(frozen=True)

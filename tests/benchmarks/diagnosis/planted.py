@@ -22,8 +22,10 @@ from torch import Tensor, nn
 
 from compolens.foundation.configs import ConfigError
 from compolens.hooks import HookedModel, HookPoint
+from compolens.models.attention import Sizes
 from compolens.models.base import split_positions
-from compolens.models.transformer import ModelConfig, Sizes, Unembed
+from compolens.models.blocks import Unembed
+from compolens.models.transformer import ModelConfig
 
 
 class Stage(nn.Module):

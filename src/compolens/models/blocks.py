@@ -1,0 +1,87 @@
+"""What a transformer is made of besides attention: MLP, pre-norm block, embedding and unembedding."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from compolens.foundation.configs import ConfigError
+from compolens.hooks import HookPoint, LayerNorm
+from compolens.models.attention import Attention
+from compolens.models.base import truncated_lecun_
+
+
+class MLP(nn.Module):
+    """d_model -> d_mlp -> d_model with tanh-approximated GELU."""
+
+    def __init__(self, d_model: int, d_mlp: int) -> None:
+        super().__init__()
+        self.W_in = truncated_lecun_(nn.Parameter(torch.empty(d_model, d_mlp)), d_model)
+        self.b_in = nn.Parameter(torch.zeros(d_mlp))
+        self.W_out = truncated_lecun_(nn.Parameter(torch.empty(d_mlp, d_model)), d_mlp)
+        self.b_out = nn.Parameter(torch.zeros(d_model))
+        self.hook_pre = HookPoint()
+        self.hook_post = HookPoint()
+
+    def forward(self, x: Tensor) -> Tensor:
+        pre = self.hook_pre(nn.functional.linear(x, self.W_in.T, self.b_in))
+        post = self.hook_post(nn.functional.gelu(pre, approximate="tanh"))
+        return nn.functional.linear(post, self.W_out.T, self.b_out)
+
+
+class Block(nn.Module):
+    """Pre-norm: x + attn(ln1(x)), then + mlp(ln2(·)); without the second half if `mlp` is None."""
+
+    hook_out_is_single_residual_stream = True  # what TransformerLens' logit lens asks for
+    hook_resid_pre: HookPoint
+    hook_attn_out: HookPoint
+    hook_resid_mid: HookPoint
+    hook_mlp_out: HookPoint
+    hook_resid_post: HookPoint
+
+    def __init__(self, d_model: int, attention: Attention, mlp: MLP | None, norm: type[nn.Module] = LayerNorm) -> None:
+        super().__init__()
+        self.ln1, self.attn = norm(d_model), attention
+        names = ["resid_pre", "attn_out", "resid_post"]
+        self.mlp = mlp
+        if mlp is not None:
+            self.ln2 = norm(d_model)
+            names += ["resid_mid", "mlp_out"]
+        for name in names:
+            self.add_module(f"hook_{name}", HookPoint())
+
+    def forward(self, resid: Tensor, queries: slice | None = None) -> Tensor:
+        """(batch, pos, d_model) -> the same, or only at the positions `queries`."""
+        resid = self.hook_resid_pre(resid)
+        kept = resid if queries is None else resid[:, queries]
+        mid = kept + self.hook_attn_out(self.attn(self.ln1(resid), queries))
+        if self.mlp is None:
+            return self.hook_resid_post(mid)
+        mid = self.hook_resid_mid(mid)
+        return self.hook_resid_post(mid + self.hook_mlp_out(self.mlp(self.ln2(mid))))
+
+
+class Embed(nn.Module):
+    """Linear map of a token vector into the residual stream: W_E (d_in, d_model), b_E."""
+
+    def __init__(self, d_in: int, d_model: int) -> None:
+        super().__init__()
+        self.W_E = truncated_lecun_(nn.Parameter(torch.empty(d_in, d_model)), d_in)
+        self.b_E = nn.Parameter(torch.zeros(d_model))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        if tokens.ndim != 3 or tokens.shape[-1] != self.W_E.shape[0]:
+            raise ConfigError(f"tokens must be (batch, seq, {self.W_E.shape[0]}), got {tuple(tokens.shape)}")
+        return tokens @ self.W_E + self.b_E
+
+
+class Unembed(nn.Module):
+    """Linear map out of the residual stream: W_U (d_model, d_out), b_U."""
+
+    def __init__(self, d_model: int, d_out: int) -> None:
+        super().__init__()
+        self.W_U = truncated_lecun_(nn.Parameter(torch.empty(d_model, d_out)), d_model)
+        self.b_U = nn.Parameter(torch.zeros(d_out))
+
+    def forward(self, resid: Tensor) -> Tensor:
+        return resid @ self.W_U + self.b_U
