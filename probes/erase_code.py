@@ -15,6 +15,8 @@ from compolens.oracles import code_features
 from compolens.training import summarise
 from compolens.zoo import TrainedModel
 
+version = 1  # raised whenever its numbers change
+
 PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0, 1e3, 1e4)
 FOLDS = 6
 """Of training compositions, for choosing a penalty."""

@@ -12,6 +12,8 @@ from compolens.oracles import CodeAt, Search, best_code, code_features, fit_code
 from compolens.training import summarise
 from compolens.zoo import TrainedModel
 
+version = 1  # raised whenever its numbers change
+
 NEARLY = 0.8
 """Places where writing another code moves the answers by at least this share of the most that it does anywhere."""
 AS_WELL = 0.05

@@ -12,6 +12,8 @@ from compolens.measures.readouts import Moments, RidgeReadout, add_by_group, exa
 from compolens.training import summarise
 from compolens.zoo import TrainedModel
 
+version = 1  # raised whenever its numbers change
+
 PENALTIES = tuple(float(l2) for l2 in np.logspace(-3, 4.5, 16))
 KEPT_EPISODES = 1024
 

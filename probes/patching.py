@@ -9,6 +9,8 @@ from compolens.configs import ConfigError
 from compolens.training import summarise
 from compolens.zoo import TrainedModel
 
+version = 1  # raised whenever its numbers change
+
 
 def probe(trained: TrainedModel, *, episodes: int = 512, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Activation patching, layer by token role: the same inputs are shown under two codes, and one run's residual stream is

@@ -24,6 +24,8 @@ from compolens.tasks.base import Episodes
 from compolens.training import summarise
 from compolens.zoo import TrainedModel
 
+version = 1  # raised whenever its numbers change
+
 
 def probe(
     trained: TrainedModel,

@@ -27,6 +27,8 @@ from compolens.measures.subspaces import split_by_reader
 from compolens.tasks.base import stream
 from compolens.zoo import TrainedModel
 
+version = 1  # raised whenever its numbers change
+
 RANKS = (1, 2, 4, 8, 16)
 RANDOM_PAIRS = 64
 

@@ -12,7 +12,7 @@ import compolens
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "compolens"
 
-FOUNDATION = {"configs", "checkpoints", "places"}
+FOUNDATION = {"configs", "checkpoints", "places", "versions"}
 LIBRARY = FOUNDATION | {
     "hooks", "tables", "groups", "figures", "quoted", "resemblance", "verdict", "tasks", "models", "measures", "references",
     "training", "accelerator", "distributed", "tracking", "activations", "interchange", "oracles", "untrained", "repairs",
@@ -42,6 +42,7 @@ MAY_IMPORT = {
     "tracking": FOUNDATION,
     "signals": set(),
     "places": set(),
+    "versions": {"places"},
     # floor 1: mutually unaware
     "tasks": {"configs"},
     "models": {"configs", "hooks"},

@@ -5,7 +5,7 @@ import json
 import pandas as pd
 import pytest
 
-from compolens import groups, tables, verdict
+from compolens import groups, tables, verdict, versions
 from compolens.places import built_in
 from compolens.training import Run
 
@@ -59,8 +59,7 @@ def code_row(layer, role, fit, split, control, value):
 def save(folder, name, rows):
     provenance = {
         "weights": tables.file_digest(folder / "weights.safetensors"),
-        "recipe": tables.file_digest(built_in("probes")[name]),
-        "recipe_path": None,
+        **versions.describe(built_in("probes")[name]),
         "command": "",
     }
     table = pd.DataFrame(rows)
