@@ -130,15 +130,16 @@ def write(name: str) -> None:
     assert declared is not None, f"probes/{name}.py declares no version: add `version = 1` below its imports"
     frame = measure(name)
     moved = [measure(name, noise) for noise in range(NOISES)]
+    by_metric = [frame["model"], frame["metric"]]
     for column in frame.columns:
         if not is_number(frame[column]):
-            same = np.all([(frame[column] == other[column]) for other in moved], axis=0)
-            frame[column] = frame[column].where(same, ANYTHING)
+            differs = pd.Series(np.any([frame[column] != other[column] for other in moved], axis=0))
+            noisy = differs.groupby(by_metric).transform("mean") > MOSTLY
+            frame[column] = frame[column].mask(differs | noisy, ANYTHING)
             continue
         values = frame[column].to_numpy(float)
         moves = pd.Series(np.max([distance(other[column].to_numpy(float), values) for other in moved], axis=0))
         unstable = moves > (ATOL + RTOL * np.abs(np.nan_to_num(values))) / 10
-        by_metric = [frame["model"], frame["metric"]]
         noisy = unstable.groupby(by_metric).transform("mean") > MOSTLY
         moves = moves.where(~noisy, moves.groupby(by_metric).transform("max"))
         if unstable.any():
