@@ -16,6 +16,8 @@ from compolens.measures.sparsity import Absolute, RowMaximum, Scale, SiteStd, Sp
 from compolens.tasks.base import stream
 from compolens.zoo.folders import TrainedModel
 
+version = 1  # raised whenever its numbers change
+
 ABSOLUTE = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 """0.003 to 0.3 are the thresholds that 2511.20194 trains with."""
 OF_ROW_MAXIMUM = (0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7)

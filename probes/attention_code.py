@@ -10,6 +10,8 @@ from compolens.activations.streams import draw, record
 from compolens.measures.classifiers import LogisticReadout, balanced_accuracy, confusion, macro_f1
 from compolens.zoo.folders import TrainedModel
 
+version = 1  # raised whenever its numbers change
+
 METRICS = {"balanced accuracy": balanced_accuracy, "macro F1": macro_f1}
 AS_TRAINED = "as trained"
 DRAWS = 1000

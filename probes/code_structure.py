@@ -23,6 +23,8 @@ from compolens.measures.readouts import Moments, leave_groups_out
 from compolens.measures.subspaces import column_space, overlap, random_overlaps
 from compolens.zoo.folders import TrainedModel
 
+version = 1  # raised whenever its numbers change
+
 taken_from_twin = ("rank_read", "rank_written")
 PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0, 1e3, 1e4)
 FOLDS = 6

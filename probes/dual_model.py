@@ -15,6 +15,8 @@ from compolens.measures import random_features as rf
 from compolens.models.softmax import SoftmaxAttention
 from compolens.zoo.folders import TrainedModel
 
+version = 1  # raised whenever its numbers change
+
 FEATURES = (16, 64, 256, 1024, 4096)
 ESTIMATED = 4
 """Episodes on which attention is estimated with random features."""

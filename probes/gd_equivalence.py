@@ -17,6 +17,8 @@ from compolens.references.regression import LinearLearner, RegressionLearner, al
 from compolens.tasks import LinearRegression, MixedInputs
 from compolens.zoo.folders import TrainedModel
 
+version = 1  # raised whenever its numbers change
+
 CURVES = {"input scale": (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0), "teacher scale": (0.5, 1.0, 2.0, 3.0, 4.0, 5.0)}
 UNSEEN = (0.5, 1.0, 1.5, 2.0)
 MODEL = "model"

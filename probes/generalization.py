@@ -10,6 +10,8 @@ from compolens.references import REFERENCES
 from compolens.tasks import SPLITS
 from compolens.zoo.folders import TrainedModel
 
+version = 1  # raised whenever its numbers change
+
 
 def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Score of the model, its untrained twin and every reference on train, test and ood; pooled and per composition.

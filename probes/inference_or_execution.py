@@ -13,6 +13,8 @@ from compolens.interventions.oracles import CodeAt, Search, best_code, code_feat
 from compolens.measures.intervals import summarise
 from compolens.zoo.folders import TrainedModel
 
+version = 1  # raised whenever its numbers change
+
 NEARLY = 0.8
 """Places where writing another code moves the answers by at least this share of the most that it does anywhere."""
 AS_WELL = 0.05

@@ -13,6 +13,8 @@ from compolens.measures.intervals import summarise
 from compolens.measures.readouts import Moments, RidgeReadout, add_by_group, exact_active_set, grouped_r2, leave_groups_out
 from compolens.zoo.folders import TrainedModel
 
+version = 1  # raised whenever its numbers change
+
 PENALTIES = tuple(float(l2) for l2 in np.logspace(-3, 4.5, 16))
 KEPT_EPISODES = 1024
 

@@ -23,6 +23,8 @@ from compolens.measures.geometry import (
 )
 from compolens.zoo.folders import TrainedModel
 
+version = 1  # raised whenever its numbers change
+
 DRAWS = 200
 SILHOUETTE_ROWS = 1000
 KEPT_EPISODES = 512

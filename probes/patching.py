@@ -10,6 +10,8 @@ from compolens.foundation.configs import ConfigError
 from compolens.measures.intervals import summarise
 from compolens.zoo.folders import TrainedModel
 
+version = 1  # raised whenever its numbers change
+
 
 def probe(trained: TrainedModel, *, episodes: int = 512, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Activation patching, layer by token role: the same inputs are shown under two codes, and one run's residual stream is

@@ -25,6 +25,8 @@ from compolens.measures.intervals import summarise
 from compolens.tasks.base import Episodes
 from compolens.zoo.folders import TrainedModel
 
+version = 1  # raised whenever its numbers change
+
 
 def probe(
     trained: TrainedModel,

@@ -28,6 +28,8 @@ from compolens.measures.subspaces import split_by_reader
 from compolens.tasks.base import stream
 from compolens.zoo.folders import TrainedModel
 
+version = 1  # raised whenever its numbers change
+
 RANKS = (1, 2, 4, 8, 16)
 RANDOM_PAIRS = 64
 

@@ -27,6 +27,8 @@ from compolens.interventions.interchange import (
 from compolens.tasks.base import stream
 from compolens.zoo.folders import TrainedModel
 
+version = 1  # raised whenever its numbers change
+
 SOURCES = 8
 MOST_COORDINATES = 8
 PAIRS_PER_COORDINATE = 2

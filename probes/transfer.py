@@ -11,6 +11,8 @@ from compolens.foundation.configs import DoesNotApply
 from compolens.measures.intervals import summarise
 from compolens.zoo.folders import TrainedModel
 
+version = 1  # raised whenever its numbers change
+
 
 def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Coefficient transfer, taken apart. episodes: per split; intervals are over compositions.

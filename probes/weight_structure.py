@@ -13,6 +13,8 @@ from compolens.models.token_space import TokenSpaceArchitecture
 from compolens.tasks import LinearRegression
 from compolens.zoo.folders import TrainedModel
 
+version = 1  # raised whenever its numbers change
+
 
 def probe(trained: TrainedModel, *, episodes: int = 4096, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
     """By layer and head, in the coordinates of tokens (x, y): KQ = W_K W_Q^T, (key, query), and OV = W_V W_O, (from, to).

@@ -23,6 +23,8 @@ from compolens.references import (
 from compolens.tasks import Episodes, TaskFamily
 from compolens.zoo.folders import TrainedModel
 
+version = 1  # raised whenever its numbers change
+
 MODEL, TWIN, TRUTH = "model", "untrained twin", "truth"
 RECOMBINES = {
     "best of all compositions": True, "Bayes, whole panel": True, "Bayes, each feature": True,

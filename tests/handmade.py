@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from compolens import recipes, tables
+from compolens.foundation import versions
 from compolens.foundation.builtin import built_in
 from compolens.foundation.configs import describe
 
@@ -23,8 +24,7 @@ def save(folder, name, rows, **common):
     """A fresh table; `common`: columns that every row has unless it says otherwise."""
     provenance = {
         "weights": tables.file_digest(folder / "weights.safetensors"),
-        "recipe": tables.file_digest(built_in("probes")[name]),
-        "recipe_path": None,
+        **versions.describe(built_in("probes")[name]),
     }
     known = {"lo": np.nan, "hi": np.nan, "n": 10, "site": "somewhere", "role": "answers", "step": 2} | common
     tables.save(folder, name, pd.DataFrame([known | row for row in rows]), provenance)

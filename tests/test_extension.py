@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -277,6 +278,10 @@ def test_a_table_of_a_probe_from_elsewhere_is_stale_when_that_file_changes(anywh
     monkeypatch.chdir(tmp_path)
     read("work/runs/mine", "my_size")
     assert not [w for w in recwarn if w.category is StaleTable]
-    (anywhere / "my_size.py").write_text(PROBE + "\n# changed\n")
-    with pytest.warns(StaleTable, match="the probe changed since it was measured"):
+    (anywhere / "my_size.py").write_text(PROBE + "\n# commented\n")
+    read("work/runs/mine", "my_size")
+    assert not [w for w in recwarn if w.category is StaleTable]
+    (anywhere / "my_size.py").write_text(PROBE + "\nCHANGED = 1\n")
+    command = re.escape(f"compolens probe '{anywhere}/my_size.py' work/runs/mine")
+    with pytest.warns(StaleTable, match=f"the probe changed since it was measured; measure it again with: {command}"):
         read("work/runs/mine", "my_size")

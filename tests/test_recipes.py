@@ -19,6 +19,7 @@ from conftest import done_once
 
 from compolens import Run, SoftmaxTransformer, cli, recipes, tables
 from compolens.activations.streams import draw
+from compolens.foundation import versions
 from compolens.foundation.configs import DoesNotApply
 from compolens.models import HypernetworkTransformer
 from compolens.references import REFERENCES
@@ -182,8 +183,10 @@ def test_a_probe_that_does_not_apply_says_so_and_leaves_no_table(models, name, m
 def test_a_table_tells_what_it_was_made_from(models, name, model):
     provenance = json.loads((models / model / "tables" / f"{name}.json").read_text())
     assert provenance["weights"] == digest(models / model / "weights.safetensors")
-    assert provenance["recipe"] == digest(PROBES[name])
+    assert provenance.items() >= versions.describe(PROBES[name]).items() and provenance["probe_version"] >= 1
     assert provenance["recipe_path"] is None and provenance["steps"] == [2]
+    assert provenance["table"] == digest(models / model / "tables" / f"{name}.csv")
+    assert provenance["episodes"] == digest(models / model / "tables" / f"{name}.episodes.parquet")
     defaults = {k: p.default for k, p in recipes.options(recipes.load_recipe("probes", name)).items() if p.default is not None}
     given = {"episodes": EPISODES, "seed": 5} | {k: v for k, v in SHORT.items() if k in defaults}
     assert provenance["arguments"] == defaults | given

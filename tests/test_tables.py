@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from compolens import tables
+from compolens.foundation import versions
 from compolens.foundation.configs import ConfigError
 from compolens.measures.intervals import paired_interval, two_level_interval, weighted_mean
 from compolens.tables import COLUMNS, StaleTable
@@ -36,8 +37,7 @@ def table():
 def save(folder, recipe, rows=None, **options):
     provenance = {
         "weights": tables.file_digest(folder / "weights.safetensors"),
-        "recipe": tables.file_digest(recipe),
-        "recipe_path": str(recipe),
+        **versions.describe(recipe),
         "arguments": {"episodes": 64},
     }
     return tables.save(folder, "codes", table() if rows is None else rows, provenance, **options)
@@ -75,12 +75,17 @@ def test_provenance_lies_beside_the_table(model, recipe):
     assert re.fullmatch("[0-9a-f]{64}", provenance["weights"]) and re.fullmatch("[0-9a-f]{64}", provenance["recipe"])
     assert provenance["weights"] != provenance["recipe"]
     assert provenance["arguments"] == {"episodes": 64}
+    assert provenance["probe_version"] is None and provenance["recipe_path"] == str(recipe)
+    assert provenance["table"] == tables.file_digest(path) and "episodes" not in provenance
 
 
 def test_per_episode_rows_lie_beside_the_table(model, recipe):
     episodes = pd.DataFrame({"score": [0.5, 1.0], "prediction": [[0.1, 0.2], [0.3, 0.4]]})
     path = save(model, recipe, episodes=episodes)
     again = pd.read_parquet(path.with_suffix(".episodes.parquet"))
+    assert json.loads(path.with_suffix(".json").read_text())["episodes"] == tables.file_digest(
+        path.with_suffix(".episodes.parquet")
+    )
     assert again["score"].tolist() == [0.5, 1.0] and again["prediction"][1].tolist() == [0.3, 0.4]
 
 
@@ -119,14 +124,14 @@ def test_a_fresh_table_is_not_stale(model, recipe):
 def test_a_table_is_stale_when_the_weights_change(model, recipe):
     save(model, recipe)
     shutil.copy(model / "steps" / "0.safetensors", model / "weights.safetensors")
-    with pytest.warns(StaleTable, match="weights changed.*compolens probe codes"):
+    with pytest.warns(StaleTable, match=f"weights changed.*compolens probe {recipe} {model}"):
         tables.read(model, "codes")
 
 
 def test_a_table_is_stale_when_the_probe_changes(model, recipe):
     save(model, recipe)
     recipe.write_text("def probe(trained): return 1\n")
-    with pytest.warns(StaleTable, match="probe changed"):
+    with pytest.warns(StaleTable, match=r"codes\.csv is stale: the probe changed since it was measured;"):
         tables.read(model, "codes")
 
 

@@ -6,7 +6,8 @@ import pandas as pd
 import pytest
 
 from compolens import tables
-from compolens.diagnosis import groups, sentences
+from compolens.diagnosis.label import groups, sentences
+from compolens.foundation import versions
 from compolens.foundation.builtin import built_in
 from compolens.training import Run
 
@@ -60,8 +61,7 @@ def code_row(layer, role, fit, split, control, value):
 def save(folder, name, rows):
     provenance = {
         "weights": tables.file_digest(folder / "weights.safetensors"),
-        "recipe": tables.file_digest(built_in("probes")[name]),
-        "recipe_path": None,
+        **versions.describe(built_in("probes")[name]),
         "command": "",
     }
     table = pd.DataFrame(rows)

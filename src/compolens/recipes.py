@@ -186,6 +186,7 @@ def run_probe(
     import pandas as pd
 
     from compolens import tables, zoo
+    from compolens.foundation import versions
 
     function = load_recipe("probes", path)
     wanted = wanted_steps(folder, steps)
@@ -202,8 +203,7 @@ def run_probe(
             rows.append(episodes.assign(step=step))
     provenance = {
         "weights": tables.file_digest(folder / "weights.safetensors"),
-        "recipe": tables.file_digest(path),
-        "recipe_path": None if path.resolve() in {p.resolve() for p in built_in("probes").values()} else str(path.resolve()),
+        **versions.describe(path),
         "arguments": {k: v for k, v in arguments.items() if v is not None},
         "steps": wanted,
         "version": compolens.__version__,
@@ -241,7 +241,7 @@ def choose_models(path: Path, models: list[Path]) -> tuple[list[Path], dict[str,
     used, dropped = [], {}
     for model in models:
         missing = [name for name in needs if not tables.path_of(model, name).exists()]
-        stale = {n: tables.why_stale(model, n, built_in("probes").get(n)) for n in needs if n not in missing}
+        stale = {n: tables.why_stale(model, n) for n in needs if n not in missing}
         if missing:
             dropped[str(model)] = f"has no table {', '.join(missing)}"
         elif any(stale.values()):

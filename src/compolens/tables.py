@@ -1,7 +1,8 @@
 """Tidy tables with provenance beside the model they measure: save, read, gather; and intervals over seeds and compositions.
 
 A table is ``<model>/tables/<probe>.csv`` with columns metric, value, lo, hi, split, site, role, control, n and whatever else
-it needs; the .json beside it holds the sha256 of weights and recipe, the arguments and the version. Never imports torch.
+it needs. The .json beside it holds the sha256 of the weights and of the table, the probe's version and a digest of its code,
+and the arguments; a table is stale when the weights or the numbers of its probe changed since. Never imports torch.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import json
+import shlex
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import Any
 
 import pandas as pd
 
+from compolens.foundation import versions
 from compolens.foundation.builtin import built_in
 from compolens.foundation.configs import ConfigError, nearest
 from compolens.foundation.files import read_json, write_atomically, write_json
@@ -32,8 +35,12 @@ TEXT = {
 """Columns that hold words, whatever they look like (a class may be called "0010"); so do those that begin with "label."."""
 
 
+CHANGED = "the table was changed after it was measured"
+"""What `why_stale` says where the table itself is not what the probe wrote."""
+
+
 class StaleTable(UserWarning):
-    """A table whose weights or recipe changed since it was measured."""
+    """A table that no longer says what its probe would: the weights, the probe's numbers or the table itself changed."""
 
 
 def path_of(folder: str | Path, name: str) -> Path:
@@ -49,7 +56,19 @@ def file_digest(path: str | Path) -> str:
 def save(
     folder: str | Path, name: str, table: pd.DataFrame, provenance: dict[str, Any], episodes: pd.DataFrame | None = None
 ) -> Path:
-    """Write a table, its provenance and its per-episode rows (<name>.episodes.parquet) beside a model."""
+    """Write a table, its provenance and its per-episode rows (<name>.episodes.parquet) beside a model.
+
+    Args:
+        folder: The model's folder.
+        name: The table's name, which is the probe's.
+        table: Its rows, with the columns of `COLUMNS` at least, controls among them.
+        provenance: What it was measured with; `versions.describe` gives what is to be said of the probe. The sha256 of the
+            files that are written here ("table", "episodes") are added to it.
+        episodes: The per-episode rows, if there are any.
+
+    Returns:
+        The table's path.
+    """
     for column in COLUMNS:
         if column not in table:
             raise ConfigError(f"the table {name!r} lacks the column {column!r}; every table has {', '.join(COLUMNS)}")
@@ -58,38 +77,53 @@ def save(
     path = path_of(folder, name)
     path.with_suffix(".json").unlink(missing_ok=True)  # written last: a table without provenance was interrupted
     write_atomically(path, table.to_csv(index=False, float_format="%.6g").encode())
+    digests = {"table": file_digest(path)}
     if episodes is not None:
-        write_atomically(path.with_suffix(".episodes.parquet"), episodes.to_parquet(index=False))
-    write_json(path.with_suffix(".json"), provenance)
+        beside = path.with_suffix(".episodes.parquet")
+        write_atomically(beside, episodes.to_parquet(index=False))
+        digests["episodes"] = file_digest(beside)
+    write_json(path.with_suffix(".json"), provenance | digests)
     return path
 
 
 def why_stale(folder: str | Path, name: str, recipe: str | Path | None = None) -> str:
-    """Why a table no longer describes its model ("" if it does)."""
-    path = path_of(folder, name).with_suffix(".json")
-    if not path.exists():
+    """Why a table no longer says what its probe would say of its model ("" if it does).
+
+    Args:
+        folder: The model's folder.
+        name: The table's name.
+        recipe: The probe's file; if left out, the one that measured the table (where it is gone, nothing is said of it).
+    """
+    path = path_of(folder, name)
+    if not path.with_suffix(".json").exists():
         return "it has no provenance"
-    provenance = read_json(path)
+    provenance = read_json(path.with_suffix(".json"))
     if provenance["weights"] != file_digest(Path(folder) / "weights.safetensors"):
         return "the weights changed since it was measured"
-    if recipe is not None and Path(recipe).exists() and provenance["recipe"] != file_digest(recipe):
-        return "the probe changed since it was measured"
-    return ""
+    if "table" in provenance and provenance["table"] != file_digest(path):  # older tables have no digest of themselves
+        return CHANGED
+    recipe = recipe or provenance.get("recipe_path") or built_in("probes").get(name)
+    return versions.why_changed(name, provenance, recipe) if recipe is not None and Path(recipe).exists() else ""
 
 
 def read(folder: str | Path, name: str) -> pd.DataFrame:
-    """One model's table, with empty controls as "". A missing one names the command to type; a stale one warns."""
+    """One model's table, with empty controls as "". A missing one names the command to type; a stale or changed one warns."""
     path = path_of(folder, name)
     if not path.exists():
         raise ConfigError(f"{folder} has no table {name!r}; measure it with: compolens probe {name} {folder}")
-    described = path.with_suffix(".json")
-    own = read_json(described).get("recipe_path") if described.exists() else None
-    reason = why_stale(folder, name, own or built_in("probes").get(name))
-    if reason:
-        warnings.warn(f"{path} is stale: {reason}; compolens probe {name} {folder}", StaleTable, stacklevel=2)
+    if reason := why_stale(folder, name):
+        state = "changed" if reason == CHANGED else "stale"
+        warnings.warn(f"{path} is {state}: {reason}; {_mend(folder, name)}", StaleTable, stacklevel=2)
     header = pd.read_csv(path, nrows=0).columns
     text = dict.fromkeys([c for c in header if c in TEXT or c.startswith("label.")], "")
     return pd.read_csv(path, dtype={c: str for c in text}, keep_default_na=True).fillna(text)
+
+
+def _mend(folder: str | Path, name: str) -> str:
+    """What to type to have a table measured again, by the probe that measured it."""
+    path = path_of(folder, name).with_suffix(".json")
+    own = read_json(path).get("recipe_path") if path.exists() else None
+    return f"measure it again with: compolens probe {shlex.quote(own or name)} {folder}"
 
 
 def at_last_step(frame: pd.DataFrame) -> pd.DataFrame:
