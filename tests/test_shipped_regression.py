@@ -94,6 +94,16 @@ def test_two_recurrent_layers_are_nearer_gd_plus_plus_than_gd_unless_they_are_st
     assert abs(cosine(slopes(plateaued), plus) - cosine(slopes(plateaued), gd)) < 0.01
 
 
+def test_the_cosines_of_two_layers_are_those_on_the_page():
+    found = []
+    for folder in shipped("linear-2L-recurrent"):
+        rows = tables.read(folder, "gd_equivalence")
+        rows = rows[(rows["metric"] == "sensitivity cosine") & (rows["control"] == "") & (rows["split"] == "test")]
+        rows = rows.set_index("reference")["value"]
+        found += [rows["GD++, 2 steps"], rows["GD, 2 steps"]]
+    assert found == pytest.approx([0.997, 0.965, 0.999, 0.957, 0.975, 0.979], abs=0.0006)
+
+
 def structure(folder, metric, **where):
     frame = tables.read(folder, "weight_structure")
     frame = frame[(frame["metric"] == metric) & (frame["control"] == "")]
