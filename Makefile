@@ -50,7 +50,7 @@ bench-diagnosis: setup  ## how often the diagnosis is right about models whose f
 docs: setup  ## the site, into docs/_build
 	$(BIN)/sphinx-build -q -W -b html docs docs/_build
 
-figures: setup  ## redraw every figure of the README from the shipped tables
+figures: setup  ## redraw every figure of docs/findings from the shipped tables
 	$(BIN)/compolens analyze $(CLAIMS) $(ZOO)/F-softmax-? $(ZOO)/F-hypernetwork-? --out $(ZOO)/figures/F
 	$(BIN)/compolens analyze who_generalizes $(ZOO)/F-* $(ZOO)/R-* $(ZOO)/unstructured-* --out $(ZOO)/figures/all
 	$(BIN)/compolens analyze failure_has_a_place decodable_is_not_used factors_are_reused when_codes_appear $(WHY) --out $(ZOO)/figures/why

@@ -18,11 +18,13 @@ extensions = ["myst_parser", "sphinx.ext.autodoc"]
 exclude_patterns = ["_build"]
 html_theme, html_title = "furo", f"compolens {version}"
 html_copy_source = html_show_sourcelink = False
+smartquotes = False  # column values are quoted as they are
 html_css_files, html_static_path = ["wide.css"], ["_static"]
-myst_heading_anchors = 3
+myst_heading_anchors, myst_enable_extensions = 3, ["dollarmath"]
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 python_maximum_signature_line_length = 90
+NOTEBOOK = re.compile(r"\]\((?:\.\./)+notebooks/(\w+)\.ipynb\)")
 CODE = re.compile(r"``(.+?)``|`([^`]+)`")
 
 
@@ -51,9 +53,16 @@ def _escaped(text: str) -> str:
 
 def setup(app: Any) -> None:
     """Makes the generated pages, and has docstrings read as they are written."""
-    generate.write_pages(HERE / "generated")
+    generate.write_pages(HERE / "reference")
+    app.connect("source-read", lambda app, name, source: source.__setitem__(0, _to_pages(name, source[0])))
     app.connect("autodoc-process-docstring", lambda app, what, name, obj, options, lines: _replace(lines))
     app.connect("autodoc-skip-member", lambda app, what, name, obj, skip, options: skip or _says_nothing(obj))
+
+
+def _to_pages(name: str, text: str) -> str:
+    """Links to notebooks, which lead to files where the repository is read, lead to their pages on the site."""
+    up = "../" * name.count("/")
+    return NOTEBOOK.sub(rf"]({up}reference/notebooks/\1.md)", text)
 
 
 def _says_nothing(obj: Any) -> bool:

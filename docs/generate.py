@@ -1,11 +1,18 @@
-"""Pages that are made from the code and from the model folders: hook points, the zoo, recipes, the API's modules."""
+"""Pages that are made from the code, the model folders and the notebooks: docs/reference."""
 
 import ast
+import base64
+import dataclasses
+import inspect
 import pkgutil
+import re
+import textwrap
 from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 import compolens
 from compolens import citations, recipes, tables
@@ -19,17 +26,26 @@ EPISODE = {"d_x": 5, "d_y": 3, "d_hidden": 7, "n_modules": 8, "n_context": 11, "
 BATCH = 17
 """Sizes that no two dimensions share, so that a number in a shape says what it is."""
 GROUPS = {
-    "Models and tasks": ("zoo", "training", "tasks", "models", "adoption"),
-    "Measuring": ("activations", "recordings", "measures", "references", "hooks"),
-    "Tables, figures, recipes": ("tables", "figures", "recipes", "configs"),
-    "Sharing": ("sharing", "citations"),
+    "Models and tasks": ("zoo", "training", "tasks", "models"),
+    "Measuring": ("activations", "interventions", "measures", "references", "hooks"),
+    "Tables, figures, recipes": ("tables", "figures", "diagnosis", "challenge", "recipes", "foundation"),
+    "Papers": ("citations",),
 }
 """The public rooms, in the order in which a reader meets them."""
+ESCAPED = re.compile(r"(`[^`]+`|``.+?``)|[*_|<\\[\]]")
+"""Code, which stays, or a character that Markdown would read as markup."""
+FENCE = "``````"
+"""Fences of notebook cells, longer than any that a cell holds."""
 
 
 def write_pages(folder: Path) -> list[Path]:
     """Write every generated page; a page that did not change is left alone, so that a second build is quick."""
-    pages = {"hooks.md": hooks_page(), "zoo.md": zoo_page(ROOT / "trained_models"), "recipes.md": recipes_page()}
+    pages = {
+        "index.md": index_page(), "probes.md": probes_page(), "analyses.md": analyses_page(), "families.md": families_page(),
+        "architectures.md": architectures_page(), "hooks.md": hooks_page(), "bench.md": bench_page(),
+        "zoo.md": zoo_page(ROOT / "trained_models"),
+    }  # fmt: skip
+    pages |= notebook_pages(folder)
     pages |= {f"api/{room}.md": api_page(room) for rooms in GROUPS.values() for room in rooms}
     pages["api/index.md"] = api_index()
     for name, text in pages.items():
@@ -40,6 +56,23 @@ def write_pages(folder: Path) -> list[Path]:
     return [folder / name for name in pages]
 
 
+def index_page() -> str:
+    """The entrance of the reference."""
+    rows = [
+        ("[probes](probes.md)", "every measurement: its question, controls, papers, arguments"),
+        ("[analyses](analyses.md)", "every figure: its claim, the tables it needs"),
+        ("[task families](families.md)", "what is asked"),
+        ("[architectures](architectures.md)", "who answers"),
+        ("[hook points](hooks.md)", "what fires in each architecture, with shapes"),
+        ("[benchmarks](bench.md)", "what `make bench` prints"),
+        ("[the zoo](zoo.md)", "every shipped model, its scores and tables"),
+        ("[the API](api/index.md)", "modules, classes and functions"),
+    ]
+    names = "\n".join(re.findall(r"\((\S+)\.md\)", " ".join(name for name, _ in rows)))
+    text = "# Reference\n\nMade from the code, its docstrings and the model folders when the site is built.\n\n"
+    return text + as_table(("page", "what it has"), rows) + f"\n```{{toctree}}\n:hidden:\n\n{names}\n```\n"
+
+
 def as_table(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
     """A Markdown table."""
     columns = list(columns)
@@ -48,9 +81,10 @@ def as_table(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
 
 
 def first_line(value: Any) -> str:
-    """The first sentence of a docstring; of its module's where a dataclass has only the one that Python writes."""
+    """The first paragraph of a docstring; of its module's where the class has none that says what it is."""
     text = value.__doc__ or ""
-    text = import_module(value.__module__).__doc__ or "" if text.startswith(f"{value.__name__}(") else text
+    if text.startswith(f"{value.__name__}(") or text[:1].islower():  # none of its own, or one that begins with its arguments
+        text = import_module(value.__module__).__doc__ or ""
     return " ".join(text.split("\n\n")[0].split())
 
 
@@ -142,24 +176,242 @@ def _zoo_row(folder: Path) -> list[str]:
     return [*row, *(f"{scores[split]['score']:.3f}" for split in ("train", "test", "ood")), ", ".join(measured)]
 
 
-# ---- recipes and modules ---------------------------------------------------------------------------------------------
-def recipes_page() -> str:
-    """Every probe's question and every analysis' claim, with the papers that each names."""
+# ---- recipes ---------------------------------------------------------------------------------------------------------
+def probes_page() -> str:
+    """Every probe's question, the controls in its table, the papers it rests on, and its arguments."""
+    rows = [
+        (f"[`{name}`](#{anchor(name)})", recipes.docstring(path), "; ".join(controls(name)), links(recipe_papers(path)))
+        for name, path in built_in("probes").items()
+    ]
     text = (
-        "# Probes and analyses\n\nA probe asks a question of one model; an analysis argues a claim from the tables of many.\n"
+        "# Probes\n\nA probe asks a question of one trained model and adds a table to its folder. Controls are rows of the "
+        "same table: below are the values of the column `control` in tables of the shipped models; rows without one are the "
+        "measurement itself. A probe that does not apply to a model says so, and the others go on. `latent_code` regresses on "
+        "continuous codes, `attention_code` and `latent_geometry` read categorical ones.\n\n"
     )
-    for kind, what in (("probes", "question"), ("analyses", "claim")):
-        rows = [(f"`{name}`", recipes.docstring(path), _papers(path)) for name, path in built_in(kind).items()]
-        text += f"\n## {kind.capitalize()}\n\n" + as_table((kind.removesuffix("s"), what, "papers"), rows)
-    return text.replace("| probe |", "| name |").replace("| analyse |", "| name |")
+    text += as_table(("probe", "question", "controls in the same table", "papers"), rows)
+    return text + "".join(recipe_section(name, path, "probe") for name, path in built_in("probes").items())
 
 
-def _papers(path: Path) -> str:
-    said = " ".join(ast.get_docstring(n) or "" for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Module))
-    numbers = dict.fromkeys(citations.ARXIV.findall(said))
+def analyses_page() -> str:
+    """Every analysis' claim, the tables it needs, the papers it names, and its arguments."""
+    rows = [
+        (f"[`{name}`](#{anchor(name)})", recipes.docstring(path), needs(path), links(recipe_papers(path)))
+        for name, path in built_in("analyses").items()
+    ]
+    text = "# Analyses\n\nAn analysis argues a claim from the tables of many models, and draws it as one figure.\n\n"
+    text += as_table(("analysis", "claim", "tables it needs", "papers"), rows)
+    return text + "".join(recipe_section(name, path, "analyze") for name, path in built_in("analyses").items())
+
+
+def anchor(name: str) -> str:
+    """The anchor of a heading."""
+    return name.lower()
+
+
+def controls(probe: str, at_most: int = 3) -> list[str]:
+    """The controls that stand in a probe's table, in its order, from some shipped models' tables."""
+    found: dict[str, None] = {}
+    for path in sorted((ROOT / "trained_models").rglob(f"tables/{probe}.csv"))[:at_most]:
+        values = pd.read_csv(path, usecols=["control"], dtype=str, keep_default_na=False)["control"]
+        found |= dict.fromkeys(value for value in values.unique() if value)
+    return list(found)
+
+
+def recipe_section(name: str, path: Path, function: str) -> str:
+    """What `--help` says of a recipe: its function's docstring and arguments."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    (found,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function)
+    given = zip(found.args.kwonlyargs, found.args.kw_defaults, strict=True)
+    flags = ", ".join(f"`--{arg.arg.replace('_', '-')}` ({ast.unparse(default)})" for arg, default in given if default)
+    text = f"\n## {name}\n\n*{recipes.docstring(path)}*\n\n{as_markdown(ast.get_docstring(found) or '')}\n"
+    return text + (f"\nArguments, with defaults: {flags}.\n" if flags else "")
+
+
+def needs(path: Path) -> str:
+    """The tables that an analysis names."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "needs":
+            return ", ".join(f"`{name}`" for name in ast.literal_eval(node.value))
+    return ""
+
+
+def recipe_papers(path: Path) -> list[str]:
+    """The arXiv numbers in a recipe's docstrings; of a probe also those that a model with its table cites for it."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    described = [node for node in ast.walk(tree) if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef)]
+    found = citations.ARXIV.findall("\n".join(ast.get_docstring(node) or "" for node in described))
+    table = next(iter(sorted((ROOT / "trained_models").rglob(f"tables/{path.stem}.csv"))), None)
+    used = citations.uses(table.parents[1]) if table else []
+    return list(dict.fromkeys([*found, *(use.arxiv for use in used if use.by == f"table {path.stem}")]))
+
+
+def links(numbers: Iterable[str]) -> str:
+    """arXiv numbers as links."""
     return ", ".join(f"[{number}](https://arxiv.org/abs/{number})" for number in numbers)
 
 
+# ---- docstrings ------------------------------------------------------------------------------------------------------
+def as_markdown(docstring: str) -> str:
+    """A docstring's paragraphs; what is indented or drawn becomes a block that keeps its lines."""
+    out = []
+    for paragraph in docstring.split("\n\n"):
+        rows = paragraph.strip("\n").split("\n")
+        if rows[0].startswith(">>>"):
+            out.append("\n".join(["```pycon", *rows, "```"]))
+        elif any(row.startswith((" ", "|")) for row in rows):
+            out.append("\n".join(["```text", *rows, "```"]))
+        else:
+            out.append(ESCAPED.sub(lambda m: m.group(1) or "\\" + m.group(0), " ".join(rows)).replace("``", "`"))
+    return "\n\n".join(out)
+
+
+def own_docstring(value: Any) -> str:
+    """A class's own docstring; not the signature that Python writes for a dataclass without one."""
+    text = value.__doc__ or ""
+    return "" if text.startswith(f"{value.__name__}(") else inspect.cleandoc(text)
+
+
+def settings_of(value: Any) -> str:
+    """The fields of a dataclass with their defaults, as one calls it."""
+    fields = [f for f in dataclasses.fields(value) if f.init]
+    shown = [f"{f.name}={f.default!r}" if f.default is not dataclasses.MISSING else f.name for f in fields]
+    return f"{value.__name__}({', '.join(shown)})"
+
+
+def class_papers(value: Any) -> list[str]:
+    """The arXiv numbers in the docstrings of a class and of its module."""
+    return list(
+        dict.fromkeys(citations.ARXIV.findall(f"{import_module(value.__module__).__doc__ or ''}\n{value.__doc__ or ''}"))
+    )
+
+
+def class_sections(classes: dict[str, Any]) -> str:
+    """A section per module: what the module says once, then each of its classes."""
+    text, told = "", set()
+    for name, value in classes.items():
+        module = import_module(value.__module__)
+        text += f"\n## {name}\n\n"
+        if module.__name__ not in told:
+            told.add(module.__name__)
+            text += f"{as_markdown(module.__doc__ or '')}\n\n"
+        own = own_docstring(value)
+        text += f"{as_markdown(own)}\n\n" if own else ""
+        text += "\n".join(["```python", *textwrap.wrap(settings_of(value), 96, subsequent_indent="    "), "```\n"])
+    return text
+
+
+def families_page() -> str:
+    """Every task family: what an episode is, its codes, its arguments."""
+    from compolens.tasks import FAMILIES
+
+    rows = [
+        (f"[`{name}`](#{anchor(name)})", first_line(value), codes(value), links(class_papers(value)))
+        for name, value in FAMILIES.items()
+    ]
+    text = "# Task families\n\nWhat is asked. [The guide](../task_families.md) has them side by side.\n\n"
+    return text + as_table(("family", "what it is", "codes", "papers"), rows) + class_sections(FAMILIES)
+
+
+def codes(family: Any) -> str:
+    """The names of a family's codes, where the class itself says them."""
+    kinds = getattr(family, "code_kinds", None)
+    return ", ".join(f"`{name}` ({kind})" for name, kind in kinds.items()) if isinstance(kinds, dict) else "its folder says"
+
+
+def architectures_page() -> str:
+    """Every architecture: its equation, its paper, its arguments."""
+    from compolens.models import ARCHITECTURES
+
+    rows = [
+        (f"[`{name}`](#{anchor(name)})", first_line(value), links(class_papers(value)))
+        for name, value in ARCHITECTURES.items()
+    ]
+    text = (
+        "# Architectures\n\nWho answers. [The guide](../architectures.md) has them side by side; "
+        "[hook points and shapes](hooks.md) shows what fires.\n\n"
+    )
+    return text + as_table(("architecture", "what it is", "papers"), rows) + class_sections(ARCHITECTURES)
+
+
+# ---- benchmarks ------------------------------------------------------------------------------------------------------
+def bench_page() -> str:
+    """What `make bench` prints: every number, and the bar beside it."""
+    text = (
+        "# Benchmarks\n\n`make bench` prints these ratios, each from one run; `make bench-diagnosis` is described under "
+        "[the diagnosis benchmark](../findings/diagnosis_benchmark.md). Numbers that were measured: [speed](../speed.md). "
+        "`{…}` stands for what is filled in when it runs.\n"
+    )
+    for path in sorted((ROOT / "tests" / "benchmarks").glob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        rows = [(said(call.args[0]), said(call.args[2]) if len(call.args) > 2 else "") for call in printed(tree)]
+        if rows:
+            text += f"\n## {path.stem}\n\n{as_markdown(ast.get_docstring(tree) or '')}\n\n"
+            text += as_table(("what is printed", "bar"), rows)
+    return text
+
+
+def printed(tree: ast.Module) -> list[ast.Call]:
+    """The calls that print a number: show(what, value, bar, met) and tell(what, value)."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    return sorted((call for call in calls if call.func.id in ("show", "tell")), key=lambda call: call.lineno)  # type: ignore[attr-defined]
+
+
+def said(node: ast.expr) -> str:
+    """The text of a string, with `{…}` for what is filled in."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else "{…}" for part in node.values)
+    return "{…}"
+
+
+# ---- notebooks -------------------------------------------------------------------------------------------------------
+def notebook_pages(folder: Path) -> dict[str, str]:
+    """name -> page of every notebook as it was executed; pictures are written beside the pages."""
+    pages, titles = {}, []
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        pages[f"notebooks/{path.stem}.md"] = notebook_page(read_json(path), path.stem, folder / "notebooks")
+        titles.append(path.stem)
+    listed = "\n".join(titles)
+    pages["notebooks/index.md"] = (
+        "# Notebooks\n\nAs they were executed; `notebooks/` has the files, and `jupyter lab notebooks` runs them.\n\n"
+        f"```{{toctree}}\n:maxdepth: 1\n\n{listed}\n```\n"
+    )
+    return pages
+
+
+def notebook_page(notebook: dict[str, Any], name: str, folder: Path) -> str:
+    """One notebook: its text, its code, and what the code printed and drew."""
+    parts = []
+    for number, cell in enumerate(notebook["cells"]):
+        source = "".join(cell["source"]).strip()
+        if cell["cell_type"] == "markdown":
+            parts.append(source)
+            continue
+        parts.append(f"{FENCE}python\n{source}\n{FENCE}")
+        for place, output in enumerate(cell.get("outputs", [])):
+            parts.append(output_text(output, f"{name}-{number}-{place}.png", folder))
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def output_text(output: dict[str, Any], picture: str, folder: Path) -> str:
+    """What a cell put out: a picture, a table, or text."""
+    data = output.get("data", {})
+    if "image/png" in data:
+        folder.mkdir(parents=True, exist_ok=True)
+        content = base64.b64decode("".join(data["image/png"]))
+        if not (folder / picture).exists() or (folder / picture).read_bytes() != content:
+            (folder / picture).write_bytes(content)
+        return f"![]({picture})"
+    if "text/html" in data:
+        table = re.sub(r"<style.*?</style>", "", "".join(data["text/html"]), flags=re.DOTALL)
+        return f'{FENCE}{{raw}} html\n<div class="output">{table}</div>\n{FENCE}'
+    text = "".join(output.get("text", "") or data.get("text/plain", "")).rstrip()
+    return f"{FENCE}text\n{text}\n{FENCE}" if text else ""
+
+
+# ---- modules ---------------------------------------------------------------------------------------------------------
 def modules(room: str) -> list[str]:
     """The modules of a room: itself, or the files of a package."""
     module = import_module(f"compolens.{room}")

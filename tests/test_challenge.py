@@ -10,8 +10,8 @@ from sklearn.linear_model import Ridge
 from sklearn.preprocessing import StandardScaler
 
 from compolens import HypernetworkTransformer, Run, SoftmaxTransformer, train
-from compolens import challenge as module
 from compolens.activations.streams import draw
+from compolens.challenge import measured as module
 from compolens.challenge.measured import INPUTS, Data, choices, half, left_out, measure, observe, run, shortened
 from compolens.challenge.specification_curve import Evidence, Specification, summary
 from compolens.foundation.configs import ConfigError, DoesNotApply

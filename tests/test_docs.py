@@ -1,5 +1,6 @@
 """The documentation: every code block runs as printed, generated pages leave nothing out, links lead somewhere, it builds."""
 
+import ast
 import contextlib
 import importlib.util
 import io
@@ -15,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from compolens import cli, tables
+from compolens import citations, cli, recipes, tables
 from compolens.foundation.builtin import built_in
 from compolens.models import ARCHITECTURES
+from compolens.tasks import FAMILIES
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -256,9 +258,50 @@ def test_the_zoo_has_every_folder_and_its_scores(generate, tiny_models, tmp_path
     assert "in training" in generate.zoo_page(tmp_path / "zoo")
 
 
-def test_every_recipe_is_listed(generate):
-    text = generate.recipes_page()
-    assert all(f"| `{name}` | " in text for kind in ("probes", "analyses") for name in built_in(kind))
+def test_every_recipe_is_listed_with_its_question_or_claim(generate):
+    for kind, text in (("probes", generate.probes_page()), ("analyses", generate.analyses_page())):
+        for name, path in built_in(kind).items():
+            assert f"| [`{name}`](#{name}) | {recipes.docstring(path)} |" in text and f"\n## {name}\n" in text
+            row = next(line for line in text.splitlines() if line.startswith(f"| [`{name}`]"))
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            described = [node for node in ast.walk(tree) if isinstance(node, ast.Module | ast.FunctionDef)]
+            numbers = citations.ARXIV.findall(" ".join(ast.get_docstring(node) or "" for node in described))
+            assert all(f"https://arxiv.org/abs/{number}" in row for number in numbers)
+
+
+def test_a_probes_controls_are_those_of_its_shipped_tables(generate):
+    rows = dict(re.findall(r"^\| \[`(\w+)`\]\(\S+\) \| [^|]* \| ([^|]*) \|", generate.probes_page(), re.MULTILINE))
+    measured = {path.stem for path in (ROOT / "trained_models").rglob("tables/*.csv")}
+    assert all("untrained" in said for name, said in rows.items() if name in measured) and len(rows) > 15
+
+
+def test_every_architecture_and_family_is_listed_with_its_paper(generate):
+    for classes, text in ((ARCHITECTURES, generate.architectures_page()), (FAMILIES, generate.families_page())):
+        assert all(f"\n| [`{name}`](#{name.lower()}) | " in text and f"\n## {name}\n" in text for name in classes)
+    row = next(line for line in generate.architectures_page().splitlines() if line.startswith("| [`HYLA`]"))
+    assert "https://arxiv.org/abs/2406.05816" in row
+
+
+def test_every_benchmark_is_listed_with_its_bar(generate):
+    text = generate.bench_page()
+    assert "| training step, {…} unused hook points / none | <= 1.03 |" in text and text.count("\n| ") > 20
+
+
+def test_every_notebook_is_a_page_with_what_it_printed_and_drew(generate, tmp_path):
+    pages = generate.notebook_pages(tmp_path)
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        page = pages[f"notebooks/{path.stem}.md"]
+        cells = tables.read_json(path)["cells"]
+        drawn = sum("image/png" in output.get("data", {}) for cell in cells for output in cell.get("outputs", []))
+        assert drawn and page.count("![](") == drawn == len(list((tmp_path / "notebooks").glob(f"{path.stem}-*.png")))
+        assert f"\n{path.stem}\n" in pages["notebooks/index.md"]
+
+
+def test_the_picture_of_the_parts_is_what_its_script_draws():
+    spec = importlib.util.spec_from_file_location("draw_architecture", DOCS / "draw_architecture.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.TARGET.read_text(encoding="utf-8") == module.picture(), "type: python docs/draw_architecture.py"
 
 
 def test_the_api_reference_has_every_module_of_its_rooms(generate):
@@ -272,34 +315,67 @@ def test_the_api_reference_has_every_module_of_its_rooms(generate):
 
 
 # ---- links, and the site ---------------------------------------------------------------------------------------------
+def checkout_of_docs(folder):
+    """A copy of docs/ without what is generated, in a checkout whose other folders and files are those of this one."""
+    folder.mkdir()
+    for path in ROOT.iterdir():
+        if path.name != "docs" and not path.name.startswith("."):
+            (folder / path.name).symlink_to(path)
+    litter = shutil.ignore_patterns("reference", "_build", "__pycache__")
+    return Path(shutil.copytree(DOCS, folder / "docs", ignore=litter))
+
+
 @pytest.fixture(scope="module")
 def written(generate, tmp_path_factory):
     """A copy of docs/ with its generated pages."""
-    folder = tmp_path_factory.mktemp("site") / "docs"
-    shutil.copytree(DOCS, folder, ignore=shutil.ignore_patterns("generated", "_build", "__pycache__"))
-    generate.write_pages(folder / "generated")
+    folder = checkout_of_docs(tmp_path_factory.mktemp("site") / "checkout")
+    generate.write_pages(folder / "reference")
     return folder
 
 
+def anchors(text):
+    """The anchors of a page's headings."""
+    prose = re.sub(r"^(`{3,})[^`\n]*\n.*?^\1$", "", text, flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)", prose, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def test_links_between_pages_lead_somewhere(written):
-    dead = []
-    for page in written.rglob("*.md"):
+    dead, pages = [], [written.parent / "README.md", *written.rglob("*.md")]
+    for page in pages:
         text = page.read_text(encoding="utf-8")
-        links = [link for link in re.findall(r"\]\(([^)#\s]+)", text) if not link.startswith("http")]
+        links = [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if not link.startswith("http")]
         for toctree in re.findall(r"^```\{toctree\}\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
             links += [f"{line}.md" for line in toctree.splitlines() if line and not line.startswith(":")]
-        dead += [f"{page.name}: {link}" for link in links if not (page.parent / link).is_file()]
-    assert not dead
+        for link in links:
+            path, _, heading = link.partition("#")
+            target = page.parent / path if path else page
+            if not target.is_file() or (heading and heading not in anchors(target.read_text(encoding="utf-8"))):
+                dead.append(f"{page.name}: {link}")
+    assert not dead and len(pages) > 50
+
+
+def test_the_readme_links_to_nothing_that_only_the_site_has():
+    links = re.findall(r"\]\(([^)#\s]+)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert links and not [link for link in links if "docs/reference" in link]
+
+
+def test_every_page_is_reached_from_the_entrance(written):
+    entrance = (written / "index.md").read_text(encoding="utf-8")
+    own = {str(page.relative_to(DOCS).with_suffix("")) for page in DOCS.rglob("*.md") if "reference" not in page.parts}
+    listed = [line for tree in re.findall(r"^```\{toctree\}\n(.*?)^```", entrance, re.MULTILINE | re.DOTALL)
+              for line in tree.splitlines()]  # fmt: skip
+    assert own - {"index"} <= set(listed)
 
 
 @pytest.mark.timeout(1200)
 def test_the_site_builds_without_a_warning(tmp_path):
     for module in ("sphinx", "furo", "myst_parser"):
         pytest.importorskip(module)
-    copy = shutil.copytree(
-        DOCS, tmp_path / "checkout" / "docs", ignore=shutil.ignore_patterns("generated", "_build", "__pycache__")
-    )
-    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", str(copy), str(tmp_path / "html")]
+    copy, html = checkout_of_docs(tmp_path / "checkout"), tmp_path / "html"
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", str(copy), str(html)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert {"index.html", "quickstart.html", "extending.html"} <= {path.name for path in (tmp_path / "html").glob("*.html")}
+    assert {"index.html", "quickstart.html", "extending.html"} <= {path.name for path in html.glob("*.html")}
+    failing = (html / "findings" / "why_it_fails.html").read_text(encoding="utf-8")
+    assert "../_images/failure_has_a_place.png" in failing and "../reference/notebooks/05_change_its_mind.html" in failing

@@ -1,9 +1,11 @@
-"""What is shipped is what the README says: models, tables, figures, snippet and the numbers they rest on."""
+"""What is shipped is what README and docs/findings say: models, tables, snippets and the numbers they rest on."""
 
 import re
+import subprocess
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -21,13 +23,14 @@ FOLDERS = sorted(p.parent for p in ZOO.glob("*/config.json"))
 RELATIONS = sorted(p.parent for p in ZOO.glob("relations/*/config.json"))
 FINISHED = [f for f in FOLDERS if tables.finished(f)]
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+FINDINGS = {path.stem: path.read_text(encoding="utf-8") for path in (REPOSITORY / "docs" / "findings").glob("*.md")}
 
 
 def groups(prefix):
     return {g.architecture: g for g in group([f for f in FINISHED if f.name.startswith(prefix)])}
 
 
-def test_what_is_shipped_are_runs_of_the_file_and_the_readme_names_those_that_are_not():
+def test_what_is_shipped_are_runs_of_the_file_and_the_findings_name_those_that_are_not():
     from compolens.cli.train import read_runs
     from compolens.zoo.folders import read_run, step_reached
 
@@ -36,7 +39,7 @@ def test_what_is_shipped_are_runs_of_the_file_and_the_readme_names_those_that_ar
     for folder in FOLDERS:
         assert read_run(folder) == runs[folder.name]
         assert tables.finished(folder) or step_reached(folder) > 0
-    waiting = between("waiting", "/waiting")
+    waiting = between("fuzzy_logic_and_sraven", "waiting", "/waiting")
     assert set(re.findall(r"`([\w-]+)`", waiting)) == set(runs) - {f.name for f in FOLDERS}
 
 
@@ -66,7 +69,7 @@ def test_weights_along_the_way_are_kept_for_one_seed():
         assert sorted(table["step"].unique()) == steps
 
 
-def test_the_effect_at_size_f_is_what_the_readme_claims():
+def test_the_effect_at_size_f_is_what_the_findings_claim():
     softmax, hypernetwork = (groups("F-")[name] for name in ("SoftmaxTransformer", "HypernetworkTransformer"))
     assert len(softmax.folders) == len(hypernetwork.folders) == 5
     assert sentences.score(hypernetwork, "test").value >= 0.99
@@ -76,9 +79,10 @@ def test_the_effect_at_size_f_is_what_the_readme_claims():
     assert gap.evidence[0].value >= 0.10 and gap.evidence[0].lo > 0.05
 
 
-def test_the_table_of_shipped_models_in_the_readme_is_the_commands_output(capsys):
+def test_the_table_of_shipped_models_is_the_commands_output(capsys):
     assert main(["models", *map(str, FOLDERS), "--summary"]) == 0
-    assert capsys.readouterr().out.strip() == between("shipped: compolens models trained_models/*-? --summary", "/shipped")
+    expected = between("index", "shipped: compolens models trained_models/*-? --summary", "/shipped")
+    assert capsys.readouterr().out.strip() == expected
 
 
 # ---- relations: is it sparsity, or is it transfer? -------------------------------------------------------------------
@@ -120,14 +124,16 @@ def test_what_transfer_does_on_vectors_in_every_seed():
             assert sparser < full - 0.1
 
 
-def test_the_table_of_relations_in_the_readme_is_the_commands_output(capsys):
+def test_the_table_of_relations_is_the_commands_output(capsys):
     assert main(["models", str(ZOO / "relations"), "--summary"]) == 0
-    expected = between("relations: compolens models trained_models/relations --summary", "/relations")
+    start = "relations: compolens models trained_models/relations --summary"
+    expected = between("sparsity_or_transfer", start, "/relations")
     assert capsys.readouterr().out.strip() == expected
 
 
-def between(start, end):
-    return README.split(f"<!-- {start} -->")[1].split(f"<!-- {end} -->")[0].strip()
+def between(page, start, end):
+    """What a page of the findings has between two comments."""
+    return FINDINGS[page].split(f"<!-- {start} -->")[1].split(f"<!-- {end} -->")[0].strip()
 
 
 def test_the_readmes_snippet_runs(monkeypatch, capsys):
@@ -137,8 +143,9 @@ def test_the_readmes_snippet_runs(monkeypatch, capsys):
     assert float(score) > 0.9 and "256, 1, 8" in shape
 
 
-def test_the_readmes_snippet_brings_weights_in(monkeypatch, tmp_path):
-    (snippet,) = (s for s in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "load_reference_parameters" in s)
+def test_the_snippet_brings_weights_in(monkeypatch, tmp_path):
+    page = (REPOSITORY / "docs" / "architectures.md").read_text(encoding="utf-8")
+    (snippet,) = re.findall(r"^:caption: bring_weights.py\n\n(.*?)```", page, re.DOTALL | re.MULTILINE)
     sizes = {"n_layers": 4, "d_model": 128, "n_heads": 16, "d_head": 4, "d_value": 4, "d_mlp": 256}
     source = compolens.HYLA(**sizes, n_ctx=36).build(d_in=8, d_out=8)
     own = dict(source.named_parameters())
@@ -152,7 +159,8 @@ def test_the_readmes_snippet_brings_weights_in(monkeypatch, tmp_path):
     torch.testing.assert_close(seen["model"](x), source(x))
 
 
-def test_everything_the_readme_links_to_exists():
+def test_everything_the_readme_links_to_exists_and_it_is_short():
+    assert len(README.splitlines()) <= 200
     links = re.findall(r"\]\(([^)#]+)\)", README)
     assert links
     for link in links:
@@ -163,14 +171,71 @@ def test_everything_the_readme_links_to_exists():
     assert set(re.findall(r"\]\(#([^)]+)\)", README)) <= anchors
 
 
-def test_every_probe_and_command_of_the_readme_exists():
+def test_every_command_of_the_readme_and_of_the_findings_exists():
     from compolens.cli import COMMANDS
-    from compolens.recipes import built_in, docstring
 
-    for command in re.findall(r"^compolens (\w+)", README, re.MULTILINE):
-        assert command in COMMANDS
-    for name, path in built_in("probes").items():
-        assert f"| `{name}` | {docstring(path)} |" in README
+    commands = [c for page in (README, *FINDINGS.values()) for c in re.findall(r"^compolens (\w+)", page, re.MULTILINE)]
+    assert commands and set(commands) <= set(COMMANDS)
+
+
+def test_the_findings_say_how_their_figures_are_drawn():
+    drawn = subprocess.run(["make", "-n", "figures"], cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+    known = {line.removeprefix(".venv/bin/") for line in drawn.splitlines() if " analyze " in line}
+    assert len(known) > 20
+    for name, page in FINDINGS.items():
+        said = set(re.findall(r"^compolens analyze .*", page, re.MULTILINE))
+        assert said <= known, f"{name}: not as `make figures` draws it"
+        inline = {Path(f).relative_to("../..") for f in re.findall(r"^!\[[^\]]*\]\((\S+\.png)\)", page, re.MULTILINE)}
+        for figure in inline:
+            assert any(figure.stem in line.split() and line.endswith(f"--out {figure.parent}") for line in said), figure
+
+
+# ---- what the findings say that their data do not show ---------------------------------------------------------------
+def test_at_matched_training_score_half_of_the_effect_is_left():
+    gaps = []
+    for seed in range(5):
+        softmax, other = (pd.read_csv(ZOO / f"F-{name}-{seed}" / "history.csv") for name in ("softmax", "hypernetwork"))
+        last = softmax.iloc[-1]
+        gaps.append(np.interp(last["test"], other["test"], other["ood"]) - last["ood"])
+    assert np.mean(gaps) == pytest.approx(0.084, abs=0.0006)
+
+
+def test_softmax_attention_declines_on_fuzzy_logic_in_two_seeds_and_not_in_the_third():
+    along = [pd.read_csv(ZOO / f"fuzzy-softmax-{seed}" / "history.csv") for seed in range(3)]
+    assert [frame["step"][frame["ood"].idxmax()] for frame in along[:2]] == [10_000, 7_500]
+    assert [frame["ood"].max() for frame in along[:2]] == pytest.approx([0.77, 0.66], abs=0.006)
+    assert [frame["ood"].iloc[-1] for frame in along[:2]] == pytest.approx([0.69, 0.56], abs=0.006)
+    halves = along[2]["ood"][:10].mean(), along[2]["ood"][10:].mean()
+    assert len(along[2]) == 20 and halves == pytest.approx((0.694, 0.705), abs=0.0006)
+
+
+def test_where_the_rule_is_read_out_addition_and_subtraction_are_not_told_apart():
+    recalls = {"addition": [], "subtraction": []}
+    for folder in sorted(ZOO.glob("sraven3-*")):
+        rows = tables.at_last_step(tables.read(folder, "attention_code"))
+        rows = rows[(rows["split"] == "ood") & (rows["control"] == "") & (rows["role"] == "row mates")]
+        rows = rows[(rows["label"] == "rule") & (rows["shown"] == "as trained")]
+        whole = rows[rows["metric"] == "balanced accuracy"]
+        best = rows[(rows["metric"] == "recall") & (rows["site"] == whole.loc[whole["value"].idxmax(), "site"])]
+        for name, found in recalls.items():
+            found += best.loc[best["class"] == name, "value"].tolist()
+    assert {len(found) for found in recalls.values()} == {11}
+    ends = [end(found) for found in recalls.values() for end in (min, max)]
+    assert ends == pytest.approx([0.21, 0.43, 0.25, 0.41], abs=0.006)
+
+
+def test_at_one_site_early_in_training_the_code_is_decoded_and_followed_as_the_findings_say():
+    rows = tables.read(ZOO / "F-softmax-0", "inference_or_execution")
+    rows = rows[(rows["step"] == 1000) & (rows["control"] == "") & (rows["split"] == "train") & (rows["role"] == "context")]
+    here = rows[rows["site"] == "blocks.0.hook_resid_post"].set_index("metric")["value"]
+    assert (here["left-out R²"], here["recovered"]) == pytest.approx((0.68, 0.22), abs=0.006)
+
+
+def test_the_cards_have_the_scores_that_the_findings_put_beside_the_tables():
+    linear = [checkpoints.read_json(ZOO / f"fuzzy-linear-{s}" / "scores.json")["ood"]["score"] for s in range(3)]
+    assert linear == pytest.approx([0.701, 0.687, 0.707], abs=0.0006)
+    scores = checkpoints.read_json(ZOO / "sraven3-softmax-output-0" / "scores.json")
+    assert [scores[split]["score"] for split in ("test", "ood")] == pytest.approx([0.64, 0.61], abs=0.006)
 
 
 @pytest.mark.parametrize("name", ["F-softmax-0", "F-softmax-1", "F-softmax-2", "fuzzy-softmax-0", "fuzzy-softmax-1",

@@ -22,7 +22,7 @@ REPOSITORY = Path(__file__).parents[1]
 ZOO = REPOSITORY / "trained_models" / "regression"
 RUNS = read_runs(str(REPOSITORY / "trained_models" / "regression.py"))
 TASKS, MANY = LinearRegression.von_oswald(), 100_000
-README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+PAGE = (REPOSITORY / "docs" / "findings" / "which_learner.md").read_text(encoding="utf-8")
 LEARNERS = ("gd_equivalence", "algorithm_steps", "weight_structure")
 
 
@@ -92,8 +92,18 @@ def test_two_recurrent_layers_are_nearer_gd_plus_plus_than_gd_unless_they_are_st
         own = slopes(folder)
         assert cosine(own, plus) > 0.99 and cosine(own, gd) < 0.98
         assert loss(answers(folder)) == pytest.approx(losses[GradientDescentPlusPlus], rel=0.03)
-    assert loss(answers(plateaued)) > 1.1 * losses[GradientDescentPlusPlus]  # the README names it
+    assert loss(answers(plateaued)) > 1.1 * losses[GradientDescentPlusPlus]  # the findings name it
     assert abs(cosine(slopes(plateaued), plus) - cosine(slopes(plateaued), gd)) < 0.01
+
+
+def test_the_cosines_of_two_layers_are_those_on_the_page():
+    found = []
+    for folder in shipped("linear-2L-recurrent"):
+        rows = tables.read(folder, "gd_equivalence")
+        rows = rows[(rows["metric"] == "sensitivity cosine") & (rows["control"] == "") & (rows["split"] == "test")]
+        rows = rows.set_index("reference")["value"]
+        found += [rows["GD++, 2 steps"], rows["GD, 2 steps"]]
+    assert found == pytest.approx([0.997, 0.965, 0.999, 0.957, 0.975, 0.979], abs=0.0006)
 
 
 def structure(folder, metric, **where):
@@ -135,10 +145,10 @@ def test_the_twin_and_shuffled_answers_are_far_from_the_closest_learner(name):
     assert found.cosine > 0.9 and abs(found.shuffled) < 0.1 and found.twin < 0.6
 
 
-def test_the_table_in_the_readme_is_the_commands_output(capsys):
+def test_the_table_in_the_findings_is_the_commands_output(capsys):
     assert main(["models", str(ZOO), "--summary"]) == 0
     start = "<!-- regression: compolens models trained_models/regression --summary -->"
-    assert capsys.readouterr().out.strip() == README.split(start)[1].split("<!-- /regression -->")[0].strip()
+    assert capsys.readouterr().out.strip() == PAGE.split(start)[1].split("<!-- /regression -->")[0].strip()
 
 
 def test_cards_say_what_the_weights_do():

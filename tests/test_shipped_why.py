@@ -1,4 +1,4 @@
-"""What the README says about why the shipped models fail, and the tables that it rests on."""
+"""What docs/findings/why_it_fails.md says about why the shipped models fail, and the tables that it rests on."""
 
 import shlex
 from glob import glob
@@ -13,7 +13,7 @@ from compolens.foundation.builtin import built_in
 
 REPOSITORY = Path(__file__).parents[1]
 ZOO = REPOSITORY / "trained_models"
-README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+PAGE = (REPOSITORY / "docs" / "findings" / "why_it_fails.md").read_text(encoding="utf-8")
 DIAGNOSED = [
     f for g in ("F-softmax", "F-hypernetwork", "R-softmax", "R-hypernetwork", "F-bottleneck-wide") for f in ZOO.glob(f"{g}-?")
 ]
@@ -28,9 +28,9 @@ def test_the_ladder_is_fresh(folder):
     assert tables.why_stale(folder, "inference_or_execution", built_in("probes")["inference_or_execution"]) == ""
 
 
-def test_the_readmes_diagnoses_are_the_commands_output(capsys, monkeypatch):
+def test_the_diagnoses_on_the_page_are_the_commands_output(capsys, monkeypatch):
     monkeypatch.chdir(REPOSITORY)
-    command, rest = README.split("<!-- why: ")[1].split(" -->", 1)
+    command, rest = PAGE.split("<!-- why: ")[1].split(" -->", 1)
     words = shlex.split(command)[1:]
     assert main([found for word in words for found in (sorted(glob(word)) if "*" in word or "?" in word else [word])]) == 0
     assert capsys.readouterr().out.strip() == rest.split("<!-- /why -->")[0].strip()
@@ -89,6 +89,16 @@ def test_the_right_code_wins_the_hypernetworks_more_than_any_placebo_in_every_se
     assert len(written) == 5 and all(gain > 0.015 and lo > 0 for gain, lo in written)
     assert sum(gain for gain, _ in written) / 5 == pytest.approx(0.031, abs=0.0015)
     assert all(abs(gain) < 0.005 for gain, _ in repaired("hypernetwork", "fine-tuned"))
+
+
+def test_the_margin_over_the_best_placebo_is_what_the_page_says():
+    margins = []
+    for folder in of("F-hypernetwork"):
+        frame = tables.read(folder, "repair")
+        rows = frame[(frame["split"] == "ood") & (frame["composition"] == "all") & (frame["control"] == "")]
+        rows = rows[(rows["repair"] == "code written") & (rows["metric"] == "beats placebos")]
+        margins.append(rows["value"].item())
+    assert (min(margins), max(margins)) == pytest.approx((0.005, 0.026), abs=0.0006)
 
 
 def test_no_repair_of_the_vanilla_transformers_execution_is_known():

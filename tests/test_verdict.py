@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from compolens import tables
-from compolens.diagnosis.label import groups, sentences
+from compolens.diagnosis import groups, sentences
 from compolens.foundation import versions
 from compolens.foundation.builtin import built_in
 from compolens.training import Run

@@ -93,8 +93,8 @@ class ReferenceAdamW(AdamW):
 class WarmupStableDecay(ReferenceAdamW):
     """`ReferenceAdamW` with another schedule: warm-up, then a constant rate, then a straight line down to final * lr.
 
-    The constant part does not depend on the length of the training, which makes short pilots comparable (Hu et al.,
-    2404.06395; Hägele et al., 2405.18392). decay_share: which share of all steps, the last ones, the line takes.
+    The constant part does not depend on the length of the training, which makes short pilots comparable (Hägele et
+    al., 2405.18392). decay_share: which share of all steps, the last ones, the line takes.
     """
 
     final: float = 0.0

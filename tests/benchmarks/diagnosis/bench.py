@@ -31,7 +31,7 @@ import trained  # noqa: E402
 from cases import CLASSES, Case, build, cases  # noqa: E402
 
 from compolens import jobs, recipes, tables, training  # noqa: E402
-from compolens.diagnosis.label import label as diagnosis  # noqa: E402
+from compolens.diagnosis import label as diagnosis  # noqa: E402
 from compolens.foundation import builtin  # noqa: E402
 
 HELD_OUT = ("WrongPartner", "LeftBehind", "Scrambled", "Shuffled")
