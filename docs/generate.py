@@ -415,8 +415,8 @@ def output_text(output: dict[str, Any], picture: str, folder: Path) -> str:
 def modules(room: str) -> list[str]:
     """The modules of a room: itself, or the files of a package."""
     module = import_module(f"compolens.{room}")
-    inside = [info.name for info in pkgutil.iter_modules(getattr(module, "__path__", []))]
-    return [f"compolens.{room}.{name}" for name in sorted(inside)] or [f"compolens.{room}"]
+    inside = pkgutil.walk_packages(getattr(module, "__path__", []), f"compolens.{room}.")
+    return sorted(info.name for info in inside if not info.ispkg) or [f"compolens.{room}"]
 
 
 def api_page(room: str) -> str:

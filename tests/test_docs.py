@@ -309,7 +309,7 @@ def test_the_api_reference_has_every_module_of_its_rooms(generate):
     listed = {name for room in rooms for name in re.findall(r"automodule:: (\S+)", generate.api_page(room))}
     package = ROOT / "src" / "compolens"
     there = {path for room in rooms for path in ([package / f"{room}.py"] if (package / f"{room}.py").exists() else
-             (p for p in (package / room).glob("*.py") if p.name != "__init__.py"))}  # fmt: skip
+             (p for p in (package / room).rglob("*.py") if p.name != "__init__.py"))}  # fmt: skip
     assert listed == {".".join(["compolens", *path.relative_to(package).with_suffix("").parts]) for path in there}
     assert all(f"\n{room}\n" in generate.api_index() for room in rooms)
 

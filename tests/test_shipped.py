@@ -232,9 +232,9 @@ def test_at_one_site_early_in_training_the_code_is_decoded_and_followed_as_the_f
 
 
 def test_the_cards_have_the_scores_that_the_findings_put_beside_the_tables():
-    linear = [checkpoints.read_json(ZOO / f"fuzzy-linear-{s}" / "scores.json")["ood"]["score"] for s in range(3)]
+    linear = [files.read_json(ZOO / f"fuzzy-linear-{s}" / "scores.json")["ood"]["score"] for s in range(3)]
     assert linear == pytest.approx([0.701, 0.687, 0.707], abs=0.0006)
-    scores = checkpoints.read_json(ZOO / "sraven3-softmax-output-0" / "scores.json")
+    scores = files.read_json(ZOO / "sraven3-softmax-output-0" / "scores.json")
     assert [scores[split]["score"] for split in ("test", "ood")] == pytest.approx([0.64, 0.61], abs=0.006)
 
 
