@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from compolens.foundation.builtin import built_in
+from compolens.foundation import builtin
 
 FIRST = Path(__file__).with_name("first_versions.json")
 """Probe -> sha256 of its file, when provenance held that and no version -> the version whose numbers that file gave."""
@@ -36,7 +36,7 @@ def describe(recipe: str | Path) -> dict[str, Any]:
     """
     path = Path(recipe)
     version, digest = _read(path.read_bytes())
-    ours = path.resolve() in {file.resolve() for file in built_in("probes").values()}
+    ours = path.resolve().parent == builtin.room("probes").resolve()
     return {"probe_version": version, "recipe": digest, "recipe_path": None if ours else str(path.resolve())}
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from compolens.activations.sites import Place, put
 from compolens.activations.streams import draw, record
-from compolens.foundation.configs import DoesNotApply, nearest, require, require_positive
+from compolens.foundation.configs import ConfigError, DoesNotApply, nearest, require, require_positive
 from compolens.hooks import HookedModel
 from compolens.tasks.base import Episodes, TaskFamily
 
@@ -57,7 +57,8 @@ def whole(model: HookedModel, names: Iterable[str]) -> dict[str, Tensor]:
     """Masks that free these parameters entirely."""
     named = dict(model.named_parameters())
     for name in names:
-        require(name in named, f"no parameter {name!r}; {nearest(name, named)}")
+        if name not in named:
+            raise ConfigError(f"no parameter {name!r}; {nearest(name, named)}")
     return {name: torch.ones_like(p, dtype=torch.bool) for name, p in named.items() if name in set(names)}
 
 
@@ -115,7 +116,8 @@ def fine_tune(
     repaired = copy.deepcopy(model).eval()
     named = dict(repaired.named_parameters())
     for name, mask in masks.items():
-        require(name in named, f"no parameter {name!r}; {nearest(name, named)}")
+        if name not in named:
+            raise ConfigError(f"no parameter {name!r}; {nearest(name, named)}")
         require(mask.shape == named[name].shape, f"{name} is {tuple(named[name].shape)}, its mask {tuple(mask.shape)}")
     free = [(named[name], mask) for name, mask in masks.items() if bool(mask.any())]
     require(bool(free), "nothing to fine-tune: the masks free no scalar")
