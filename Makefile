@@ -17,7 +17,7 @@ WHY := $(ZOO)/F-softmax-? $(ZOO)/F-hypernetwork-?
 FUZZY := $(ZOO)/fuzzy-softmax-? $(ZOO)/fuzzy-hyla-? $(ZOO)/fuzzy-linear-? $(ZOO)/fuzzy-hyla-linear-?
 SPARSE := $(RELATIONS)/2L-*-relative-? $(RELATIONS)/images-*-relative-?
 
-.PHONY: setup demo test lint bench bench-diagnosis figures zoo notebooks docs clean
+.PHONY: setup demo test check lint bench bench-diagnosis figures zoo notebooks docs clean
 
 setup: .venv/.installed
 
@@ -35,6 +35,9 @@ demo: setup  ## train two small models side by side, measure them, write the rep
 
 test: setup lint  ## everything that .ci/run runs
 	$(BIN)/python -m pytest -n 2
+
+check: setup lint  ## lint, types, and the tests of what `git diff` names; everything is `make test`
+	$(BIN)/python -m pytest -n 2 $$($(BIN)/python tests/changed.py)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -143,6 +143,35 @@ def bench_steps(repeats: int = 11) -> None:
     tell(f"   encoder's step in CPU seconds, {BATCH} x {TASK.seq} tokens", f"{plain:.3f}")
 
 
+def bench_compiled(repeats: int = 9) -> None:
+    """The step with forward and loss compiled by torch, beside the plain one; hooks see nothing of a compiled model."""
+    episodes = TASK.sample(BATCH, "train", TASK.rng(0, "train"))
+    for architecture in (SoftmaxTransformer, HYLA):
+        for precision in ("bfloat16", "float32"):
+            times = []
+            for compiled in (False, True):
+                model = architecture(**SMALL).build(**TASK.dimensions)
+                optimizer = ReferenceAdamW().build(model)
+
+                def loss_of(tokens: Tensor, targets: Tensor, model: Any = model, precision: str = precision) -> Tensor:
+                    with products(precision, "cpu"):
+                        prediction = model.answer(tokens)
+                    return TASK.loss(full(prediction), targets)
+
+                lossy = torch.compile(loss_of) if compiled else loss_of
+                taken = []
+                with at_work("cpu"):
+                    for _ in range(repeats + 3):
+                        start = time.perf_counter()
+                        loss = lossy(episodes.tokens, episodes.targets)
+                        optimizer.zero_grad(set_to_none=True)
+                        loss.backward()
+                        optimizer.step()
+                        taken.append(time.perf_counter() - start)
+                times.append(min(taken[3:]))
+            tell(f"training step, {architecture.__name__}, {precision}, compiled / not", f"{times[1] / times[0]:.2f}")
+
+
 def bench_sparse_coding(repeats: int = 9) -> None:
     """Training steps of sparse-coding attention in its variants beside softmax attention of the same size and norm."""
     variants: dict[str, dict[str, Any]] = {
@@ -226,4 +255,12 @@ def bench_gpu(architectures: Sequence[type[TransformerArchitecture]] = (SoftmaxT
         show(f"training steps per second on a GPU, {architecture.__name__}", f"{speed:,.0f}", ">= 1,000", speed >= 1000)
 
 
-BENCHES = (bench_sraven_generation, bench_steps, bench_sparse_coding, bench_saved_bytes, bench_posterior, bench_gpu)
+BENCHES = (
+    bench_sraven_generation,
+    bench_steps,
+    bench_compiled,
+    bench_sparse_coding,
+    bench_saved_bytes,
+    bench_posterior,
+    bench_gpu,
+)
