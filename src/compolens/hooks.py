@@ -54,6 +54,19 @@ class HookedModel(HookedRootModule):
         site = f"blocks.{layer - 1}.hook_resid_post" if after else f"blocks.{layer}.hook_resid_pre"
         return self.run_with_hooks(tokens, fwd_hooks=[(site, lambda tensor, hook: resid)])
 
+    def reader(self, layer: int, hook: str, role: str) -> Tensor | None:
+        """The one linear map through which everything after a site reads it.
+
+        Args:
+            layer: as in `residual_sites`: 0 enters the first block, l leaves block l.
+            hook: the hook point's name.
+            role: the token role, such as "readout".
+
+        Returns:
+            (n, d), a row per quantity that is read; None where there is no such map.
+        """
+        return None
+
     def draw_from(self, generator: torch.Generator | None) -> None:
         """Let everything random in training mode (dropout) draw from this generator; None: from torch's global one."""
         for module in self.modules():

@@ -20,16 +20,13 @@ from compolens.diagnosis.groups import SEEDS, Group, group
 from compolens.foundation.configs import ConfigError
 from compolens.measures.intervals import paired_interval, two_level_interval
 
-LEARNED = 0.9
-"""Test score, between floor and ceiling, from which training compositions count as learned: above it, most of what an answer
-needs is right; a model below it has not finished its training task, and its held-out score says little."""
 SAME = 0.05
 """Held-out compositions count as answered equally well if they lose less than this share of (ceiling - floor)."""
 CLEARLY = 0.10
 """…and as clearly worse from this share on; between the two the word is "somewhat"."""
 NO_BETTER = 0.05
 """Beating a learner that recombines nothing by less than this is not recombining."""
-READABLE = 0.5
+DECODED = 0.5
 """A readout that explains less than this of the code of training compositions has not found it: its loss says nothing."""
 SHARED = 0.05
 """A readout's loss on held-out compositions below this R² is none. A larger one is laid to what is bigger: what a fit within
@@ -225,7 +222,7 @@ def _generalization(group: Group) -> list[Clause]:
     floor = max([e.value for e in weak], default=0.0)
     scale = max(top - floor, 1e-9)
     clauses = []
-    if test.value / top < LEARNED:
+    if test.value / top < diagnosis.LEARNED:
         clauses.append(Clause(f"has not learned its training compositions (test {test.value:.3f})", (test,)))
     else:
         clauses.append(Clause(f"answers the compositions it was trained on (test {test.value:.3f})", (test,)))
@@ -283,7 +280,7 @@ def _code(group: Group) -> list[Clause]:
     numbers = (
         f"(R² {test.value:.2f} on training, {ood.value:.2f} on held-out compositions; {within.value:.2f} if fitted there)"
     )
-    if test.value < READABLE:
+    if test.value < DECODED:
         text = f"a linear readout finds little of the task code in {where.rstrip(',')} {numbers}"
     elif test.value - ood.value < SHARED:
         text = f"{where} holds the task code in a form that held-out compositions share {numbers}"

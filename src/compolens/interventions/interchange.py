@@ -19,7 +19,7 @@ from torch import Tensor
 from compolens.activations.sites import Place, positions, put
 from compolens.activations.streams import record
 from compolens.foundation.configs import ConfigError, DoesNotApply, require, require_positive
-from compolens.hooks import HookedModel, LayerNorm
+from compolens.hooks import HookedModel
 from compolens.measures.intervals import summarise
 from compolens.tasks.base import Episodes, TaskFamily, stream
 
@@ -226,22 +226,8 @@ def _steepest(model: HookedModel, task: TaskFamily, pairs: Pairs, place: Place, 
 
 # ---- what reads a place ----------------------------------------------------------------------------------------------
 def reader(model: HookedModel, place: Place) -> Tensor | None:
-    """(n, d): the one linear map through which everything after a place reads it; None where there is no such map.
-
-    The last layer's answers are read by the unembedding with the final norm's gain (up to the norm's scale, a number per
-    token); an explicit code by the executor's modules, or by the rows of its first layer that belong to the code.
-    """
-    if place.site == "hook_code":
-        executor, width = getattr(model, "executor", None), model.cfg.d_out
-        if hasattr(executor, "W_modules"):
-            return executor.W_modules.detach().flatten(1).T  # type: ignore[union-attr]
-        layers = getattr(executor, "layers", None)
-        return None if layers is None else layers[0].weight.detach()[:, :width]
-    if place.layer != model.cfg.n_layers or place.role != "readout" or not hasattr(model, "unembed"):
-        return None
-    norm = model.ln_final
-    weights = norm.w[:, None] * model.unembed.W_U  # type: ignore[operator, union-attr, index]
-    return (weights - weights.mean(0) if isinstance(norm, LayerNorm) else weights).detach().T
+    """(n, d): the one linear map through which everything after a place reads it; None where there is no such map."""
+    return model.reader(place.layer, place.site, place.role)
 
 
 # ---- how far an answer moved -----------------------------------------------------------------------------------------

@@ -186,7 +186,8 @@ def best_code(
         raise DoesNotApply(f"{type(task).__name__} cannot ask what its context shows, so no code can be fitted to it")
     tokens, targets = asked
     n, m = tokens.shape[:2]
-    free, apply, scale = _free(model, tokens, episodes, at, starts)
+    codes = _FreeCodes(model, tokens, episodes, at, starts)
+    free = codes.free
     per_step = max(1, m // 4)
     answers = list(task.answers)
     optimizer = torch.optim.Adam([free], lr=search.lr)
@@ -194,44 +195,53 @@ def best_code(
     for step in range(search.steps):
         which = [(step * per_step + i) % m for i in range(per_step)]
         optimizer.zero_grad()
-        loss = _losses(apply(free * scale, which), targets[:, which], answers).sum()
+        loss = _losses(codes.answers(which), targets[:, which], answers).sum()
         free.grad = torch.autograd.grad(loss, free)[0]
         optimizer.step()
         schedule.step()
     with torch.no_grad():
-        fit = torch.stack([_losses(apply(free * scale, [i]), targets[:, [i]], answers) for i in range(m)]).mean(0)
+        fit = torch.stack([_losses(codes.answers([i]), targets[:, [i]], answers) for i in range(m)]).mean(0)
         best = fit.argmin(0)
-        prediction = apply(free * scale, None)[:, :, 0]
+        prediction = codes.answers(None)[:, :, 0]
     rows = torch.arange(n)
     values = m * len(answers) * targets[0, 0, 0].numel()
     return BestCode(prediction[best, rows], fit[best, rows], free.shape[-1], values)
 
 
-def _free(model, tokens, episodes, at, starts):
-    """(free (start, batch, width), apply(free, which asked sequences or None for the episode's own) -> (start, batch, asked,
-    seq, d_out), scale of a step): the code itself where it is explicit, else what is written."""
-    explicit = at.place.site == "hook_code"
-    (own,) = record(model, [episodes], [at.place.site])
-    shown = own.sites[at.place.site]
-    scale = at.writer.weight.norm(dim=0) if explicit else torch.ones(starts[0].shape[1])
-    scale = scale.clamp(min=1e-3 * float(scale.max())).to(shown)
-    first = [at.write(model, shown, code)[:, 0] if explicit else code for code in starts]
-    free = (torch.stack(first).to(shown) / scale).detach().requires_grad_(True)
-    with torch.no_grad():
-        flat = tokens.flatten(0, 1)
-        (seen,) = record(model, [Episodes(flat, flat, {}, flat, flat, {})], [at.place.site])
-        base = seen.sites[at.place.site].unflatten(0, tokens.shape[:2])
+class _FreeCodes:
+    """What a search may change for each episode: the code itself where it is explicit, else what is written at the site.
 
-    def apply(code, which):
-        here, asking = (shown[:, None], episodes.tokens[:, None]) if which is None else (base[:, which], tokens[:, which])
+    `free` (start, batch, width) is in steps of `scale`, so that a rate means the same for every coordinate.
+    """
+
+    def __init__(self, model: HookedModel, tokens: Tensor, episodes: Episodes, at: CodeAt, starts: Sequence[Tensor]) -> None:
+        self.model, self.tokens, self.episodes, self.at = model, tokens, episodes, at
+        self.explicit = at.place.site == "hook_code"
+        (own,) = record(model, [episodes], [at.place.site])
+        self.shown = own.sites[at.place.site]
+        scale = at.writer.weight.norm(dim=0) if self.explicit else torch.ones(starts[0].shape[1])
+        self.scale = scale.clamp(min=1e-3 * float(scale.max())).to(self.shown)
+        first = [at.write(model, self.shown, code)[:, 0] if self.explicit else code for code in starts]
+        self.free = (torch.stack(first).to(self.shown) / self.scale).detach().requires_grad_(True)
+        with torch.no_grad():
+            flat = tokens.flatten(0, 1)
+            (seen,) = record(model, [Episodes(flat, flat, {}, flat, flat, {})], [at.place.site])
+            self.base = seen.sites[at.place.site].unflatten(0, tokens.shape[:2])
+
+    def answers(self, which: list[int] | None) -> Tensor:
+        """(start, batch, asked, seq, d_out): under the codes as they are now, to the context's examples that `which` names;
+        None: to the episode's own questions."""
+        if which is None:
+            here, asking = self.shown[:, None], self.episodes.tokens[:, None]
+        else:
+            here, asking = self.base[:, which], self.tokens[:, which]
+        code = self.free * self.scale
         k, count = len(code), here.shape[1]
         codes = code[:, :, None].expand(-1, -1, count, -1).flatten(0, 2)
         here = here.expand(k, *here.shape).flatten(0, 2)
         asking = asking.expand(k, *asking.shape).flatten(0, 2)
-        edited = codes[:, None] if explicit else at.write(model, here, codes)
-        return put(model, asking, at.place, edited.to(here)).unflatten(0, (k, -1, count))
-
-    return free, apply, scale
+        edited = codes[:, None] if self.explicit else self.at.write(self.model, here, codes)
+        return put(self.model, asking, self.at.place, edited.to(here)).unflatten(0, (k, -1, count))
 
 
 def _losses(prediction: Tensor, targets: Tensor, answers: list[int]) -> Tensor:

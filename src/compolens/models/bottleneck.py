@@ -53,6 +53,14 @@ class CodeTransformer(Transformer):
         resid = self.run_blocks(resid, start_at_layer=layer)
         return self.execute(self.hook_code(self.unembed(self.ln_final(resid))[:, -1:]), tokens)
 
+    def reader(self, layer: int, hook: str, role: str) -> Tensor | None:
+        """The code is read by the executor, if it has a linear map to begin with (its method `code_reader`). Arguments as in
+        `HookedModel.reader`."""
+        if hook != "hook_code":
+            return super().reader(layer, hook, role)
+        read = getattr(self.executor, "code_reader", None)
+        return read() if callable(read) else None
+
     def execute(self, code: Tensor, tokens: Tensor) -> Tensor:
         """What the executor answers at every position under the code (batch, 1, d_code)."""
         return self.executor(code, tokens[..., : self.d_x])
@@ -77,7 +85,12 @@ class MLPExecutor(nn.Module):
         for layer in layers:
             truncated_lecun_(layer.weight, layer.in_features)
             nn.init.zeros_(layer.bias)
+        self.d_code = d_code
         self.hook_hidden = HookPoint()
+
+    def code_reader(self) -> Tensor:
+        """(d_hidden, d_code): the part of the first layer that belongs to the code."""
+        return self.layers[0].weight.detach()[:, : self.d_code]
 
     def forward(self, code: Tensor, x: Tensor) -> Tensor:
         first, second, last = self.layers

@@ -30,6 +30,10 @@ class HypernetworkExecutor(nn.Module):
         self.hook_weights = HookPoint()
         self.hook_hidden = HookPoint()
 
+    def code_reader(self) -> Tensor:
+        """(d_x * d_hidden, d_code): what each entry of the generated layer reads off the code."""
+        return self.W_modules.detach().flatten(1).T
+
     def forward(self, code: Tensor, x: Tensor) -> Tensor:
         generated = (code.squeeze(1) @ self.W_modules.flatten(1)).unflatten(-1, self.W_modules.shape[1:])
         hidden = self.hook_hidden(torch.relu(x @ self.hook_weights(generated)))

@@ -137,6 +137,14 @@ class Transformer(HookedModel):
     def resume(self, resid: Tensor, layer: int, tokens: Tensor) -> Tensor:
         return self.unembed(self.ln_final(self.run_blocks(resid, start_at_layer=layer)))
 
+    def reader(self, layer: int, hook: str, role: str) -> Tensor | None:
+        """The last layer's answers are read by the unembedding with the final norm's gain (up to the norm's scale, a number
+        per token). Arguments as in `HookedModel.reader`."""
+        if hook == "hook_code" or layer != self.cfg.n_layers or role != "readout":
+            return None
+        weights = self.ln_final.w[:, None] * self.unembed.W_U
+        return (weights - weights.mean(0) if isinstance(self.ln_final, LayerNorm) else weights).detach().T
+
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         result = super()._apply(fn, recurse)  # every .to(), .cuda(), .double() passes here
         self.cfg.device = self.ln_final.w.device
