@@ -11,6 +11,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -90,7 +91,8 @@ class MLPExecutor(nn.Module):
 
     def code_reader(self) -> Tensor:
         """(d_hidden, d_code): the part of the first layer that belongs to the code."""
-        return self.layers[0].weight.detach()[:, : self.d_code]
+        first = cast("nn.Linear", self.layers[0])
+        return first.weight.detach()[:, : self.d_code]
 
     def forward(self, code: Tensor, x: Tensor) -> Tensor:
         first, second, last = self.layers
