@@ -16,16 +16,16 @@ ROWS: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ("cli/", "", LIGHT), ("recipes", "", LIGHT), ("report", "", TORCH), ("citations", "", LIGHT),
     ]),
     ("trained models", "what is to the left, and below", [
-        ("activations/", "record, intervene", TORCH), ("zoo/", "a folder is a model", TORCH),
-        ("interventions/", "write, search, repair", TORCH), ("challenge/", "every choice", TORCH),
-        ("diagnosis/", "reads tables only", LIGHT),
+        ("activations/", "record, intervene", TORCH), ("zoo/", "folders", TORCH), ("network_baselines", "frozen, linear", TORCH),
+        ("interventions/", "write, repair", TORCH), ("challenge/", "every choice", TORCH),
     ]),
-    ("tasks meet models", "tasks, models and below", [
-        ("references/", "ideal learners", TORCH), ("network_baselines", "frozen, linearised", TORCH),
+    ("tasks meet models", "what is below (last: activations)", [
+        ("references/", "ideal learners", TORCH),
         ("training/", "Run, train", TORCH), ("language_models/", "transfer", TORCH),
     ]),
-    ("mutually unaware", "foundation (models: hooks too)", [
+    ("mutually unaware", "foundation (hooks, or tables)", [
         ("tasks/", "what is asked", TORCH), ("models/", "who answers", TORCH), ("jobs/", "here, Slurm, Ray", LIGHT),
+        ("diagnosis/", "reads tables only", LIGHT),
     ]),
     ("on the foundation", "foundation alone", [
         ("hooks", "TransformerLens", TORCH), ("tables", "with provenance", LIGHT), ("figures/", "PDF, PNG, plotly", LIGHT),
@@ -36,7 +36,7 @@ ROWS: list[tuple[str, str, list[tuple[str, str, str]]]] = [
 ]  # fmt: skip
 """Rows from top to bottom: title, what its parts may import, and the parts (name, what it does, fill)."""
 CHAIN = 2
-"""The row whose parts, but for the last, are a chain: each may import those to its left."""
+"""The row whose parts are a chain: each may import those to its left."""
 
 
 def text(x: float, y: float, said: str, size: int = 13, anchor: str = "middle", weight: str = "normal") -> str:
@@ -52,9 +52,9 @@ def row(number: int, title: str, may: str, parts: list[tuple[str, str, str]]) ->
     for place, (name, does, fill) in enumerate(parts):
         x, y, w = LEFT + place * (wide + GAP), top + (ROW - 10 - BOX) / 2, wide
         drawn.append(f'<rect x="{x:g}" y="{y:g}" width="{w:g}" height="{BOX}" fill="{fill}" stroke="#555555" rx="4"/>')
-        drawn.append(text(x + w / 2, y + (19 if does else 27), name, 13, weight="bold"))
+        drawn.append(text(x + w / 2, y + (19 if does else 27), name, 13 if len(name) < 15 or w > 150 else 11, weight="bold"))
         drawn += [text(x + w / 2, y + 35, does, 11)] if does else []
-        if number == CHAIN and 0 < place < len(parts) - 1:
+        if number == CHAIN and place > 0:
             drawn.append(f'<path d="M {x:g} {y + BOX / 2:g} h {-(GAP - 2)}" stroke="#333333" marker-end="url(#head)"/>')
     return drawn
 
