@@ -17,7 +17,8 @@ ROWS: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ]),
     ("trained models", "what is to the left, and below", [
         ("activations/", "record, intervene", TORCH), ("zoo/", "folders", TORCH),
-        ("network_baselines", "frozen, linear", TORCH), ("interventions/", "write, repair", TORCH), ("challenge/", "every choice", TORCH),
+        ("network_baselines", "frozen, linear", TORCH),
+        ("interventions/", "write, repair", TORCH), ("challenge/", "every choice", TORCH),
     ]),
     ("tasks meet models", "what is below (last: activations)", [
         ("references/", "ideal learners", TORCH),

@@ -8,6 +8,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from compolens import tables
 from compolens.activations.streams import Activations, draw, intervene, record
 from compolens.foundation.configs import DoesNotApply, require
 from compolens.measures import sparsity
@@ -140,9 +141,8 @@ def _survey(sites, batches) -> tuple[dict[int, Spread], bool]:
 
 
 def _row(what: Quantity, value, interval, site: str, layer: float = np.nan, head: float = np.nan) -> dict:
-    measured = {"metric": what.metric, "value": value, "lo": interval[0], "hi": interval[1]}
-    where = {"site": site, "role": "all pairs", "layer": layer, "head": head}
-    return measured | where | {"threshold": what.threshold, "scale": what.scale}
+    found = tables.row(what.metric, value, lo=interval[0], hi=interval[1], site=site, role="all pairs", layer=layer, head=head)
+    return found | {"threshold": what.threshold, "scale": what.scale}
 
 
 # ---- as it is --------------------------------------------------------------------------------------------------------

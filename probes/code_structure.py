@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from compolens import tables
 from compolens.activations.sites import EVERYWHERE, places, positions
 from compolens.activations.streams import draw, record
 from compolens.foundation.configs import require
@@ -130,8 +131,8 @@ def _rows(where, fit: Sample, scored: dict[str, Sample], control) -> list[dict]:
 
 def _row(metric, numbers, split, where: Where, control, n, **more) -> dict:
     value, lo, hi = numbers
-    place = {"site": where.site, "role": where.role, "layer": where.layer}
-    return {"metric": metric, "value": value, "lo": lo, "hi": hi, "split": split, **place, "control": control, "n": n, **more}
+    at = {"split": split, "site": where.site, "role": where.role, "control": control, "n": n}
+    return tables.row(metric, value, lo=lo, hi=hi, **at, layer=where.layer, **more)
 
 
 def _additivity(additive: AdditiveCode, x, sample: Sample) -> tuple[float, float, float]:

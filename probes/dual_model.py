@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from compolens import tables
 from compolens.activations.streams import draw, record
 from compolens.foundation.configs import DoesNotApply, require
 from compolens.hooks import LayerNorm
@@ -275,7 +276,5 @@ def _row(metric, values, known, role, whole=None, note="", dual_step=-1, kind="n
     """The mean over episodes (or `whole` instead), with the 5th and 95th percentile."""
     values = values.detach().double().cpu().numpy()
     lo, hi = np.quantile(values, [0.05, 0.95]) if len(values) > 1 else (np.nan, np.nan)
-    return {
-        "metric": metric, "value": values.mean() if whole is None else whole, "lo": lo, "hi": hi, "role": role,
-        "dual_step": dual_step, "kind": kind, "features": features, "note": note, "n": len(values),
-    } | known  # fmt: skip
+    value, own = values.mean() if whole is None else whole, {"dual_step": dual_step, "kind": kind, "features": features}
+    return tables.row(metric, value, lo=lo, hi=hi, role=role, n=len(values), note=note, **own) | known

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from compolens import tables
 from compolens.activations.sites import EVERYWHERE, Place, places, positions, put
 from compolens.activations.streams import BATCH, draw, intervene
 from compolens.foundation.configs import require
@@ -209,10 +210,7 @@ def _row(metric, numbers, split, key, control, n, **more) -> dict:
     place, scope = key
     where = {"site": place.site, "role": place.role, "layer": place.layer} if place else {"site": "all", "role": "all"}
     value, lo, hi = numbers
-    return {
-        "metric": metric, "value": value, "lo": lo, "hi": hi, "split": split, **where, "scope": scope, "control": control,
-        "n": n, **more,
-    }  # fmt: skip
+    return tables.row(metric, value, lo=lo, hi=hi, split=split, **where, control=control, n=n, scope=scope, **more)
 
 
 def _readout(groups: dict[int, Moments]):

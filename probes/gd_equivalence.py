@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from compolens import tables
 from compolens.activations.streams import BATCH, draw
 from compolens.foundation.configs import DoesNotApply, require
 from compolens.measures import agreement
@@ -149,11 +150,9 @@ def _row(metric, values, split, control, learner, reference="none", curve="none"
     """A mean over episodes (n,), with its 95 % interval; 0 where only rounding is left."""
     values = np.asarray(torch.as_tensor(values).cpu(), dtype=float).round(12)
     half = 1.96 * values.std(ddof=1) / len(values) ** 0.5 if len(values) > 1 else np.nan
-    return {
-        "metric": metric, "value": values.mean(), "lo": values.mean() - half, "hi": values.mean() + half, "split": split,
-        "site": "output", "role": "last query", "control": control, "learner": learner, "reference": reference,
-        "curve": curve, "scale": scale, "n": len(values),
-    }  # fmt: skip
+    value, compared = values.mean(), {"learner": learner, "reference": reference, "curve": curve, "scale": scale}
+    where = {"split": split, "site": "output", "role": "last query", "control": control, "n": len(values)}
+    return tables.row(metric, value, lo=value - half, hi=value + half, **where, **compared)
 
 
 def _compare(task, split, control, learner, mine, reference, other):

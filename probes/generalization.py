@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from compolens import tables
 from compolens.activations.streams import draw
 from compolens.measures.intervals import summarise
 from compolens.references import REFERENCES
@@ -55,11 +56,9 @@ def _answers(task, learners, batches):
 
 
 def _row(split, key, metric, value=np.nan, lo=np.nan, hi=np.nan, weight=np.nan, n=0, composition="all", note=""):
-    return {
-        "metric": metric, "value": value, "lo": lo, "hi": hi, "split": split, "site": "output", "role": "answers",
-        "control": key[0], "reference": key[1], "composition": composition,
-        "weight": weight, "n": n, "note": note,
-    }  # fmt: skip
+    where = {"split": split, "site": "output", "role": "answers", "control": key[0], "n": n}
+    more = {"reference": key[1], "composition": composition, "weight": weight, "note": note}
+    return tables.row(metric, value, lo=lo, hi=hi, **where, **more)
 
 
 def _rows(task, split, answers, batches):

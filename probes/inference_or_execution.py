@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from compolens import tables
 from compolens.activations.sites import places
 from compolens.activations.streams import draw, record
 from compolens.foundation.configs import DoesNotApply
@@ -101,9 +102,9 @@ class _Ladder:
         return _Found(self.codes[int(np.argmax(moved))], tuple(effective), tuple(sources))
 
     def _row(self, metric, rung, split, place, value, interval=(np.nan, np.nan), n=0, **more):
-        at = {"site": place.site, "role": place.role, "layer": place.layer}
-        row = {"metric": metric, "rung": rung, "value": value, "lo": interval[0], "hi": interval[1], "split": split, **at}
-        self.rows.append(row | {"control": self.control, "n": n, "composition": "all", "chosen": 0, "effective": 0} | more)
+        where = {"split": split, "site": place.site, "role": place.role, "control": self.control, "n": n}
+        row = tables.row(metric, value, lo=interval[0], hi=interval[1], **where, layer=place.layer, rung=rung)
+        self.rows.append(row | {"composition": "all", "chosen": 0, "effective": 0} | more)
 
     def climb(self, split, n, found):
         """Every rung but the search; returns per-episode rows of the model's own answer and of that with the true code."""

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from compolens import tables
 from compolens.activations.sites import at_role, residual_sites
 from compolens.activations.streams import draw, record
 from compolens.foundation.configs import ConfigError
@@ -150,8 +151,8 @@ def _results(fitted, trained_on, held_out, scored, width):
 
 
 def _row(metric, value, lo, hi, split, site, control, n, **more):
-    where = {"site": site.hook or "input moments", "role": site.role, "layer": site.layer}
-    return {"metric": metric, "value": value, "lo": lo, "hi": hi, "split": split, **where, "control": control, "n": n, **more}
+    where = {"split": split, "site": site.hook or "input moments", "role": site.role, "control": control, "n": n}
+    return tables.row(metric, value, lo=lo, hi=hi, **where, layer=site.layer, **more)
 
 
 def _rows(site, results, dimensions, name, l2, n):

@@ -9,6 +9,7 @@ import pandas as pd
 import torch
 from sklearn.manifold import TSNE, trustworthiness
 
+from compolens import tables
 from compolens.activations.streams import draw, record
 from compolens.foundation.configs import ConfigError, require
 from compolens.measures.geometry import (
@@ -160,7 +161,7 @@ def _where(source, split, control) -> dict:
 
 def _row(metric, value, where, n, lo=np.nan, hi=np.nan, **more) -> dict:
     note = "" if np.isfinite(value) else "not available: nothing varies"
-    return {"metric": metric, "value": float(value), "lo": lo, "hi": hi, **where, "n": n, "note": note, **more}
+    return tables.row(metric, float(value), lo=lo, hi=hi, n=n, note=note, **where, **more)
 
 
 def _weights(groups: int) -> np.ndarray:

@@ -7,6 +7,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from compolens import tables
 from compolens.activations.sites import Place, places, positions
 from compolens.activations.streams import draw
 from compolens.foundation.configs import require
@@ -173,8 +174,8 @@ def _row(metric, result, fresh, split, place, rank, control):
     value, lo, hi, n = found
     if metric == "lost":
         value, lo, hi = 1 - value, 1 - hi, 1 - lo
-    where = {"split": split, "site": place.site, "role": place.role, "layer": place.layer, "rank": rank}
-    return [{"metric": metric, "value": value, "lo": lo, "hi": hi, **where, "control": control, "n": n}]
+    where = {"split": split, "site": place.site, "role": place.role, "control": control, "n": n}
+    return [tables.row(metric, value, lo=lo, hi=hi, **where, layer=place.layer, rank=rank)]
 
 
 def _curve(task, model, fresh, split, place, subspace, control, full=True):

@@ -8,6 +8,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from compolens import tables
 from compolens.activations.sites import Place, places
 from compolens.activations.streams import draw
 from compolens.foundation.configs import DoesNotApply, require
@@ -194,10 +195,8 @@ def _row(metric, result, fresh, split, place, factor, control, which=None):
     found = pooled(tuple(part[chosen] for part in result), fresh.pairs.wanted.composition[chosen])
     if found is None:
         return []
-    where = {"split": split, "site": place.site, "role": place.role, "layer": place.layer, "factor": factor}
-    return [
-        {"metric": metric, "value": found.value, "lo": found.lo, "hi": found.hi, **where, "control": control, "n": found.n}
-    ]
+    where = {"split": split, "site": place.site, "role": place.role, "control": control, "n": found.n}
+    return [tables.row(metric, found.value, lo=found.lo, hi=found.hi, **where, layer=place.layer, factor=factor)]
 
 
 def _neither(share):

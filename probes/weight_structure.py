@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from compolens import tables
 from compolens.activations.streams import draw
 from compolens.foundation.configs import DoesNotApply
 from compolens.models.softmax import SoftmaxAttention
@@ -155,8 +156,5 @@ def _layer_rows(kq, ov, task, scale, known):
 
 
 def _row(metric, value, known, row=-1, column=-1):
-    number = float(value)
-    return {
-        "metric": metric, "value": number, "lo": np.nan, "hi": np.nan, "split": "train", "role": "weights", "n": 1,
-        "row": row, "column": column, "weights": "as trained",
-    } | known  # fmt: skip
+    found = tables.row(metric, float(value), split="train", role="weights", n=1)
+    return found | {"row": row, "column": column, "weights": "as trained"} | known

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from compolens import tables
 from compolens.activations.streams import draw
 from compolens.foundation.configs import DoesNotApply, require
 from compolens.measures.intervals import summarise
@@ -144,11 +145,10 @@ def _errors(split: Split, one: str, other: str, shuffled: bool = False) -> np.nd
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
 def _row(split, metric, learner, reference, value, lo=np.nan, hi=np.nan, control="", composition="all", n=0, note=""):
-    return {
-        "metric": metric, "value": value, "lo": lo, "hi": hi, "split": split.name, "site": "output", "role": "answers",
-        "control": "reference" if note.startswith("not available") else control, "learner": learner, "reference": reference,
-        "recombines": RECOMBINES.get(reference, ""), "composition": composition, "n": n, "note": note,
-    }  # fmt: skip
+    control = "reference" if note.startswith("not available") else control
+    where = {"split": split.name, "site": "output", "role": "answers", "control": control, "n": n}
+    compared = {"learner": learner, "reference": reference, "recombines": RECOMBINES.get(reference, "")}
+    return tables.row(metric, value, lo=lo, hi=hi, **where, **compared, composition=composition, note=note)
 
 
 def _rows(split: Split):

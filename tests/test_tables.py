@@ -325,3 +325,10 @@ def test_pairing_needs_as_many_seeds_on_both_sides():
     left, right = paired(np.random.default_rng(0), offset=0.0)
     with pytest.raises(ValueError):
         paired_interval(left, right[:-1])
+
+
+def test_a_row_has_every_column_that_all_tables_have():
+    made = tables.row("score", 0.5, split="ood", n=3, layer=2)
+    assert tuple(made)[: len(COLUMNS)] == COLUMNS and made["layer"] == 2
+    assert np.isnan(made["lo"]) and np.isnan(made["hi"]) and made["control"] == ""
+    assert (made["metric"], made["value"], made["split"], made["n"]) == ("score", 0.5, "ood", 3)

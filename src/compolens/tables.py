@@ -10,6 +10,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import json
+import math
 import shlex
 import warnings
 from collections.abc import Iterable, Mapping
@@ -26,6 +27,51 @@ from compolens.foundation.moved import elsewhere
 
 COLUMNS = ("metric", "value", "lo", "hi", "split", "site", "role", "control", "n")
 """What every table has. control is "" for the measurement itself; NaN stands where a column does not apply."""
+
+
+Value = float | int | str
+
+
+def row(
+    metric: str,
+    value: float,
+    *,
+    lo: float = math.nan,
+    hi: float = math.nan,
+    split: str = "",
+    site: str = "",
+    role: str = "",
+    control: str = "",
+    n: int = 0,
+    **more: Value,
+) -> dict[str, Value]:
+    """One row of a table, with every column that all tables have.
+
+    Args:
+        metric: what is measured, in words.
+        value: the number; NaN where it could not be had.
+        lo: lower end of its interval; NaN without one.
+        hi: upper end of its interval; NaN without one.
+        split: "train", "test" or "ood".
+        site: the hook point, or another name for where it was measured.
+        role: the token role at that hook point.
+        control: "" for the measurement itself, else which control this is.
+        n: episodes behind the number.
+        more: the probe's own columns.
+
+    Returns:
+        The row, its common columns first.
+    """
+    common: dict[str, Value] = {
+        "metric": metric,
+        "value": value,
+        "lo": lo,
+        "hi": hi,
+        "split": split,
+        "site": site,
+        "role": role,
+    }
+    return {**common, "control": control, "n": n, **more}
 
 
 TEXT = {
