@@ -560,7 +560,9 @@ def test_only_what_is_new_or_stale_is_measured(run, probe_file, folder):
     assert measured(run, folder, probe_file, "--again")
     assert measured(run, folder, probe_file, "--steps", "all")
     assert not measured(run, folder, probe_file), "the final step is among all"
-    probe_file.write_text(PROBE + "# another version\n")
+    probe_file.write_text(PROBE + "# a comment\n")
+    assert not measured(run, folder, probe_file), "what it does is the same"
+    probe_file.write_text(PROBE + "MORE = 1\n")
     assert measured(run, folder, probe_file)
     shutil.copy(folder / "steps" / "1.safetensors", folder / "weights.safetensors")
     assert measured(run, folder, probe_file)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from compolens.foundation.configs import ConfigError, require_positive
 from compolens.hooks import HookPoint
 from compolens.models.base import truncated_lecun_
-from compolens.models.operands import as_operand, full, product
+from compolens.models.operands import full, product
 from compolens.models.transfer import TransferRows
 
 
@@ -169,7 +169,8 @@ class Attention(nn.Module, ABC):
         """x (batch, seq, d_model) -> (batch, query, d_model) at the given query positions (None: at all of them)."""
         seq = x.shape[1]
         rows = None if self.transfer is not None else queries  # transfer also reads rows that are not asked for
-        scores = full(self.scores(x, x if rows is None else x[:, rows]))
+        products = self.scores(x, x if rows is None else x[:, rows])
+        scores = full(products)
         if self.bias is not None:
             scores = scores + self.bias(rows, seq)
         mask = None if self.mask is None else self.mask[rows or slice(seq), :seq]
@@ -185,5 +186,5 @@ class Attention(nn.Module, ABC):
             pattern = self.transfer(self.hook_coefficients(full(pattern)))
             pattern = pattern if mask is None else pattern.masked_fill(~mask, 0)
             pattern = pattern if queries is None else pattern[:, :, queries]
-        code = self.hook_code(self.hook_pattern(as_operand(pattern)).permute(0, 2, 3, 1))
+        code = self.hook_code(self.hook_pattern(pattern.to(products.dtype)).permute(0, 2, 3, 1))
         return self.output(code, self.hook_v(self._project(x, "V")))
