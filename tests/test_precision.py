@@ -168,3 +168,21 @@ def test_it_may_keep_a_rest_or_never_fall():
 def test_a_share_outside_0_and_1_is_refused(share):
     with pytest.raises(ConfigError, match=f"decay_share must be from 0 to 1, got {share}"):
         WarmupStableDecay(decay_share=share)
+
+
+# ---- what the findings say -------------------------------------------------------------------------------------------
+def test_the_findings_have_the_scores_of_the_runs_that_ended():
+    zoo, page = ROOT / "trained_models", (ROOT / "docs" / "findings" / "fuzzy_logic_and_sraven.md").read_text(encoding="utf-8")
+    said = " ".join(page.split())
+    folders = [zoo / "precision" / f"F-softmax-{name}-0" for name in ("bfloat16", "float32")] + [zoo / "F-softmax-0"]
+    mixed, again, shipped = (files.read_json(folder / "scores.json") for folder in folders)
+    found = [f"{scores[split]['score']:.4f}".lstrip("0") for scores in (mixed, again, shipped) for split in ("test", "ood")]
+    assert (
+        "{} on training and {} on held-out compositions in mixed precision, {} and {} in single precision again".format(
+            *found[:4]
+        )
+        in said
+    )
+    assert "{} and {} as shipped".format(*found[4:]) in said
+    pilot = (zoo / "sraven4" / "pilot-hyla-lr0.001" / "history.csv").read_text().splitlines()[-1].split(",")
+    assert f"a training loss of {float(pilot[1]):.2f} nats" in said
