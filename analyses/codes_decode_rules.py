@@ -18,7 +18,7 @@ def analyze(
     models: list[Path], *, metric: str = "balanced accuracy", split: str = "ood", shown: str = "as trained"
 ) -> Drawing:
     """Score of a logistic readout of the rule (or term) from attention's code by layer, a panel per setting, label and pair of
-    tokens: a line per architecture (mean over seeds), points the seeds; bands the untrained twins and shuffled labels (95 %
+    tokens: a line per architecture (mean over seeds), points the seeds; bands the untrained controls and shuffled labels (95 %
     intervals over compositions, all models together); lines for readouts of the raw input and for the majority class.
 
     metric: "balanced accuracy" or "macro F1"; split: "ood" or "test"; shown: "as trained", or a variant such as "unpermuted".
@@ -42,7 +42,7 @@ def analyze(
                 panels.append(Panel(f"{setting}: {label}, {_words(capture)}", "layer", metric, marks, y_range=(0, 1.02)))
     caption = (
         f"Logistic readout from hook_code, one number per head, fitted on training compositions and scored on {_of(split)}. "
-        "Lines are means over seeds, points seeds. Grey bands: untrained twins and shuffled labels. Grey lines: the same "
+        "Lines are means over seeds, points seeds. Grey bands: untrained controls and shuffled labels. Grey lines: the same "
         "readout of the raw input of the tokens concerned, with their products, and the majority class."
     )
     return Drawing("Does attention's code say which rule is at work?", tuple(panels), caption, columns=min(2, len(panels)))
@@ -51,7 +51,7 @@ def analyze(
 def _marks(rows: pd.DataFrame, capture: str, colors: dict[str, str]) -> tuple:
     here = rows[rows["role"] == capture]
     marks: list = []
-    for control, label in (("untrained", "untrained twins"), ("shuffled", "shuffled labels")):
+    for control, label in (("untrained", "untrained controls"), ("shuffled", "shuffled labels")):
         span = here[here["control"] == control].groupby("layer", as_index=False).agg(lo=("lo", "min"), hi=("hi", "max"))
         shade = "#999999" if control == "untrained" else "#CCCCCC"
         marks.append(Band(span, "layer", "lo", "hi", label=label, color=shade))

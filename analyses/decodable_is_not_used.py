@@ -18,15 +18,16 @@ READ, WRITTEN = "left-out R²", "recovered"
 def analyze(models: list[Path]) -> Drawing:
     """First panel: every layer and token role a point, means over seeds; how well the code is decoded there (R² on training
     compositions left out) against how far the answers follow another code that is written there (1: all the way). Then the
-    same two numbers place by place, a panel per architecture and setting, with the effects of writing in the untrained twin.
+    same two numbers place by place, a panel per architecture and setting, with the effects of writing in the untrained
+    control.
     """
     groups = group(models)
     frames = [_places(g) for g in groups]
     marks: list[Mark] = []
     for g, frame in zip(groups, frames, strict=True):
-        mean = frame.groupby("place", as_index=False, sort=False)[["read", "written", "twin"]].mean()
+        mean = frame.groupby("place", as_index=False, sort=False)[["read", "written", "untrained"]].mean()
         marks.append(Points(mean, "read", "written", label=name_among(g, groups), color=_color(g, groups), hover="place"))
-        marks.append(Points(mean, "read", "twin", label="untrained twin", color="#888888", hover="place", open=True))
+        marks.append(Points(mean, "read", "untrained", label="untrained control", color="#888888", hover="place", open=True))
     panels = [Panel("All layers and tokens", "R² of the decoded code", "share of the answer that follows", marks)]
     for g, frame in zip(groups, frames, strict=True):
         panels.append(
@@ -37,7 +38,7 @@ def analyze(models: list[Path]) -> Drawing:
                 (
                     Points(frame, "place", "read", label="decoded code", color="#000000", hover="model", open=True),
                     Points(frame, "place", "written", label=name_among(g, groups), color=_color(g, groups), hover="model"),
-                    Points(frame, "place", "twin", label="untrained twin", color="#888888", hover="model", open=True),
+                    Points(frame, "place", "untrained", label="untrained control", color="#888888", hover="model", open=True),
                 ),
             )
         )
@@ -45,8 +46,8 @@ def analyze(models: list[Path]) -> Drawing:
     caption = (
         "Filled: share of the way that answers to training compositions move to another code's answers when that code is "
         "written at a place by a linear map. R²: ridge readout of the code there, scored on training compositions left out. "
-        "Open grey: the same writing in the untrained twin, beside the trained model's R². Both: context and readout tokens "
-        "at once; code: the explicit code. Rank correlation of the two over places (means over seeds): "
+        "Open grey: the same writing in the untrained control, beside the trained model's R². Both: context and readout "
+        "tokens at once; code: the explicit code. Rank correlation of the two over places (means over seeds): "
         f"{'; '.join(told)}. With fewer than {SEEDS} seeds nothing is claimed."
     )
     return Drawing("Is the code used where it can be decoded?", tuple(panels), caption, columns=min(2, len(panels)))
@@ -57,8 +58,9 @@ def _color(g: Group, groups: list[Group]) -> str:
 
 
 def _places(g: Group) -> pd.DataFrame:
-    """A row per seed and place, early layers first: place (in words), read, written and twin; twin is NaN without a twin."""
-    parts = [_of(tables.with_twins(folder, "inference_or_execution")) for folder in g.folders]
+    """A row per seed and place, early layers first: place (in words), read, written and untrained; untrained is NaN
+    where there is no untrained control."""
+    parts = [_of(tables.with_untrained_control(folder, "inference_or_execution")) for folder in g.folders]
     rows = pd.concat(parts, ignore_index=True).sort_values("layer", kind="stable")
     words = [SHORT.get(role, role) for role in rows["role"]]
     code = rows["site"] == "hook_code"
@@ -71,7 +73,7 @@ def _of(rows: pd.DataFrame) -> pd.DataFrame:
     at = ["site", "role", "layer", "model"]
     own = rows["control"] == ""
     found = rows[own & (rows["metric"] == READ)][[*at, "value"]].rename(columns={"value": "read"})
-    for name, kept in (("written", own), ("twin", rows["control"] == "untrained")):
+    for name, kept in (("written", own), ("untrained", rows["control"] == "untrained")):
         effect = rows[kept & (rows["metric"] == WRITTEN)][[*at, "value"]].rename(columns={"value": name})
         found = found.merge(effect, on=at, how="inner" if name == "written" else "left")
     return found

@@ -18,15 +18,15 @@ WAYS = {
 """How the dual model's prediction is computed, each with its colour."""
 ROUNDING = 2.0**-23
 """Of a float32 number, relative."""
-TWINS = ("", "untrained")
+UNTRAINED = ("", "untrained")
 ALL_AT_ONCE, SHUFFLED = "all demonstrations at once, at a rate of 1 / their number", "values of other tokens"
 
 
 def analyze(models: list[Path], *, layer: int = -1) -> Drawing:
-    """Three panels per architecture and setting, of the model (means over seeds) and, dashed, its untrained twin. How far the
-    prediction is from attention's output after each demonstration that the dual model of one query learns, at a `layer` (-1 is
-    the last), beside the control with shuffled values; the largest distance left, relative to the output, by layer and by how
-    it is computed; and the share of the output that the demonstrations write, by layer, every head a point.
+    """Three panels per architecture and setting, of the model (means over seeds) and, dashed, its untrained control. How far
+    the prediction is from attention's output after each demonstration that the dual model of one query learns, at a `layer`
+    (-1 is the last), beside the control with shuffled values; the largest distance left, relative to the output, by layer and
+    by how it is computed; and the share of the output that the demonstrations write, by layer, every head a point.
     """
     groups, panels = group(models), []
     for g in groups:
@@ -62,7 +62,7 @@ def analyze(models: list[Path], *, layer: int = -1) -> Drawing:
 
 def _read(folder: Path) -> pd.DataFrame:
     """A model's rows on training compositions."""
-    rows = tables.with_twins(folder, "dual_model")
+    rows = tables.with_untrained_control(folder, "dual_model")
     rows = rows[rows["split"] == "test"]
     return rows.assign(who=rows["layer"].astype(int).astype(str))
 
@@ -73,7 +73,7 @@ def _learning(rows: pd.DataFrame, layer: int, color: str) -> tuple:
     mean = rows.groupby(["kind", "control", "dual_step"], as_index=False)["value"].mean()
     curves = {key: part.sort_values("dual_step") for key, part in mean.groupby(["kind", "control"])}
     shown = (
-        ("full batch", "", ALL_AT_ONCE, "#BBBBBB", False),  # the same by algebra for the twin, hence drawn once
+        ("full batch", "", ALL_AT_ONCE, "#BBBBBB", False),  # the same by algebra for the untrained control, hence drawn once
         ("one by one", "untrained, shuffled", "", "#000000", True),
         ("one by one", "shuffled", SHUFFLED, "#000000", False),
         ("one by one", "untrained", "", color, True),
@@ -91,7 +91,7 @@ def _distances(rows: pd.DataFrame) -> tuple:
     heads, mean, relative = (_values(rows, f"{kind} distance") for kind in ("max", "mean", "relative"))
     found = (heads * relative / mean, _values(rows, "layer distance"), _values(rows, "autograd distance"))
     marks: list = [Rule(float(np.log10(ROUNDING)), label="rounding of float32")]
-    for (way, shade), values, control in ((*pair, c) for pair in zip(WAYS.items(), found, strict=True) for c in TWINS):
+    for (way, shade), values, control in ((*pair, c) for pair in zip(WAYS.items(), found, strict=True) for c in UNTRAINED):
         known = values.dropna().rename("value").reset_index()
         known = known[known["control"] == control].groupby("layer", as_index=False)["value"].max().sort_values("layer")
         if len(known):
@@ -120,7 +120,7 @@ def _shares(rows: pd.DataFrame, color: str) -> tuple:
     own = rows[rows["control"] == ""]
     hover = own.assign(named=[f"{model}, head {head}" for model, head in zip(own["model"], own["head"], strict=True)])
     marks: list = [Points(hover, "who", "value", color=color, hover="named")]
-    for control in TWINS:
+    for control in UNTRAINED:
         part = mean[mean["control"] == control]
         if len(part):
             marks.append(Line(part, "who", "value", color=color, dash=control != ""))

@@ -25,7 +25,7 @@ def analyze(models: list[Path]) -> Drawing:
     """A panel per architecture and setting, at the place chosen on training compositions. First the answers after one factor's
     coordinates were swapped, scored against the recombined task; against the source's own answers, the base's own, and those
     under the source's whole code; then against the recombined task without a swap, with another factor's coordinates swapped,
-    with random ones, and in the untrained twin. Lines: the answers when the recombined episode itself is shown.
+    with random ones, and in the untrained control. Lines: the answers when the recombined episode itself is shown.
     """
     groups = group(models)
     found = [_rows(g) for g in groups]
@@ -40,8 +40,8 @@ def analyze(models: list[Path]) -> Drawing:
         "one is another training composition or a held-out one; the coordinates are learned on the former. Rivals: the same "
         "answers against the source's own (vs source), the base's own, and those under the source's whole code. Controls, "
         "against the recombined task: no swap; the next factor's coordinates; random ones (mean over draws); the untrained "
-        "twin, with a search of its own. Lines: answers when the recombined episode itself is shown. Bars are means over "
-        "seeds, points seeds. Intervals: 95 %, of one seed over compositions (random: 5 to 95 % of draws), from "
+        "untrained control, with a search of its own. Lines: answers when the recombined episode itself is shown. Bars are "
+        "means over seeds, points seeds. Intervals: 95 %, of one seed over compositions (random: 5 to 95 % of draws), from "
         f"{SEEDS} seeds on over seeds. Axes end at {LOWEST:g}; bars that reach the end go on. Where: "
         f"{'; '.join(places)}. With fewer than {SEEDS} seeds nothing is claimed."
     )
@@ -50,7 +50,7 @@ def analyze(models: list[Path]) -> Drawing:
 
 def _rows(g: Group) -> pd.DataFrame:
     """Scores over all factors at each model's chosen place, and the unedited ones."""
-    rows = pd.concat([tables.with_twins(folder, "swap_factor") for folder in g.folders], ignore_index=True)
+    rows = pd.concat([tables.with_untrained_control(folder, "swap_factor") for folder in g.folders], ignore_index=True)
     there = (rows["chosen"].astype(str).isin(("True", "1"))) | (rows["site"] == "tokens")
     rows = rows[(rows["metric"] == "score") & (rows["factor"] == "all") & there & rows["value"].notna()]
     if rows[rows["control"] == ""].empty:

@@ -73,7 +73,7 @@ def _bars(parts: pd.DataFrame) -> tuple[Mark, ...]:
 
 def _scores(g: Group) -> pd.DataFrame:
     """Pooled scores on held-out compositions, rung by rung and place by place; `x`: the place's layer, in words."""
-    frames = [tables.with_twins(folder, "inference_or_execution") for folder in g.folders]
+    frames = [tables.with_untrained_control(folder, "inference_or_execution") for folder in g.folders]
     rows = pd.concat(frames, ignore_index=True)
     wanted = (rows["metric"] == "score") & (rows["split"] == "ood") & (rows["composition"] == "all") & rows["value"].notna()
     rows = rows[wanted].sort_values("layer", kind="stable")

@@ -14,13 +14,13 @@ EMBEDDINGS = ("pca", "tsne", "umap")
 
 
 def analyze(
-    models: list[Path], *, embedding: str = "pca", layer: int = -1, capture: str = "self", twins: bool = False
+    models: list[Path], *, embedding: str = "pca", layer: int = -1, capture: str = "self", untrained: bool = False
 ) -> Drawing:
     """2-D maps of the codes of ood episodes, a row per architecture (its first seed): coloured by each label (rule; term 1,
     term 2) and by each confound (operand magnitude, target value). What separates by confound only is no code of the rule.
 
     embedding: "pca", or "tsne" or "umap" where `latent_geometry` was asked for it; layer: counted from 0, or from the end if
-    negative; capture: "self" or "row mates"; twins: a row for the untrained twin as well.
+    negative; capture: "self" or "row mates"; untrained: a row for the untrained control as well.
     """
     if embedding not in EMBEDDINGS:
         raise ConfigError(f"no embedding {embedding!r}; {nearest(embedding, EMBEDDINGS)}")
@@ -36,7 +36,7 @@ def analyze(
         labels = [c for c in frame.columns if c.startswith("label.") and frame[c].notna().any()]
         confounds = [c for c in frame.columns if c.startswith("confound.") and frame[c].notna().any()]
         columns.add(len(labels) + len(confounds))
-        for control in ("", "untrained") if twins else ("",):
+        for control in ("", "untrained") if untrained else ("",):
             rows = frame[frame["control"] == control]
             hover = _hover(rows, labels + confounds)
             for column in labels + confounds:

@@ -17,14 +17,14 @@ CURVES = {
     "teacher scale": "weights of the task × this",
     "unseen inputs": "inputs of another law × this",
 }
-TWIN = "untrained twin"
+UNTRAINED = "untrained control"
 
 
 def analyze(models: list[Path]) -> Drawing:
     """Two rows of panels per architecture. Above: similarity of every layer's errors with those after k steps of gradient
     descent, GD++ and (as a contrast) Newton's iteration, mean over seeds; the best step stands beside the layer. Below: the
-    loss where inputs or tasks are scaled, for the model (mean over seeds, points the seeds), its untrained twin, and gradient
-    descent and GD++ with as many steps as the model has layers, tuned where the model was trained.
+    loss where inputs or tasks are scaled, for the model (mean over seeds, points the seeds), its untrained control, and
+    gradient descent and GD++ with as many steps as the model has layers, tuned where the model was trained.
     """
     groups, panels = group(models), []
     for g in groups:
@@ -46,21 +46,22 @@ def analyze(models: list[Path]) -> Drawing:
         "demonstrations; GD and GD++ have the rates that are best for as many steps as layers. Beside each layer, its best "
         "step (from lowest to highest over seeds; +: the last one looked at, or the first that cannot be told from least "
         "squares). Columns end one beyond the largest best step; past 8, only powers of two and best steps are shown. "
-        "Losses: on a logarithmic axis that ends one above model and twin, so a learner that diverges leaves it; lines may "
-        "lie on top of each other. Grey, and the row below: the untrained twin (constructed models have none), at its last "
+        "Losses: on a logarithmic axis that ends one above model and untrained control, so a learner that diverges leaves "
+        "it; lines may "
+        "lie on top of each other. Grey, and the row below: the untrained control (constructed models have none), at its last "
         "layer. High similarity to all three algorithms says only that they have converged alike, and similarity no higher "
-        "than the twin's says nothing. With fewer than 5 seeds no difference is claimed."
+        "than the untrained control's says nothing. With fewer than 5 seeds no difference is claimed."
     )
     return Drawing("Is each layer a gradient step?", tuple(panels), caption, columns=3)
 
 
 def _read(folder: Path, name: str) -> pd.DataFrame:
-    rows = tables.with_twins(folder, name)
+    rows = tables.with_untrained_control(folder, name)
     return rows[rows["split"] == "test"]
 
 
 def _heat(rows: pd.DataFrame) -> pd.DataFrame:
-    """who (a layer with its best step), step and value, first layers on top, the twin's last layer below."""
+    """who (a layer with its best step), step and value, first layers on top, the untrained control's last layer below."""
     last = rows["layer"].max()
     rows = rows[(rows["layer"] > 0) & ((rows["control"] == "") | (rows["layer"] == last))]
     best = rows[rows["metric"] == "best step"]
@@ -87,7 +88,7 @@ def _who(key: tuple, best: pd.DataFrame) -> str:
 
 
 def _curve(rows: pd.DataFrame, g: Group, groups: list[Group]) -> tuple:
-    """Lines of the model, its twin, and of gradient descent and GD++ with as many steps as there are layers."""
+    """Lines of the model, its untrained control, and of gradient descent and GD++ with as many steps as there are layers."""
     rows = rows.assign(value=np.log10(rows["value"])).sort_values("scale", kind="stable")
     own, color = rows[rows["control"] == ""], color_of(telling(g, groups))
     marks: list = [Line(_mean(own), "scale", "value", label=g.label, color=color)]
@@ -98,8 +99,12 @@ def _curve(rows: pd.DataFrame, g: Group, groups: list[Group]) -> tuple:
         named = rows[rows["learner"] == f"{kind}, {layers} step{'s' * (layers > 1)}"]
         if len(named):
             marks.append(Line(_mean(named), "scale", "value", label=f"{kind}, a step per layer", color=shade, dash=True))
-    twin = rows[rows["control"] == "untrained"]
-    return (*marks, Line(_mean(twin), "scale", "value", label=TWIN, color="#888888")) if len(twin) else tuple(marks)
+    untrained = rows[rows["control"] == "untrained"]
+    return (
+        (*marks, Line(_mean(untrained), "scale", "value", label=UNTRAINED, color="#888888"))
+        if len(untrained)
+        else tuple(marks)
+    )
 
 
 def _span(marks: tuple) -> tuple[float, float]:

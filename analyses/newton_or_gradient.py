@@ -11,37 +11,39 @@ from compolens.figures import Band, Drawing, Line, Panel, Points, color_of
 
 needs = ("algorithm_steps",)
 ALGORITHMS = {"Newton": "best Newton step", "GD": "best GD step, log₂", "GD++": "best GD++ step"}
-EDGE, TWIN = "at the edge: this step or later", "untrained twin"
+EDGE, UNTRAINED = "at the edge: this step or later", "untrained control"
 
 
-def analyze(models: list[Path], *, twins: bool = True) -> Drawing:
+def analyze(models: list[Path], *, untrained: bool = True) -> Drawing:
     """The step of each algorithm whose errors are most like a layer's, against the layer; a row of panels per architecture:
     lines are means over seeds, points seeds, bands the widest 95 % bootstrap interval over episodes. GD is on a logarithmic
     axis, where exponential growth is straight. Open marks: the best step is the last one looked at, or the first that cannot
     be told from least squares. Below: how well straight lines fit, and how alike layers and best steps are.
 
-    twins: draw the untrained twins.
+    untrained: draw the untrained controls.
     """
     groups, panels = group(models), []
     frames = [pd.concat([_read(folder) for folder in g.folders], ignore_index=True) for g in groups]
     tops = {name: max(_top(frame, name) for frame in frames) for name in ALGORITHMS}
     for g, frame in zip(groups, frames, strict=True):
         for name, top in tops.items():
-            panels.append(_panel(frame[frame["algorithm"] == name], g, groups, name, twins, top))
+            panels.append(_panel(frame[frame["algorithm"] == name], g, groups, name, untrained, top))
     caption = (
         "Best-matching step by layer. Linear and exponential R²: of a straight line through the best steps, and through their "
         "logarithms, over the n layers that are not at an edge (from 3 on; mean over seeds). Similarity: the cosine between "
         "the errors of a layer and of its best step, lowest to highest layer, mean over seeds. Grey, dashed: the untrained "
-        "twins (constructed models have none). GD has half the rate tuned for one step, GD++ the rates tuned for as many "
+        "untrained controls (constructed models have none). GD has half the rate tuned for one step, GD++ the rates tuned "
+        "for as many "
         "steps as layers. A trend shows how fast answers converge, not by which algorithm: layers that each double the "
         "steps of gradient descent advance along Newton's steps linearly too. So similarity must be higher for one algorithm "
-        "than for the others, and than for the twin, before its name is used. Below 5 seeds no difference is claimed."
+        "than for the others, and than for the untrained control, before its name is used. Below 5 seeds no difference is "
+        "claimed."
     )
     return Drawing("Newton's steps or gradient steps?", tuple(panels), caption, columns=3)
 
 
 def _read(folder: Path) -> pd.DataFrame:
-    rows = tables.with_twins(folder, "algorithm_steps")
+    rows = tables.with_untrained_control(folder, "algorithm_steps")
     return rows[rows["split"] == "test"]
 
 
@@ -59,7 +61,7 @@ def _steps(rows: pd.DataFrame, algorithm: str) -> pd.DataFrame:
     return steps.assign(layer=[f"{layer:g}" for layer in steps["layer"]])
 
 
-def _panel(rows: pd.DataFrame, g: Group, groups: list[Group], algorithm: str, twins: bool, top: float) -> Panel:
+def _panel(rows: pd.DataFrame, g: Group, groups: list[Group], algorithm: str, untrained: bool, top: float) -> Panel:
     steps = _steps(rows, algorithm)
     own, color = steps[steps["control"] == ""], color_of(telling(g, groups))
     span = own.groupby("layer", as_index=False, sort=False).agg(lo=("lo", "min"), hi=("hi", "max"))
@@ -69,10 +71,10 @@ def _panel(rows: pd.DataFrame, g: Group, groups: list[Group], algorithm: str, tw
     ]
     if len(g.folders) > 1:
         marks.append(Points(own, "layer", "value", color=color, hover="model"))
-    twin = steps[steps["control"] == "untrained"]
-    if twins and len(twin):
-        marks.append(Line(_mean(twin), "layer", "value", label=TWIN, color="#888888", dash=True))
-    edge = pd.concat([own, twin if twins else twin[:0]])
+    control = steps[steps["control"] == "untrained"]
+    if untrained and len(control):
+        marks.append(Line(_mean(control), "layer", "value", label=UNTRAINED, color="#888888", dash=True))
+    edge = pd.concat([own, control if untrained else control[:0]])
     edge = edge[edge["note"].str.contains("edge")]
     if len(edge):
         marks.append(Points(edge, "layer", "value", label=EDGE, color="#000000", hover="model", open=True))

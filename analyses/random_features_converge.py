@@ -15,7 +15,7 @@ needs = ("dual_model",)
 ERRORS = ("output", "pattern")
 KINDS = {"independent": "#882255", "orthogonal": "#DDAA33", "hyperbolic": "#44AA99", "optimal": "#332288"}
 """Kinds of features, each with its colour."""
-TWINS = {"": "as trained", "untrained": "untrained"}
+UNTRAINED = {"": "as trained", "untrained": "untrained"}
 
 
 def analyze(models: list[Path], *, error: str = "output", layer: int | None = None) -> Drawing:
@@ -29,10 +29,10 @@ def analyze(models: list[Path], *, error: str = "output", layer: int | None = No
     require_choice(error, ERRORS)
     groups, panels = group(models), []
     for g in groups:
-        rows = pd.concat([tables.with_twins(folder, "dual_model") for folder in g.folders], ignore_index=True)
+        rows = pd.concat([tables.with_untrained_control(folder, "dual_model") for folder in g.folders], ignore_index=True)
         chosen = _chosen(rows, layer, g)
         here = rows[rows["layer"] == chosen]
-        for control, words in TWINS.items():
+        for control, words in UNTRAINED.items():
             part = here[here["control"] == control]
             if len(part):
                 exponent = part[part["metric"] == "kernel exponent"]["value"].mean()

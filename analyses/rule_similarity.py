@@ -12,12 +12,13 @@ needs = ("latent_geometry",)
 
 
 def analyze(
-    models: list[Path], *, layer: int = -1, capture: str = "self", twins: bool = True, about_mean: bool = False
+    models: list[Path], *, layer: int = -1, capture: str = "self", untrained: bool = True, about_mean: bool = False
 ) -> Drawing:
     """Heat maps of the cosine similarity of mean attention codes, rule by rule (or term by term), on ood episodes: a panel per
-    architecture, the mean over its seeds, and one for the untrained twins, whose similarities are what inputs alone give.
+    architecture, the mean over its seeds, and one for the untrained controls, whose similarities are what inputs alone give.
 
-    layer: counted from 0, or from the end if negative; capture: "self" or "row mates"; twins: draw the untrained twins;
+    layer: counted from 0, or from the end if negative; capture: "self" or "row mates"; untrained: draw the untrained
+    controls;
     about_mean: take the mean of all codes off first, which an untrained model's codes mostly consist of.
     """
     groups, panels = group(models), []
@@ -26,7 +27,7 @@ def analyze(
         frame = frame[(frame["metric"] == ("cosine about the mean" if about_mean else "cosine")) & (frame["split"] == "ood")]
         frame = tables.at_place(frame, capture, layer, g.label)
         for by in frame["by"].unique():
-            for control, word in (("", ""), ("untrained", "untrained twin")) if twins else (("", ""),):
+            for control, word in (("", ""), ("untrained", "untrained control")) if untrained else (("", ""),):
                 rows = frame[(frame["by"] == by) & (frame["control"] == control)]
                 mean = rows.groupby(["class", "other"], as_index=False, sort=False)["value"].mean()
                 name = ", ".join(w for w in (title(g, groups), "" if by == "rule" else str(by), word) if w)

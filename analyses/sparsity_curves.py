@@ -20,7 +20,7 @@ SCALES = {
 
 def analyze(models: list[Path], *, scale: str = "absolute", split: str = "ood", paper: bool = True) -> Drawing:
     """Share of weights whose magnitude is at or below a threshold, pooled over layers and heads, a panel per setting: a line
-    per architecture (mean over seeds), points the seeds, dashed the untrained twins. Leftmost ("0"): exact zeros.
+    per architecture (mean over seeds), points the seeds, dashed the untrained controls. Leftmost ("0"): exact zeros.
 
     scale: what thresholds are measured in, "absolute", "row maximum" or "site std"; split: "ood" or "test"; paper: beside
     S-RAVEN, show the five points that 2511.20194 reports.
@@ -54,13 +54,13 @@ _PAPER = "2511.20194 (scale of scores unknown)"
 
 
 def _curves(g: Group, here: list[Group], scale: str, split: str) -> list:
-    """A group's line, its seeds' points and its untrained twins' line."""
+    """A group's line, its seeds' points and its untrained controls' line."""
     color = color_of(telling(g, here))
-    own, twins = (_shares(g.folders, scale, split, control) for control in ("", "untrained"))
+    own, untrained = (_shares(g.folders, scale, split, control) for control in ("", "untrained"))
     marks: list = [Line(_mean(own), "threshold", "value", label=g.label, color=color)]
     if len(g.folders) > 1:
         marks.append(Points(own, "threshold", "value", color=color, hover="model"))
-    return [*marks, Line(_mean(twins), "threshold", "value", label=f"{g.label}, untrained", color=color, dash=True)]
+    return [*marks, Line(_mean(untrained), "threshold", "value", label=f"{g.label}, untrained", color=color, dash=True)]
 
 
 def _shares(folders: list[Path], scale: str, split: str, control: str) -> pd.DataFrame:

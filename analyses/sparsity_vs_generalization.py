@@ -43,7 +43,7 @@ def analyze(models: list[Path], *, scale: str = "row maximum", split: str = "ood
         pruned = [(g, _imposed(g, scale, split, color_of(telling(g, here)))) for g in here]
         lo, hi = _span([mark for _, marks in pruned for mark in marks])
         for g, marks in pruned:
-            panels.append(Panel(title(g, groups), X, score_name, [*marks, *_twin(g, split, lo)], y_range=(lo, hi)))
+            panels.append(Panel(title(g, groups), X, score_name, [*marks, *_untrained(g, split, lo)], y_range=(lo, hi)))
     unit = "a share of the row's largest" if scale == "row maximum" else "absolute"
     caption = (
         f"Score on {SPLITS[split]} against the share of attention weights that are exactly zero, over all layers, heads and "
@@ -96,11 +96,11 @@ def _imposed(g: Group, scale: str, split: str, color: str) -> list:
     return [*bands, *lines, start]
 
 
-def _twin(g: Group, split: str, lowest: float) -> list[Rule]:
+def _untrained(g: Group, split: str, lowest: float) -> list[Rule]:
     """The score of the models before training, where the axis reaches it."""
     rows = _scores(g, split)
     score = float(rows[rows["control"] == "untrained"]["value"].mean())
-    return [Rule(score, label="untrained twin")] if score >= lowest else []
+    return [Rule(score, label="untrained control")] if score >= lowest else []
 
 
 def _scores(g: Group, split: str) -> pd.DataFrame:

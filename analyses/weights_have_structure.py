@@ -28,13 +28,15 @@ STATISTICS = {  # metric -> (what the panel says, whether its logarithm is shown
 def analyze(models: list[Path], *, layer: int | None = None, matrices: bool = True) -> Drawing:
     """Heat maps of KQ (key, query) and OV (from, to) in the coordinates of tokens (x, y), for every head of one model of each
     architecture (its first seed); then a panel per statistic of the table weight_structure, by layer, with points for seeds
-    and heads and the untrained twins beside them.
+    and heads and the untrained controls beside them.
 
     layer: show this one alone, counted from 0, or from the end if negative; matrices: draw the heat maps.
     """
     groups, panels, frames = group(models), [], []
     for g in groups:
-        frame = pd.concat([tables.with_twins(folder, "weight_structure") for folder in g.folders], ignore_index=True)
+        frame = pd.concat(
+            [tables.with_untrained_control(folder, "weight_structure") for folder in g.folders], ignore_index=True
+        )
         frame = frame[frame["layer"] >= 0]  # the losses are of no layer
         frame = frame if layer is None else frame[frame["layer"] == tables.nth_layer(frame, layer, g.label, "type --layer 0")]
         frames.append(frame)
@@ -51,7 +53,7 @@ def analyze(models: list[Path], *, layer: int | None = None, matrices: bool = Tr
         f"KQ = W_K W_Qᵀ, OV = W_V W_O; the last row and column are y. {shown if matrices else ''}A gradient step has a KQ "
         "that is a multiple of the identity on x (off-diagonal 0) where inputs are isotropic, and moves y by y alone; one "
         "trained linear layer has |cosine| 1 with the inverse Gamma of 2306.09927. Points are seeds, and heads where a "
-        "statistic is a head's; open marks untrained twins (constructed models have none), the line random matrices. "
+        "statistic is a head's; open marks untrained controls (constructed models have none), the line random matrices. "
         f"Logarithms are cut off at {SMALLEST}. KQ and OV of linear attention are known up to a factor that one takes from "
         "the other; eta is free of it. Softmax heads whose OV sum to zero are debiased gradient descent (2503.12734). With "
         "fewer than 5 seeds no difference is claimed."
@@ -76,7 +78,7 @@ def _matrices(rows: pd.DataFrame, name: str) -> list[Panel]:
 
 
 def _statistic(frames: list[pd.DataFrame], groups: list[Group], metric: str, logarithm: bool) -> tuple:
-    """Points by layer: a group's seeds (and heads), then twins; none if no model has the statistic."""
+    """Points by layer: a group's seeds (and heads), then untrained controls; none if no model has the statistic."""
     marks, chance = [], []
     for frame, g in zip(frames, groups, strict=True):
         rows = frame[frame["metric"] == metric].assign(place=frame["layer"].astype(str))

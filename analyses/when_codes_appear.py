@@ -15,8 +15,8 @@ SCORES = {
     "best code, held-out": "#332288",
 }  # fmt: skip
 CODES = {"decoded code": "#000000", "answers follow a code": "#CC6677"}
-TWIN = "the same in the untrained twin"
-DASHED = (TWIN, "best code, held-out")
+UNTRAINED = "the same in the untrained control"
+DASHED = (UNTRAINED, "best code, held-out")
 LOWEST = -1.0
 """Axes end here: how much worse an R² gets than that says nothing."""
 
@@ -39,13 +39,14 @@ def analyze(models: list[Path]) -> Drawing:
         rows = pd.concat([frames[folder] for folder in g.folders], ignore_index=True)
         name = title(g, groups)
         panels.append(_panel(f"{name}: scores", tables.settings(g.folders[0])["score_name"], rows, SCORES, g))
-        panels.append(_panel(f"{name}: the code", "R², or share that follows", rows, CODES | {TWIN: "#888888"}, g))
+        panels.append(_panel(f"{name}: the code", "R², or share that follows", rows, CODES | {UNTRAINED: "#888888"}, g))
     most = max(int(frames[folder]["places"].max()) for folder in known)
     caption = (
         "Left: pooled scores on fresh episodes of training compositions and on held-out ones; codes are written at the place "
         "that is chosen anew at every step, on training compositions. The best code is searched for on fewer episodes. Right: "
         "R² of the code on training compositions left out, and the share of the way that answers move to another code's when "
-        f"that code is written, each at the place where it is largest (of {most}); dashed: the untrained twin at that place. "
+        f"that code is written, each at the place where it is largest (of {most}); dashed: the untrained control at that "
+        "place. "
         f"Lines are means over seeds, at steps that all of them have. Axes end at {LOWEST:g}. With fewer than {SEEDS} seeds "
         "nothing is claimed."
     )
@@ -67,9 +68,9 @@ def _along(folder: Path) -> pd.DataFrame:
         written[written["rung"] == "best code"],
         _best(ladder, "left-out R²"),
         followed := _best(ladder, "recovered"),
-        _twin(ladder, followed),
+        _untrained(ladder, followed),
     ]
-    lines = [*SCORES, *CODES, TWIN]
+    lines = [*SCORES, *CODES, UNTRAINED]
     rows = pd.concat([part[["step", "value"]].assign(line=line) for line, part in zip(lines, parts, strict=True)])
     places = len(ladder[ladder["metric"] == "recovered"][["site", "role"]].drop_duplicates())
     both = set(own["step"]) & set(ladder["step"])
@@ -82,8 +83,8 @@ def _best(ladder: pd.DataFrame, metric: str) -> pd.DataFrame:
     return rows.loc[rows.groupby("step")["value"].idxmax()]
 
 
-def _twin(ladder: pd.DataFrame, followed: pd.DataFrame) -> pd.DataFrame:
-    """The untrained twin's rows at the same steps and places."""
+def _untrained(ladder: pd.DataFrame, followed: pd.DataFrame) -> pd.DataFrame:
+    """The untrained control's rows at the same steps and places."""
     at = ["step", "site", "role"]
     rows = ladder[(ladder["metric"] == "recovered") & (ladder["control"] == "untrained")]
     return followed[at].merge(rows, on=at)
@@ -97,7 +98,7 @@ def _panel(name: str, y: str, rows: pd.DataFrame, lines: dict[str, str], g: Grou
         shared = shared[shared["seeds"] == len(g.folders)]
         if len(shared):
             marks.append(Line(shared, "step", "value", label=line, color=color, dash=line in DASHED))
-        if len(here) and len(g.folders) > 1 and line != TWIN:
+        if len(here) and len(g.folders) > 1 and line != UNTRAINED:
             marks.append(Points(here, "step", "value", color=color, hover="model"))
     drawn = pd.concat([mark.rows()["y"] for mark in marks])
     lo, hi = max(min(0.0, float(drawn.min())), LOWEST), max(1.0, float(drawn.max()))

@@ -12,8 +12,8 @@ from compolens.foundation.configs import ConfigError, nearest
 needs = ("latent_code",)
 METRICS = ("r2", "active set exact")
 FITS = (
-    ("transfer", "test", "fitted on training, scored on test"),
-    ("transfer", "ood", "fitted on training, scored on ood"),
+    ("fitted on train", "test", "fitted on training, scored on test"),
+    ("fitted on train", "ood", "fitted on training, scored on ood"),
     ("within", "ood", "fitted within ood"),
 )
 COLORS = ("#0072B2", "#D55E00", "#009E73")
@@ -21,7 +21,7 @@ COLORS = ("#0072B2", "#D55E00", "#009E73")
 
 def analyze(models: list[Path], *, metric: str = "r2") -> Drawing:
     """R² of the linear readout of the code by layer, a panel per architecture, setting and token role: lines are means over
-    seeds, points the seeds; grey bands the untrained twin and shuffled codes (95 % intervals over compositions); the dashed
+    seeds, points the seeds; grey bands the untrained control and shuffled codes (95 % intervals over compositions); the dashed
     line is the best linear readout of the raw input moments.
 
     metric: "r2", or "active set exact" (the share of episodes whose active modules are all recovered).
@@ -52,8 +52,8 @@ def _panel(name: str, frame: pd.DataFrame, role: str) -> Panel:
     here = frame[(frame["role"] == role) & (frame["layer"] >= 0)]
     explicit = frame[(frame["role"] == "all")] if role == "readout" else frame.iloc[:0]
     marks: list = []
-    for control, label in (("untrained", "untrained twin"), ("shuffled", "shuffled codes")):
-        rows = here[(here["control"] == control) & (here["split"] == "ood") & (here["fit"] == "transfer")]
+    for control, label in (("untrained", "untrained control"), ("shuffled", "shuffled codes")):
+        rows = here[(here["control"] == control) & (here["split"] == "ood") & (here["fit"] == "fitted on train")]
         if len(rows):
             span = rows.groupby("layer", as_index=False).agg(lo=("lo", "min"), hi=("hi", "max"))
             marks.append(
@@ -70,7 +70,7 @@ def _panel(name: str, frame: pd.DataFrame, role: str) -> Panel:
         code = explicit[(explicit["control"] == "") & (explicit["fit"] == fit) & (explicit["split"] == split)]
         if len(code):
             marks.append(Points(code, "layer", "value", color=color, hover="model", open=True))
-    raw = frame[(frame["control"] == "raw input") & (frame["split"] == "ood") & (frame["fit"] == "transfer")]
+    raw = frame[(frame["control"] == "raw input") & (frame["split"] == "ood") & (frame["fit"] == "fitted on train")]
     marks.append(Rule(float(raw["value"].mean()), label="raw input moments (ood)"))
     low = min(0.0, float(here[here["control"] == ""]["value"].min()))
     return Panel(f"{name}: {role}", "layer", "R² of the code", tuple(marks), y_range=(max(low, -0.5), 1.02))

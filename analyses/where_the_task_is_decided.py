@@ -29,7 +29,7 @@ def analyze(models: list[Path], *, split: str = "ood") -> Drawing:
         for control, label in (
             ("", "source's code"),
             ("another code", "another code (control)"),
-            ("untrained", "untrained twin"),
+            ("untrained", "untrained control"),
         ):
             rows = frame[frame["control"] == control].groupby(["layer", "role"], as_index=False, sort=False)["value"].mean()
             rows = rows.assign(layer=rows["layer"].astype(int).astype(str))

@@ -22,11 +22,11 @@ SPLITS = {
 }
 KINDS = ("GD,", "GD++,", "Newton,", "Newton", "ridge", "least squares", "posterior mean", "online SGD")
 """How names of references begin, in the order in which they are shown; neighbours and anything else come last."""
-CONTROLS = {"untrained": "untrained twins", "shuffled": "shuffled answers"}
+CONTROLS = {"untrained": "untrained controls", "shuffled": "shuffled answers"}
 
 
 def analyze(models: list[Path], *, metric: str = "sensitivity cosine", split: str = "test", shown: int = 12) -> Drawing:
-    """Per task: how near every model is to every reference (mean over seeds), above the untrained twins, and the models
+    """Per task: how near every model is to every reference (mean over seeds), above the untrained controls, and the models
     beside references that saw another episode's answers; on the same colours, how near every two references are to each other;
     and each model's nearest reference beside what that one has with its own nearest, the floor that a resemblance must exceed.
 
@@ -50,7 +50,8 @@ def analyze(models: list[Path], *, metric: str = "sensitivity cosine", split: st
     caption = (
         f"{metric[0].upper() + metric[1:]} on {SPLITS[split]}; "
         f"{'larger' if METRICS[metric] == 'max' else 'smaller'} is nearer. Cells are means over seeds, points seeds. "
-        "Controls: the untrained twin (constructed models have none), and the model beside references that were shown another "
+        "Controls: the untrained control (constructed models have none), and the model beside references that were shown "
+        "another "
         f"episode's answers. {' '.join(found)} Where a model is no nearer to a reference than another reference is, it cannot "
         f"be said which it is (references with a sensitivity cosine of {ALIKE} count as one). With fewer than 5 seeds no "
         "difference between models is claimed."
@@ -67,10 +68,11 @@ def _task(g: Group) -> tuple:
 
 
 def _rows(g: Group, metric: str, split: str) -> pd.DataFrame:
-    """who, control, learner, reference, value and model of all seeds; twins of what was never trained are left out."""
+    """who, control, learner, reference, value and model of all seeds; untrained controls of what was never trained are left
+    out."""
     parts = []
     for folder in g.folders:
-        rows = tables.with_twins(folder, "gd_equivalence")
+        rows = tables.with_untrained_control(folder, "gd_equivalence")
         rows = rows[(rows["metric"] == metric) & (rows["split"] == split) & (rows["reference"] != "none")]
         parts.append(rows.assign(who=g.label))
     return pd.concat(parts)
@@ -142,7 +144,7 @@ def _points(known: pd.DataFrame, between: float, label: str, color: str) -> list
     marks = [Points(where, "x", "value", label="that reference with its own nearest", color="#000000", open=True)]
     for control, name, shade in (
         ("", label, color),
-        ("untrained", "untrained twin", "#888888"),
+        ("untrained", "untrained control", "#888888"),
         ("shuffled", "shuffled answers", "#BBBBBB"),
     ):
         rows = known[known["control"] == control]

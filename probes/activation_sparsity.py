@@ -79,13 +79,13 @@ def probe(trained: TrainedModel, *, episodes: int = 192, seed: int = 0, draws: i
     "score": weights at or below the threshold are set to zero in all layers at once, while the model answers; `imposed` is the
     share of zeros reached; renormalised 1: rows are made to sum to one again (only where they do so unpruned). An empty
     threshold is the model as it is. Controls: "random pruning" sets equally many weights of every layer and head to zero, at
-    random, one row per `draw`; "untrained": the twin, not pruned. Intervals are over compositions.
+    random, one row per `draw`; "untrained": the untrained control, not pruned. Intervals are over compositions.
 
     episodes: per split; draws: of the random control. Per-episode rows: the score under every pruning.
     """
     require(draws >= 1, f"the random control needs at least one draw, got {draws}; leave --draws out, or give 1 or more")
     rows, kept = [], []
-    for control, model in (("", trained.model), ("untrained", trained.untrained_twin())):
+    for control, model in (("", trained.model), ("untrained", trained.untrained_control())):
         sites = _sites(model, type(trained.run.architecture).__name__)
 
         def record_split(split, model=model, sites=sites):

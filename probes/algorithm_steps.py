@@ -52,7 +52,7 @@ def probe(
         newton >= 2 and gd >= 2 and episodes >= 8, f"need newton, gd >= 2 and episodes >= 8, got {newton}, {gd}, {episodes}"
     )
     rows, kept, algorithms = [], [], _algorithms(trained, newton, gd)
-    for control, model in (("", trained.model), ("untrained", trained.untrained_twin())):
+    for control, model in (("", trained.model), ("untrained", trained.untrained_control())):
         readers = _readers(trained, model, fits, seed)
         for split in ("test", "ood"):
             drawn = list(draw(task, split, episodes, seed, trained.device))

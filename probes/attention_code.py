@@ -36,13 +36,13 @@ def probe(trained: TrainedModel, *, episodes: int = 2048, seed: int = 0, c: floa
     held-out ones (ood): balanced accuracy and macro F1; intervals are over compositions.
 
     episodes: per fit and per split; c: inverse penalty on standardised features. Controls: the majority class; shuffled
-    labels; the untrained twin; the raw input, with and without products of degree 2 of the tokens concerned. `shown`: "as
+    labels; the untrained control; the raw input, with and without products of degree 2 of the tokens concerned. `shown`: "as
     trained", or the family's variant ("unpermuted", "fixed query", …) that fit and score were drawn from. "live units": the
     share of a value network's hidden units that are not 0; a layer with none passes nothing on.
     """
     rows, kept = [], []
     for shown, task in _variants(trained.task).items():
-        for control, model in (("", trained.model), ("untrained", trained.untrained_twin())):
+        for control, model in (("", trained.model), ("untrained", trained.untrained_control())):
             fit, *scored = (
                 _collect(task, model, split, episodes, f"{seed}/{part}", trained.device, raw=control == "")
                 for split, part in (("train", "fit"), ("test", "score"), ("ood", "score"))

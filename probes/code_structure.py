@@ -7,7 +7,7 @@ import pandas as pd
 import torch
 
 from compolens import tables
-from compolens.activations.sites import EVERYWHERE, places, positions
+from compolens.activations.sites import EVERYWHERE, Site, positions, sites
 from compolens.activations.streams import draw, record
 from compolens.foundation.configs import require
 from compolens.measures.erasure import Writer
@@ -26,25 +26,17 @@ from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change
 
-taken_from_twin = ("rank_read", "rank_written")
+measured_on_untrained = ("rank_read", "rank_written")
 PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0, 1e3, 1e4)
 FOLDS = 6
 DRAWS = 200
 """Resamples of compositions, and random subspaces, behind an interval."""
 
 
-class Where(NamedTuple):
-    """A place to read from; the raw input has layer -1 and no hook point."""
-
-    layer: float
-    site: str
-    role: str
-
-
 class Sample(NamedTuple):
     """Codes of a split's episodes: where -> x (n, d), factor -> (n, width), composition (n,)."""
 
-    codes: dict[Where, np.ndarray]
+    codes: dict[Site, np.ndarray]
     factors: dict[str, np.ndarray]
     composition: np.ndarray
 
@@ -54,7 +46,8 @@ class Sample(NamedTuple):
         return Sample(self.codes, {name: part[order] for name, part in self.factors.items()}, self.composition[order])
 
 
-RAW = Where(-1, "raw input", "context")
+RAW = Site(-1, "raw input", "context")
+"""Stands for the raw input among the sites."""
 
 
 def probe(trained: TrainedModel, *, episodes: int = 2048, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -72,34 +65,35 @@ def probe(trained: TrainedModel, *, episodes: int = 2048, seed: int = 0) -> tupl
     factors); control "random": Haar-random subspaces.
 
     episodes: per split, and as many for fitting. Intervals are over compositions (those of random controls: 5 % and 95 %
-    quantiles). Controls besides: "shuffled codes" (the factors of other episodes), "untrained" (the twin), "raw input".
+    quantiles). Controls besides: "shuffled codes" (the factors of other episodes), "untrained" (the untrained control), "raw
+    input".
     """
     require(episodes >= 2, f"need at least two episodes, got {episodes}; type --episodes 2048")
     rows: list[dict] = []
-    for control, model in (("", trained.model), ("untrained", trained.untrained_twin())):
-        wheres = [Where(*place) for place in places(model) if place.role != EVERYWHERE]
-        fit = _sample(trained, model, wheres, "train", episodes, f"{seed}/fit", raw=control == "")
-        scored = {s: _sample(trained, model, wheres, s, episodes, f"{seed}/score", raw=control == "") for s in ("test", "ood")}
-        for where in fit.codes:
-            name = "raw input" if where == RAW else control
-            rows += _rows(where, fit, scored, name)
+    for control, model in (("", trained.model), ("untrained", trained.untrained_control())):
+        points = [site for site in sites(model) if site.role != EVERYWHERE]
+        fit = _sample(trained, model, points, "train", episodes, f"{seed}/fit", raw=control == "")
+        scored = {s: _sample(trained, model, points, s, episodes, f"{seed}/score", raw=control == "") for s in ("test", "ood")}
+        for site in fit.codes:
+            name = "raw input" if site == RAW else control
+            rows += _rows(site, fit, scored, name)
             if name == "":
-                rows += _rows(where, fit.shuffled(), {s: sample.shuffled() for s, sample in scored.items()}, "shuffled codes")
+                rows += _rows(site, fit.shuffled(), {s: sample.shuffled() for s, sample in scored.items()}, "shuffled codes")
         if control == "":
             frame = _frame(trained, fit, scored)
     return pd.DataFrame(rows), frame
 
 
-def _sample(trained, model, wheres, split, n, seed, raw) -> Sample:
-    """Mean codes of n episodes of a split at every place, and the raw statistic where asked for."""
-    task, sites = trained.task, list(dict.fromkeys(where.site for where in wheres))
-    codes: dict[Where, list] = {where: [] for where in [*wheres, *([RAW] if raw else [])]}
+def _sample(trained, model, points, split, n, seed, raw) -> Sample:
+    """Mean codes of n episodes of a split at every site, and the raw statistic where asked for."""
+    task, hook_names = trained.task, list(dict.fromkeys(site.hook_name for site in points))
+    codes: dict[Site, list] = {site: [] for site in [*points, *([RAW] if raw else [])]}
     factors: dict[str, list] = {}
     composition = []
-    for batch in record(model, draw(task, split, n, seed, trained.device), sites):
-        for where in wheres:
-            x = batch.sites[where.site][:, positions(model, where.role)].mean(1).flatten(1)
-            codes[where].append(x.double().cpu().numpy())
+    for batch in record(model, draw(task, split, n, seed, trained.device), hook_names):
+        for site in points:
+            x = batch.sites[site.hook_name][:, positions(model, site.role)].mean(1).flatten(1)
+            codes[site].append(x.double().cpu().numpy())
         if raw:
             codes[RAW].append(task.raw_statistic(batch.episodes).double().cpu().numpy())
         for name, part in task.factors(batch.episodes.codes).items():
@@ -113,26 +107,26 @@ def _joined(parts: dict) -> dict:
 
 
 # ---- numbers ---------------------------------------------------------------------------------------------------------
-def _rows(where, fit: Sample, scored: dict[str, Sample], control) -> list[dict]:
-    x = fit.codes[where]
+def _rows(site, fit: Sample, scored: dict[str, Sample], control) -> list[dict]:
+    x = fit.codes[site]
     additive = AdditiveCode.fit(x, fit.factors)
     rows = []
     for split, sample in scored.items():
-        here, n = sample.codes[where], len(sample.composition)
+        here, n = sample.codes[site], len(sample.composition)
         for metric, whiten in (("factorisation r2", False), ("whitened factorisation r2", True)):
             value = linear_factorisation_r2(here, sample.factors, whiten)
-            rows.append(_row(metric, (value, np.nan, np.nan), split, where, control, n))
-        rows.append(_row("additivity", _additivity(additive, here, sample), split, where, control, n))
+            rows.append(_row(metric, (value, np.nan, np.nan), split, site, control, n))
+        rows.append(_row("additivity", _additivity(additive, here, sample), split, site, control, n))
         if control == "":
-            rows.append(_row("additivity", _other_half(here, sample), split, where, "other half", n))
-    rows += _left_out(where, fit, control)
-    return [row for row in rows + _geometry(where, fit, additive, control) if np.isfinite(row["value"])]
+            rows.append(_row("additivity", _other_half(here, sample), split, site, "other half", n))
+    rows += _left_out(site, fit, control)
+    return [row for row in rows + _geometry(site, fit, additive, control) if np.isfinite(row["value"])]
 
 
-def _row(metric, numbers, split, where: Where, control, n, **more) -> dict:
+def _row(metric, numbers, split, site: Site, control, n, **more) -> dict:
     value, lo, hi = numbers
-    at = {"split": split, "site": where.site, "role": where.role, "control": control, "n": n}
-    return tables.row(metric, value, lo=lo, hi=hi, **at, layer=where.layer, **more)
+    at = {"split": split, "site": site.hook_name, "role": site.role, "control": control, "n": n}
+    return tables.row(metric, value, lo=lo, hi=hi, **at, layer=site.layer, **more)
 
 
 def _additivity(additive: AdditiveCode, x, sample: Sample) -> tuple[float, float, float]:
@@ -149,12 +143,12 @@ def _other_half(x, sample: Sample) -> tuple[float, float, float]:
     return _bounded(second, first)
 
 
-def _left_out(where, fit: Sample, control) -> list[dict]:
+def _left_out(site, fit: Sample, control) -> list[dict]:
     """R² of training compositions' codes by effects fitted on others, and by those of their own other episodes."""
-    found = left_out(fit.codes[where], fit.factors, fit.composition)
+    found = left_out(fit.codes[site], fit.factors, fit.composition)
     others, own, mean = found[np.isfinite(found).all(1)].T
     found = [("left out", others, control)] + ([("left out", own, "own composition")] if control == "" else [])
-    return [_row(metric, _share(e, mean), "train", where, which, len(fit.composition)) for metric, e, which in found]
+    return [_row(metric, _share(e, mean), "train", site, which, len(fit.composition)) for metric, e, which in found]
 
 
 def _share(error, total) -> tuple[float, float, float]:
@@ -178,19 +172,19 @@ def _bounded(means, fitted) -> tuple[float, float, float]:
     return r2(means, fitted), *bounds
 
 
-def _geometry(where, fit: Sample, additive: AdditiveCode, control) -> list[dict]:
+def _geometry(site, fit: Sample, additive: AdditiveCode, control) -> list[dict]:
     """How the factors' directions lie: fitted on training compositions, so a property of the split "train"."""
-    x, n = torch.from_numpy(fit.codes[where]), len(fit.composition)
+    x, n = torch.from_numpy(fit.codes[site]), len(fit.composition)
     z = torch.from_numpy(np.concatenate(list(fit.factors.values()), axis=1))
     reads, writes = _readout_weight(x, z, fit.composition), Writer.fit(x, z).weight.T
     ranks = [column_space(a).shape[1] for a in (reads, writes)]
     cosine = (cross_factor_cosine(additive), np.nan, np.nan)
-    rows = [_row("factor cosine", cosine, "train", where, control, n)]
+    rows = [_row("factor cosine", cosine, "train", site, control, n)]
     if min(ranks) and reads.any() and writes.any():
         shared = (overlap(reads, writes), np.nan, np.nan)
-        rows.append(_row("overlap", shared, "train", where, control, n, rank_read=ranks[0], rank_written=ranks[1]))
+        rows.append(_row("overlap", shared, "train", site, control, n, rank_read=ranks[0], rank_written=ranks[1]))
     if control == "":
-        rows += _by_chance(where, additive, x.shape[1], ranks, n)
+        rows += _by_chance(site, additive, x.shape[1], ranks, n)
     return rows
 
 
@@ -203,7 +197,7 @@ def _readout_weight(x, z, composition) -> torch.Tensor:
     return Moments.total(folds).fit([best])[0].weight
 
 
-def _by_chance(where, additive: AdditiveCode, d, ranks, n) -> list[dict]:
+def _by_chance(site, additive: AdditiveCode, d, ranks, n) -> list[dict]:
     """The same with random directions and subspaces: mean, 5 % and 95 % quantile."""
     rng, generator = np.random.default_rng(0), torch.Generator().manual_seed(0)
     cosines = []
@@ -214,24 +208,24 @@ def _by_chance(where, additive: AdditiveCode, d, ranks, n) -> list[dict]:
     if min(ranks):
         found["overlap"] = random_overlaps(d, *ranks, generator, DRAWS).numpy()
     numbers = {metric: (values.mean(), *np.quantile(values, [0.05, 0.95])) for metric, values in found.items()}
-    return [_row(metric, value, "train", where, "random", n) for metric, value in numbers.items()]
+    return [_row(metric, value, "train", site, "random", n) for metric, value in numbers.items()]
 
 
 def _frame(trained, fit: Sample, scored) -> pd.DataFrame:
-    """Per episode and place, how well the sum of the parts, fitted on training compositions, gives its code: 1 is perfectly,
+    """Per episode and site, how well the sum of the parts, fitted on training compositions, gives its code: 1 is perfectly,
     0 as well as the split's mean code."""
     frames = []
-    for where in (where for where in fit.codes if where != RAW):
-        additive = AdditiveCode.fit(fit.codes[where], fit.factors)
+    for site in (site for site in fit.codes if site != RAW):
+        additive = AdditiveCode.fit(fit.codes[site], fit.factors)
         for split, sample in scored.items():
-            x = sample.codes[where]
+            x = sample.codes[site]
             spread = float(((x - x.mean(0)) ** 2).sum(1).mean())
             if spread > 0:
                 names = [trained.task.composition_name(int(c)) for c in sample.composition]
                 score = 1 - ((x - additive(sample.factors)) ** 2).sum(1) / spread
                 frames.append(
                     pd.DataFrame(
-                        {"split": split, "site": where.site, "role": where.role, "composition": names, "score": score}
+                        {"split": split, "site": site.hook_name, "role": site.role, "composition": names, "score": score}
                     )
                 )
     return pd.concat(frames, ignore_index=True)

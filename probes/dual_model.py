@@ -33,8 +33,8 @@ def probe(
     "max distance", "mean distance", "relative distance" (over the output's mean norm): attention's output less the dual
     model's prediction in the Gram form; "layer distance" the same for whole layers (output projection, residual, MLP by its
     secant gate), chained from the first layer's input. That form is attention's own arithmetic, true of any weights, so the
-    untrained twin has it too, and it explains nothing by itself. "share of the step": the norm of what the gradient step adds
-    to what the query's own token gives, over the output's. What could fail: "autograd distance", relative, of a step by
+    untrained control has it too, and it explains nothing by itself. "share of the step": the norm of what the gradient step
+    adds to what the query's own token gives, over the output's. What could fail: "autograd distance", relative, of a step by
     automatic differentiation of the representation loss on explicit finite features ("autograd coverage": the share of queries
     whose kernel allows such features in float64); "remaining distance" after `dual_step` demonstrations of one query, one at
     a time ("one by one") or all at once at a smaller rate ("full batch"), relative to the start; control "shuffled": with the
@@ -50,7 +50,7 @@ def probe(
     require(enough, f"need episodes, looked_at and draws >= 1, got {episodes}, {looked_at} and {draws}; try --looked-at 16")
     looked_at = min(looked_at, episodes)
     rows, kept = [], []
-    for control, model in (("", trained.model), ("untrained", trained.untrained_twin())):
+    for control, model in (("", trained.model), ("untrained", trained.untrained_control())):
         for split in ("test", "ood"):
             batches = draw(trained.task, split, episodes, seed, trained.device)
             known = {"control": control, "split": split}

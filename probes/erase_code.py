@@ -8,7 +8,7 @@ import pandas as pd
 import torch
 
 from compolens import tables
-from compolens.activations.sites import EVERYWHERE, Place, places, positions, put
+from compolens.activations.sites import EVERYWHERE, Site, positions, put, sites
 from compolens.activations.streams import BATCH, draw, intervene
 from compolens.foundation.configs import require
 from compolens.interventions.oracles import code_features
@@ -26,48 +26,49 @@ NOTHING, ONE, ON = "nothing", "one layer", "from here on"
 RANDOM = {"orthogonal": orthogonal_erasers, "whitened": whitened_erasers, "variance-matched": variance_matched_erasers}
 
 
-Key = tuple[Place | None, str]
-"""One run of the model: the first place where the code is erased (None: nowhere), and the scope."""
+Key = tuple[Site | None, str]
+"""One run of the model: the first site where the code is erased (None: nowhere), and the scope."""
 
 
 class Result(NamedTuple):
     """(3, n) error, weight and composition of every episode, and reader -> composition -> moments of (what it reads, z)."""
 
     scores: np.ndarray
-    moments: dict[Place, dict[int, Moments]]
+    moments: dict[Site, dict[int, Moments]]
 
 
 def probe(
     trained: TrainedModel, *, episodes: int = 256, seed: int = 0, draws: int = 20, all_sites: bool = False
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Least-squares erasure (LEACE, 2306.03819) of the episode's factors, at every place: at one layer, and "from here on".
+    """Least-squares erasure (LEACE, 2306.03819) of the episode's factors, at every site: at one layer, and "from here on".
 
-    Erasers are fitted on unedited single tokens of training episodes, pooled over the place's positions; none changes the
+    Erasers are fitted on unedited single tokens of training episodes, pooled over the site's positions; none changes the
     activations' mean. score: with the code erased; drop: what that costs (unedited minus erased). r2 here, r2 at the answer,
     r2 best downstream: how well a readout fitted anew on the erased activations of training episodes (mean over positions)
-    gives the factors at the place itself (0 by construction), where the answer is read, and at the later place `read_at` where
+    gives the factors at the site itself (0 by construction), where the answer is read, and at the later site `read_at` where
     left-out training compositions are read best. An erasure without effect says nothing about a code that came back.
     unedited: the same number without erasure; rank: how many directions each eraser takes out.
 
     episodes: per split. draws: random subspaces of each kind, of the same rank: "random orthogonal" (Haar), "random whitened"
     (LEACE of an unrelated code) and "random variance-matched" (orthogonal, moving activations as far); value is their mean, lo
-    and hi their 5 % and 95 % quantiles. They are drawn at the two places where erasure at one layer costs training episodes
-    most, among those whose code is read at least half as well as the best place's (all_sites: everywhere). Control "shuffled
-    codes", at every place: erasers fitted to other episodes' codes. A drop that these reach too is not the code's: where no
-    code is, as in a query's own embedding, directions of noise are taken out instead. "untrained": everything in the twin.
+    and hi their 5 % and 95 % quantiles. They are drawn at the two sites where erasure at one layer costs training episodes
+    most, among those whose code is read at least half as well as the best site's (all_sites: everywhere). Control "shuffled
+    codes", at every site: erasers fitted to other episodes' codes. A drop that these reach too is not the code's: where no
+    code is, as in a query's own embedding, directions of noise are taken out instead. "untrained": everything in the untrained
+    control.
     """
     require(draws >= 1, f"need at least one random subspace of each kind, got {draws}; type --draws 20")
     rows: list[dict] = []
-    for control, model in (("", trained.model), ("untrained", trained.untrained_twin())):
-        spots = places(model)
+    for control, model in (("", trained.model), ("untrained", trained.untrained_control())):
+        spots = sites(model)
         fitted, shuffled = _moments(trained, model, spots, episodes, f"{seed}/fit")
-        plan = _plan(spots, {place: Eraser.from_moments(moments) for place, moments in fitted.items()})
+        plan = _plan(spots, {site: Eraser.from_moments(moments) for site, moments in fitted.items()})
         seeds = {"train": f"{seed}/fit", "test": f"{seed}/score", "ood": f"{seed}/score"}
         results = {split: _measure(trained, model, plan, spots, split, episodes, seeds[split]) for split in seeds}
         rows += _rows(plan, results, spots, control)
         if control == "":
             ranked = _ranked(plan, results["train"])
-            unrelated = _plan(spots, {place: Eraser.from_moments(moments) for place, moments in shuffled.items()})
+            unrelated = _plan(spots, {site: Eraser.from_moments(moments) for site, moments in shuffled.items()})
             rows += _shuffled_rows(trained, unrelated, results, episodes, seed)
             rows += _random_rows(trained, spots if all_sites else ranked[:2], fitted, results, (episodes, seed, draws))
             frame = _frame(trained, (ranked[0], ONE), results)
@@ -75,65 +76,65 @@ def probe(
 
 
 # ---- fitting ---------------------------------------------------------------------------------------------------------
-def _part(model, activation, place: Place) -> torch.Tensor:
-    """(batch, positions, d): the activation at the place's positions."""
-    return activation[:, positions(model, place.role)].flatten(2)
+def _part(model, activation, site: Site) -> torch.Tensor:
+    """(batch, positions, d): the activation at the site's positions."""
+    return activation[:, positions(model, site.role)].flatten(2)
 
 
-def _moments(trained, model, spots, n, seed) -> tuple[dict[Place, Moments], dict[Place, Moments]]:
-    """place -> moments of (token, factors of its episode), and of another episode, over unedited training episodes."""
-    totals: tuple[dict[Place, Moments], dict[Place, Moments]] = ({}, {})
+def _moments(trained, model, spots, n, seed) -> tuple[dict[Site, Moments], dict[Site, Moments]]:
+    """site -> moments of (token, factors of its episode), and of another episode, over unedited training episodes."""
+    totals: tuple[dict[Site, Moments], dict[Site, Moments]] = ({}, {})
     for batch in draw(trained.task, "train", n, seed, trained.device):
         z = code_features(trained.task, batch.codes)
         order = torch.randperm(len(z), generator=torch.Generator().manual_seed(len(z))).to(z.device)
         _, seen = _run(model, batch, {}, spots, {})
-        for place in spots:
-            x = _part(model, seen[place.site], place)
+        for site in spots:
+            x = _part(model, seen[site.hook_name], site)
             for code, total in zip((z, z[order]), totals, strict=True):
                 new = Moments.of(x.flatten(0, 1), code.repeat_interleave(x.shape[1], dim=0))
-                total[place] = total[place] + new if place in total else new
+                total[site] = total[site] + new if site in total else new
     return totals
 
 
-def _plan(spots, erasers) -> dict[Key, dict[Place, Eraser]]:
-    """Nothing; every place alone; every place with the later ones of its role (of the union's: the last layer's readout)."""
-    plan: dict[Key, dict[Place, Eraser]] = {(None, NOTHING): {}}
-    for place in spots:
-        plan[place, ONE] = {place: erasers[place]}
+def _plan(spots, erasers) -> dict[Key, dict[Site, Eraser]]:
+    """Nothing; every site alone; every site with the later ones of its role (of the union's: the last layer's readout)."""
+    plan: dict[Key, dict[Site, Eraser]] = {(None, NOTHING): {}}
+    for site in spots:
+        plan[site, ONE] = {site: erasers[site]}
         last = max(p.layer for p in spots if p.role == "readout")
         later = [
-            p for p in spots if p.layer > place.layer
-            and (p.role == place.role or (place.role == EVERYWHERE and p.role == "readout" and p.layer == last))
+            p for p in spots if p.layer > site.layer
+            and (p.role == site.role or (site.role == EVERYWHERE and p.role == "readout" and p.layer == last))
         ]  # fmt: skip
         if later:
-            plan[place, ON] = {p: erasers[p] for p in (place, *later)}
+            plan[site, ON] = {p: erasers[p] for p in (site, *later)}
     return plan
 
 
-def _readers(spots, place: Place | None) -> list[Place]:
-    """Where the code is read: at the place itself and at every later place of a single role; for no place, everywhere."""
-    if place is None or not spots:
+def _readers(spots, site: Site | None) -> list[Site]:
+    """Where the code is read: at the site itself and at every later place of a single role; for no site, everywhere."""
+    if site is None or not spots:
         return spots
-    return [place, *(p for p in spots if p.layer > place.layer and p.role != EVERYWHERE)]
+    return [site, *(p for p in spots if p.layer > site.layer and p.role != EVERYWHERE)]
 
 
 # ---- erasing ---------------------------------------------------------------------------------------------------------
 @torch.no_grad()
-def _run(model, batch, erasers: dict[Place, Eraser], read, own) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+def _run(model, batch, erasers: dict[Site, Eraser], read, own) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """The prediction with the code erased, and what was seen from there on at the hook points to be read.
 
     own: site -> the batch's unedited activation, so that blocks before the first erasure need not be computed again."""
     seen: dict[str, torch.Tensor] = {}
     steps: dict[str, list[Callable]] = {}
-    for place, eraser in erasers.items():
-        steps.setdefault(place.site, []).append(_erasing(model, place, eraser))
-    for site in dict.fromkeys(place.site for place in read):
-        steps.setdefault(site, []).append(_keeping(seen, site))
+    for site, eraser in erasers.items():
+        steps.setdefault(site.hook_name, []).append(_erasing(model, site, eraser))
+    for hook_name in dict.fromkeys(site.hook_name for site in read):
+        steps.setdefault(hook_name, []).append(_keeping(seen, hook_name))
     if not erasers:
-        return intervene(model, batch, {site: _chain(found) for site, found in steps.items()}), seen
+        return intervene(model, batch, {hook_name: _chain(found) for hook_name, found in steps.items()}), seen
     first = min(erasers)
-    activation = _chain(steps.pop(first.site))(own[first.site])
-    hooks = [(site, _as_hook(_chain(found))) for site, found in steps.items()]
+    activation = _chain(steps.pop(first.hook_name))(own[first.hook_name])
+    hooks = [(hook_name, _as_hook(_chain(found))) for hook_name, found in steps.items()]
     with model.hooks(fwd_hooks=hooks):
         return put(model, batch.tokens, first, activation), seen
 
@@ -151,8 +152,8 @@ def _as_hook(edit: Callable) -> Callable:
     return lambda tensor, hook: edit(tensor)
 
 
-def _erasing(model, place: Place, eraser: Eraser) -> Callable:
-    where = positions(model, place.role)
+def _erasing(model, site: Site, eraser: Eraser) -> Callable:
+    where = positions(model, site.role)
 
     def erase(activation):
         activation = activation.clone()
@@ -163,9 +164,9 @@ def _erasing(model, place: Place, eraser: Eraser) -> Callable:
     return erase
 
 
-def _keeping(seen: dict[str, torch.Tensor], site: str) -> Callable:
+def _keeping(seen: dict[str, torch.Tensor], hook_name: str) -> Callable:
     def keep(activation):
-        seen[site] = activation
+        seen[hook_name] = activation
         return activation
 
     return keep
@@ -177,12 +178,12 @@ def _measure(trained, model, plan, spots, split, n, seed) -> dict[Key, Result]:
     moments: dict[Key, dict] = {key: {reader: {} for reader in _readers(spots, key[0])} for key in plan}
     for batch in draw(trained.task, split, n, seed, trained.device):
         z = code_features(trained.task, batch.codes)
-        _, own = _run(model, batch, {}, places(model), {})
+        _, own = _run(model, batch, {}, sites(model), {})
         for key, erasers in plan.items():
             prediction, seen = _run(model, batch, erasers, list(moments[key]), own)
             scores[key].append(_errors(trained.task, prediction, batch))
             for reader, totals in moments[key].items():
-                add_by_group(totals, _part(model, seen[reader.site], reader).mean(1), z, batch.composition)
+                add_by_group(totals, _part(model, seen[reader.hook_name], reader).mean(1), z, batch.composition)
     return {key: Result(np.concatenate(parts, axis=1), moments[key]) for key, parts in scores.items()}
 
 
@@ -207,8 +208,8 @@ def _score(result: Result) -> tuple[float, float, float]:
 
 
 def _row(metric, numbers, split, key, control, n, **more) -> dict:
-    place, scope = key
-    where = {"site": place.site, "role": place.role, "layer": place.layer} if place else {"site": "all", "role": "all"}
+    site, scope = key
+    where = {"site": site.hook_name, "role": site.role, "layer": site.layer} if site else {"site": "all", "role": "all"}
     value, lo, hi = numbers
     return tables.row(metric, value, lo=lo, hi=hi, split=split, **where, control=control, n=n, scope=scope, **more)
 
@@ -242,20 +243,20 @@ def _rows(plan, results, spots, control) -> list[dict]:
             for metric, reader in asked:
                 r2 = grouped_r2(results[split][key].moments[reader], fitted[reader][1])
                 plain = unedited.setdefault((split, reader), r2.mean)
-                place = (reader, NOTHING) if key[0] is None else key
-                read = {"read_at": f"{reader.site} {reader.role}", "unedited": plain, **more}
-                rows.append(_row(metric, (r2.mean, r2.lo, r2.hi), split, place, control, n, **read))
+                site = (reader, NOTHING) if key[0] is None else key
+                read = {"read_at": f"{reader.hook_name} {reader.role}", "unedited": plain, **more}
+                rows.append(_row(metric, (r2.mean, r2.lo, r2.hi), split, site, control, n, **read))
     return [row for row in rows if np.isfinite(row["value"])]
 
 
-def _ranked(plan, results) -> list[Place]:
-    """The places by what erasure at one layer costs training episodes, among those where the code can be read best.
+def _ranked(plan, results) -> list[Site]:
+    """The sites by what erasure at one layer costs training episodes, among those where the code can be read best.
 
     Elsewhere the directions taken out are those of sampling noise: as many, and of whatever else is there."""
-    readable = {place: _readout(groups)[0] for place, groups in results[None, NOTHING].moments.items()}
+    readable = {site: _readout(groups)[0] for site, groups in results[None, NOTHING].moments.items()}
     best = max(readable.values())
-    known = [place for place, r2 in readable.items() if r2 >= min(best, best / 2)]
-    return sorted(known, key=lambda place: -_drop(results, (place, ONE))[0])
+    known = [site for site, r2 in readable.items() if r2 >= min(best, best / 2)]
+    return sorted(known, key=lambda site: -_drop(results, (site, ONE))[0])
 
 
 def _shuffled_rows(trained, plan, results, n, seed) -> list[dict]:
@@ -275,34 +276,34 @@ def _random_rows(trained, chosen, fitted, results, how) -> list[dict]:
     episodes, seed, draws = how
     rows, model = [], trained.model
     batches = {s: list(draw(trained.task, s, episodes, f"{seed}/score", trained.device)) for s in ("test", "ood")}
-    for number, place in enumerate(chosen):
-        eraser = Eraser.from_moments(fitted[place])
+    for number, site in enumerate(chosen):
+        eraser = Eraser.from_moments(fitted[site])
         for kind, (name, make) in enumerate(RANDOM.items()):
             rng = torch.Generator().manual_seed(len(RANDOM) * number + kind)
-            projections = torch.stack([one.projection for one in make(fitted[place], eraser, rng, draws)])
+            projections = torch.stack([one.projection for one in make(fitted[site], eraser, rng, draws)])
             for split, found in batches.items():
-                totals = sum(_with_each(trained.task, model, batch, place, eraser.mean, projections) for batch in found)
+                totals = sum(_with_each(trained.task, model, batch, site, eraser.mean, projections) for batch in found)
                 scores = 1 - totals[0] / totals[1]
                 plain = _score(results[split][None, NOTHING])[0]
                 more = {"rank": eraser.rank, "draws": draws}
                 for metric, values, own in (("score", scores, plain), ("drop", plain - scores, 0.0)):
                     numbers = (values.mean(), *np.quantile(values, [0.05, 0.95]))
-                    rows.append(_row(metric, numbers, split, (place, ONE), f"random {name}", episodes, unedited=own, **more))
+                    rows.append(_row(metric, numbers, split, (site, ONE), f"random {name}", episodes, unedited=own, **more))
     return rows
 
 
 @torch.no_grad()
-def _with_each(task, model, batch, place: Place, mean, projections) -> np.ndarray:
+def _with_each(task, model, batch, site: Site, mean, projections) -> np.ndarray:
     """(2, draws) summed error and weight of a batch under each projection (draws, d, d); several are answered at once."""
-    _, own = _run(model, batch, {}, [place], {})
-    activation, where, found = own[place.site], positions(model, place.role), []
+    _, own = _run(model, batch, {}, [site], {})
+    activation, where, found = own[site.hook_name], positions(model, site.role), []
     part = activation[:, where]
     for some in projections.split(max(1, BATCH // len(batch.tokens))):
         edited = mean + torch.einsum("bpd,ned->nbpe", part.flatten(2).double() - mean, some)
         many = activation.repeat(len(some), *[1] * (activation.ndim - 1))
         many[:, where] = edited.to(many.dtype).reshape(len(many), *part.shape[1:])
         tokens, targets = (value.repeat(len(some), *[1] * (value.ndim - 1)) for value in (batch.tokens, batch.targets))
-        error, weight = task.errors(put(model, tokens, place, many), targets)
+        error, weight = task.errors(put(model, tokens, site, many), targets)
         found.append(torch.stack([error, weight]).view(2, len(some), -1).sum(2).cpu().numpy())
     return np.concatenate(found, axis=1)
 
@@ -314,6 +315,6 @@ def _frame(trained, key: Key, results) -> pd.DataFrame:
         error, weight, composition = results[split][key].scores
         plain = 1 - results[split][None, NOTHING].scores[0] / weight
         names = [trained.task.composition_name(int(c)) for c in composition]
-        where = {"split": split, "composition": names, "site": key[0].site, "role": key[0].role}
+        where = {"split": split, "composition": names, "site": key[0].hook_name, "role": key[0].role}
         parts.append(pd.DataFrame({**where, "score": 1 - error / weight, "unedited": plain}))
     return pd.concat(parts, ignore_index=True)

@@ -47,8 +47,8 @@ def probe(trained: TrainedModel, *, episodes: int = 2048, fits: int = 256, seed:
     "interpolated loss" of the mean of the model's and the construction's matrices, where the model is one linear head.
 
     episodes: per split; fits: of these, at most, for implied weights. Every episode is a task of its own, so lo and hi are
-    the 95 % interval over episodes. control: "" the model; "untrained" its twin; "shuffled" the model beside references that
-    were shown another episode's answers; "reference" one reference beside another.
+    the 95 % interval over episodes. control: "" the model; "untrained" its untrained control; "shuffled" the model beside
+    references that were shown another episode's answers; "reference" one reference beside another.
     """
     task = trained.task
     if not isinstance(task, LinearRegression):
@@ -56,7 +56,7 @@ def probe(trained: TrainedModel, *, episodes: int = 2048, fits: int = 256, seed:
     require(episodes >= 8 and fits >= 2, f"need episodes >= 8 and fits >= 2, got {episodes} and {fits}")
     fits = min(fits, episodes)
     learners = {one.name: one for one in _candidates(task, trained.model.cfg.n_layers)}
-    models = {"": trained.model, "untrained": trained.untrained_twin()}
+    models = {"": trained.model, "untrained": trained.untrained_control()}
     rows, kept = [], []
     for split in ("test", "ood"):
         batches = list(draw(task, split, episodes, seed, trained.device))

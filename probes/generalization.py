@@ -15,17 +15,17 @@ version = 1  # raised whenever its numbers change
 
 
 def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Score of the model, its untrained twin and every reference on train, test and ood; pooled and per composition.
+    """Score of the model, its untrained control and every reference on train, test and ood; pooled and per composition.
 
     episodes: per split. Rows with composition "all" hold pooled scores (for R²: 1 is perfect, 0 each task's mean answer, may
     be negative), lo and hi their 95 % bootstrap interval over compositions; the others hold one composition each, with
-    `weight` its share in the pool. control: "" the model, "untrained" its twin, "reference" a learner named in `reference`.
-    Beside the score stand the family's other metrics, "share of ceiling" (the score over that of the family's ceiling on the
-    same episodes; its row has the note "ceiling"), the score on parts of the episodes ("score, unambiguous") and on the
-    family's variants (split "ood, unpermuted").
+    `weight` its share in the pool. control: "" the model, "untrained" its untrained control, "reference" a learner named in
+    `reference`. Beside the score stand the family's other metrics, "share of ceiling" (the score over that of the family's
+    ceiling on the same episodes; its row has the note "ceiling"), the score on parts of the episodes ("score, unambiguous")
+    and on the family's variants (split "ood, unpermuted").
     """
     task, rows, kept = trained.task, [], []
-    learners = {("", "model"): trained.model, ("untrained", "untrained twin"): trained.untrained_twin()}
+    learners = {("", "model"): trained.model, ("untrained", "untrained control"): trained.untrained_control()}
     for split in SPLITS:
         batches = list(draw(task, split, episodes, seed, trained.device))
         answers, reasons = _answers(task, learners, batches)

@@ -7,7 +7,7 @@ import pandas as pd
 import torch
 
 from compolens import tables
-from compolens.activations.sites import places
+from compolens.activations.sites import sites
 from compolens.activations.streams import draw, record
 from compolens.foundation.configs import DoesNotApply
 from compolens.interventions.oracles import CodeAt, Search, best_code, code_features, fit_codes, readings, recovered, written
@@ -31,7 +31,7 @@ def probe(
     search_steps: int = 60,
     seed: int = 0,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """A ladder of interventions at the places where the code is read (column `rung`), scored on the same questions:
+    """A ladder of interventions at the sites where the code is read (column `rung`), scored on the same questions:
 
     "own answer"; "own code written": what a linear readout finds of the code is written there; "true code written": the
     episode's own code is; "best code": a code searched for through the frozen rest of the model, fitted to the context's
@@ -40,13 +40,13 @@ def probe(
 
     episodes: per split, for all rungs but the last; fitted: training episodes for readouts and writers, and held-out ones for
     readouts, which are never fitted to the composition that they read; searched, search_steps: episodes per split and Adam
-    steps of the search. chosen: the place where writing another code moves the
+    steps of the search. chosen: the site where writing another code moves the
     answers of training compositions most (rows "recovered": 1 is all the way to that code's answers, 0 not at all);
-    effective: those where it moves them nearly as much. "true code written" has rows for every place. The readout is the best
+    effective: those where it moves them nearly as much. "true code written" has rows for every site. The readout is the best
     of those that read training compositions about equally well (rows "r2", one each: several are tried). Scores as in
     `generalization`, rows per composition included, lo and hi 95 % over compositions. code_width and n_fitted: free numbers of
-    the code, and values it was fitted to; parts: the factors of a row's composition. Controls: the same on the untrained twin,
-    its search included; another code written.
+    the code, and values it was fitted to; parts: the factors of a row's composition. Controls: the same on the untrained
+    control, its search included; another code written.
     """
     task = trained.task
     if "render" in task.missing:
@@ -54,19 +54,19 @@ def probe(
     code_features(task, next(draw(task, "train", 1, seed)).codes)
     ladder = _Ladder(task, trained.model, "", seed, trained.device)
     found = ladder.fit(fitted)
-    twin = _Ladder(task, trained.untrained_twin(), "untrained", seed, trained.device)
-    twins = twin.fit(fitted, found)  # the twin is looked at where the model is
+    untrained = _Ladder(task, trained.untrained_control(), "untrained", seed, trained.device)
+    in_untrained = untrained.fit(fitted, found)  # the untrained control is looked at where the model is
     kept = []
     for split in ("test", "ood"):
         kept.append(ladder.climb(split, episodes, found))
-        twin.climb(split, episodes, twins)
+        untrained.climb(split, episodes, in_untrained)
         ladder.search(split, searched, found, Search(search_steps))
-        twin.search(split, searched, twins, Search(search_steps))
-    return pd.DataFrame(ladder.rows + twin.rows), pd.concat(kept, ignore_index=True)
+        untrained.search(split, searched, in_untrained, Search(search_steps))
+    return pd.DataFrame(ladder.rows + untrained.rows), pd.concat(kept, ignore_index=True)
 
 
 class _Found(NamedTuple):
-    """Where the code is read most; all places where it is read nearly as much; where it is decoded best, or nearly so."""
+    """Where the code is read most; all sites where it is read nearly as much; where it is decoded best, or nearly so."""
 
     read: CodeAt
     effective: tuple[CodeAt, ...]
@@ -74,7 +74,7 @@ class _Found(NamedTuple):
 
 
 class _Ladder:
-    """One model's ladder: readouts and writers at every place, the place where the code is read, the scores of all rungs."""
+    """One model's ladder: readouts and writers at every site, the site where the code is read, the scores of all rungs."""
 
     def __init__(self, task, model, control, seed, device):
         self.task, self.model, self.control, self.seed, self.device = task, model, control, seed, device
@@ -82,35 +82,35 @@ class _Ladder:
         self.parts: dict[int, str] = {}
 
     def fit(self, n, given=None):
-        """Readouts and writers at every place; what is found of them on training compositions, or at the places given."""
+        """Readouts and writers at every site; what is found of them on training compositions, or at the sites given."""
         batches = list(draw(self.task, "train", n, f"{self.seed}/fit", self.device))
         self.n_fitted = n
-        self.codes = fit_codes(self.model, self.task, batches, places(self.model))
+        self.codes = fit_codes(self.model, self.task, batches, sites(self.model))
         for at in self.codes:
             pairs = draw(self.task, "train", max(n // 2, 2), f"{self.seed}/choose", self.device)
             pooled = recovered(self.model, self.task, at, pairs)
-            self._row("recovered", "another code written", "train", at.place, pooled.score, pooled.interval, n // 2)
+            self._row("recovered", "another code written", "train", at.site, pooled.score, pooled.interval, n // 2)
             if not self.control:
-                self._row("left-out R²", "decoded", "train", at.place, at.left_out, n=n)
+                self._row("left-out R²", "decoded", "train", at.site, at.left_out, n=n)
         if given is not None:
-            known = {at.place: at for at in self.codes}
-            again = ([known[at.place] for at in part] for part in (given.effective, given.sources))
-            return _Found(known[given.read.place], *map(tuple, again))
+            known = {at.site: at for at in self.codes}
+            again = ([known[at.site] for at in part] for part in (given.effective, given.sources))
+            return _Found(known[given.read.site], *map(tuple, again))
         moved = [row["value"] for row in self.rows if row["metric"] == "recovered"]
         effective = [at for at, value in zip(self.codes, moved, strict=True) if value >= NEARLY * max(moved)]
         sources = [at for at in self.codes if at.left_out >= max(other.left_out for other in self.codes) - AS_WELL]
         return _Found(self.codes[int(np.argmax(moved))], tuple(effective), tuple(sources))
 
-    def _row(self, metric, rung, split, place, value, interval=(np.nan, np.nan), n=0, **more):
-        where = {"split": split, "site": place.site, "role": place.role, "control": self.control, "n": n}
-        row = tables.row(metric, value, lo=interval[0], hi=interval[1], **where, layer=place.layer, rung=rung)
+    def _row(self, metric, rung, split, site, value, interval=(np.nan, np.nan), n=0, **more):
+        where = {"split": split, "site": site.hook_name, "role": site.role, "control": self.control, "n": n}
+        row = tables.row(metric, value, lo=interval[0], hi=interval[1], **where, layer=site.layer, rung=rung)
         self.rows.append(row | {"composition": "all", "chosen": 0, "effective": 0} | more)
 
     def climb(self, split, n, found):
         """Every rung but the search; returns per-episode rows of the model's own answer and of that with the true code."""
-        sites = list(dict.fromkeys(at.place.site for at in self.codes))
+        hook_names = list(dict.fromkeys(at.site.hook_name for at in self.codes))
         batches = draw(self.task, split, n, f"{self.seed}/score", self.device)
-        seen = list(record(self.model, batches, sites))
+        seen = list(record(self.model, batches, hook_names))
         true = [code_features(self.task, one.episodes.codes) for one in seen]
         for one in seen:
             named = map(" · ".join, self.task.parts(one.episodes.codes))
@@ -136,13 +136,13 @@ class _Ladder:
         for at, codes in zip(sources, readings(self.model, self.task, sources, seen, others), strict=True):
             error = (torch.cat(codes) - whole).square().sum()
             r2 = 1 - float(error / (whole - whole.mean(0)).square().sum())
-            self._row("r2", "decoded", split, at.place, r2, n=len(whole))
+            self._row("r2", "decoded", split, at.site, r2, n=len(whole))
             best = max(best, (r2, codes), key=lambda pair: pair[0])
         return best[1]
 
     def _errors(self, at, one, code):
         """(3, n): error, weight and composition of one batch with a code written, or untouched."""
-        answer = one.prediction if code is None else written(self.model, one.episodes, at, code, one.sites[at.place.site])
+        answer = one.prediction if code is None else written(self.model, one.episodes, at, code, one.sites[at.site.hook_name])
         found = torch.stack([*self.task.errors(answer, one.episodes.targets), one.episodes.composition.double()])
         return found.cpu().numpy()
 
@@ -150,7 +150,7 @@ class _Ladder:
         parts = [self._errors(at, one, None if codes is None else codes[i]) for i, one in enumerate(seen)]
         errors = np.concatenate(parts, axis=1)
         name = ", ".join(filter(None, (self.control, control)))
-        self._scores(rung, split, at.place, *errors, control=name, **more)
+        self._scores(rung, split, at.site, *errors, control=name, **more)
         return errors
 
     def search(self, split, n, found, search):
@@ -158,8 +158,8 @@ class _Ladder:
         read, source, parts = found.read, found.sources[0], []
         try:
             for batch in draw(self.task, split, n, f"{self.seed}/search", self.device, batch=min(n, 64)):
-                (seen,) = record(self.model, [batch], [source.place.site])
-                starts = self._starts(batch, source.decode(self.model, seen.sites[source.place.site]))
+                (seen,) = record(self.model, [batch], [source.site.hook_name])
+                starts = self._starts(batch, source.decode(self.model, seen.sites[source.site.hook_name]))
                 best = best_code(self.model, self.task, batch, read, starts, search)
                 scored = [*self.task.errors(best.prediction, batch.targets), batch.composition.double()]
                 parts.append(torch.stack([*scored, *self.task.errors(seen.prediction, batch.targets)]).cpu().numpy())
@@ -168,7 +168,7 @@ class _Ladder:
                 "score",
                 "best code",
                 split,
-                read.place,
+                read.site,
                 np.nan,
                 control="not available",
                 note=f"not available: {error}",
@@ -177,8 +177,8 @@ class _Ladder:
             return
         error, weight, composition, *own = np.concatenate(parts, axis=1)
         more = {"code_width": best.width, "n_fitted": best.fitted}
-        self._scores("best code", split, read.place, error, weight, composition, chosen=1, **more)
-        self._scores("own answer, searched", split, read.place, *own, composition, chosen=1)
+        self._scores("best code", split, read.site, error, weight, composition, chosen=1, **more)
+        self._scores("own answer, searched", split, read.site, *own, composition, chosen=1)
 
     def _starts(self, batch, decoded):
         """Codes to search from: what is read from the model, codes of other episodes, and their mean."""
@@ -187,12 +187,12 @@ class _Ladder:
         code = code_features(self.task, others.codes)
         return [decoded, code, code.mean(0).expand_as(code)]
 
-    def _scores(self, rung, split, place, error, weight, composition, **more):
-        """The pooled row, and at the chosen place one per composition."""
+    def _scores(self, rung, split, site, error, weight, composition, **more):
+        """The pooled row, and at the chosen site one per composition."""
         pooled = summarise(error, weight, composition)
-        self._row("score", rung, split, place, pooled.score, pooled.interval, len(error), weight=weight.sum(), **more)
+        self._row("score", rung, split, site, pooled.score, pooled.interval, len(error), weight=weight.sum(), **more)
         if more.get("chosen") or more.get("effective"):
             for c, (score, share, n) in pooled.per_composition.items():
                 name = self.task.composition_name(c)
                 at = {"composition": name, "parts": self.parts.get(c, ""), "weight": share}
-                self._row("score", rung, split, place, score, n=n, **at, **more)
+                self._row("score", rung, split, site, score, n=n, **at, **more)

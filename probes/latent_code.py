@@ -7,7 +7,7 @@ import pandas as pd
 import torch
 
 from compolens import tables
-from compolens.activations.sites import at_role, residual_sites
+from compolens.activations.sites import Site, at_role, residual_sites
 from compolens.activations.streams import draw, record
 from compolens.foundation.configs import ConfigError
 from compolens.measures.intervals import summarise
@@ -20,14 +20,6 @@ PENALTIES = tuple(float(l2) for l2 in np.logspace(-3, 4.5, 16))
 KEPT_EPISODES = 1024
 
 
-class Site(NamedTuple):
-    """A place to read from: a hook point at a token role; no hook point means the raw input."""
-
-    hook: str
-    role: str
-    layer: float
-
-
 class Fitted(NamedTuple):
     """A site's readout of [code, shuffled code, control task], its penalty and its score on left-out compositions."""
 
@@ -36,7 +28,8 @@ class Fitted(NamedTuple):
     left_out: float
 
 
-RAW = Site("", "context", -1)
+RAW = Site(-1, "input moments", "context")
+"""Stands for the raw input among the sites."""
 
 
 def probe(
@@ -49,18 +42,18 @@ def probe(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Ridge readout of the code from every layer and token role: R² per code dimension, exact recovery of the active set.
 
-    Three fits, which mean different things: "transfer" is fitted on training compositions; "leave one out" on these and all
+    Three fits, which mean different things: "fitted on train" uses training compositions; "leave one out" on these and all
     held-out compositions but the one scored; "within" on the held-out compositions themselves (other episodes). Where
-    transfer is low and within is high the code is there but not shared; only a low "within" is a loss.
+    the first is low and "within" is high the code is there but not shared; only a low "within" is a loss.
 
     episodes: per fit and per split; l2: the penalty on standardised features (default: chosen per site among 16 by leaving
     compositions out within training); threshold: a decoded coefficient above it counts as active.
-    Controls: "raw input" (the input's own moments), "untrained" (the twin), "shuffled" (codes shuffled over episodes) and
-    "control task" (code renumbered at random per composition; selectivity is R² minus the control task's).
+    Controls: "raw input" (the input's own moments), "untrained" (the untrained control), "shuffled" (codes shuffled over
+    episodes) and "control task" (code renumbered at random per composition; selectivity is R² minus the control task's).
     """
     dimensions = _dimensions(trained)
     rows: list[dict] = []
-    for control, model in (("", trained.model), ("untrained", trained.untrained_twin())):
+    for control, model in (("", trained.model), ("untrained", trained.untrained_control())):
         sites = _sites(model) + ([RAW] if control == "" else [])
         fit = _moments(trained, model, sites, "train", episodes, f"{seed}/fit")
         fitted = {site: _fit(groups, len(dimensions), l2) for site, groups in fit.items()}
@@ -92,8 +85,8 @@ def _dimensions(trained: TrainedModel) -> list[str]:
 
 def _sites(model) -> list[Site]:
     """The residual stream at every layer and token role, then the model's explicit code where it has one."""
-    sites = [Site(hook, role, layer) for layer, hook in residual_sites(model).items() for role in model.roles]
-    explicit = [Site("hook_code", "all", model.cfg.n_layers + 1)] if "hook_code" in model.hook_dict else []
+    sites = [Site(layer, hook_name, role) for layer, hook_name in residual_sites(model).items() for role in model.roles]
+    explicit = [Site(model.cfg.n_layers + 1, "hook_code", "all")] if "hook_code" in model.hook_dict else []
     return sites + explicit
 
 
@@ -114,14 +107,14 @@ def _control_task(code, composition):
 def _moments(trained, model, sites, split, n, seed, kept=None) -> dict[Site, dict[int, Moments]]:
     """site -> composition -> moments of (features, [code, shuffled code, control task]), in one pass over n episodes."""
     totals: dict[Site, dict[int, Moments]] = {site: {} for site in sites}
-    hooks = list(dict.fromkeys(site.hook for site in sites if site != RAW))
+    hooks = list(dict.fromkeys(site.hook_name for site in sites if site != RAW))
     for batch in record(model, draw(trained.task, split, n, seed, trained.device), hooks):
         code, composition = _code(trained.task, batch.episodes), batch.episodes.composition
         shuffle = torch.randperm(len(code), generator=torch.Generator().manual_seed(len(code))).to(code.device)
         targets = torch.cat([code, code[shuffle], _control_task(code, composition)], dim=1)
         for site in sites:
             raw = site == RAW
-            x = trained.task.raw_statistic(batch.episodes) if raw else at_role(batch.sites[site.hook], model, site.role)
+            x = trained.task.raw_statistic(batch.episodes) if raw else at_role(batch.sites[site.hook_name], model, site.role)
             add_by_group(totals[site], x, targets, composition)
             if kept is not None:
                 kept.add(split, site, x, code, batch)
@@ -140,7 +133,7 @@ def _results(fitted, trained_on, held_out, scored, width):
         part = slice(which * width, (which + 1) * width)
         readout = RidgeReadout(fitted.readout.weight[:, part], fitted.readout.bias[part], fitted.l2)
         for split, groups in scored.items():
-            yield ("transfer", split, control), grouped_r2({c: m.outputs(part) for c, m in groups.items()}, readout)
+            yield ("fitted on train", split, control), grouped_r2({c: m.outputs(part) for c, m in groups.items()}, readout)
     part = slice(0, width)
     fit, score = ({c: m.outputs(part) for c, m in groups.items()} for groups in (held_out, scored["ood"]))
     whole = Moments.total(fit.values())
@@ -151,7 +144,7 @@ def _results(fitted, trained_on, held_out, scored, width):
 
 
 def _row(metric, value, lo, hi, split, site, control, n, **more):
-    where = {"split": split, "site": site.hook or "input moments", "role": site.role, "control": control, "n": n}
+    where = {"split": split, "site": site.hook_name, "role": site.role, "control": control, "n": n}
     return tables.row(metric, value, lo=lo, hi=hi, **where, layer=site.layer, **more)
 
 
@@ -168,12 +161,12 @@ def _rows(site, results, dimensions, name, l2, n):
             for dimension, value in zip(dimensions, r2.per_output, strict=True):
                 yield _row("r2", value, np.nan, np.nan, split, site, label, n, fit=fit, dimension=dimension, l2=l2)
     for split in ("test", "ood"):
-        value = pooled["transfer", split, ""] - pooled["transfer", split, "control task"]
-        yield _row("selectivity", value, np.nan, np.nan, split, site, name, n, fit="transfer", dimension="mean", l2=l2)
+        value = pooled["fitted on train", split, ""] - pooled["fitted on train", split, "control task"]
+        yield _row("selectivity", value, np.nan, np.nan, split, site, name, n, fit="fitted on train", dimension="mean", l2=l2)
 
 
 def _wanted(row, control) -> bool:
-    """The untrained twin is a control itself: its own shuffled rows would only say 0 again."""
+    """The untrained control is a control itself: its own shuffled rows would only say 0 again."""
     return control == "" or "," not in row["control"]
 
 
@@ -202,7 +195,7 @@ class _Kept:
             lists = {"code": code, "decoded": decoded}
             frame = {k: v[:room].cpu().numpy() for k, v in columns.items()}
             frame |= {k: list(v[:room].float().cpu().numpy()) for k, v in lists.items()}
-            where = {"split": split, "composition": names, "site": site.hook, "role": site.role}
+            where = {"split": split, "composition": names, "site": site.hook_name, "role": site.role}
             self.parts.append(pd.DataFrame(where | frame))
             self.counts[split] += len(names)
 
@@ -213,7 +206,15 @@ class _Kept:
             seen, right = np.array(list(counts.values()), dtype=float).T
             pooled = summarise(seen - right, seen, np.array(list(counts)))
             yield _row(
-                "active set exact", pooled.score, *pooled.interval, split, site, control, n, fit="transfer", dimension="all"
+                "active set exact",
+                pooled.score,
+                *pooled.interval,
+                split,
+                site,
+                control,
+                n,
+                fit="fitted on train",
+                dimension="all",
             )
 
     def frame(self) -> pd.DataFrame:

@@ -75,7 +75,7 @@ def probe(
 
     episodes: per split; variant: show the family in this way ("unpermuted", …) instead of as it was trained; points: per map;
     tsne, umap: draw these maps, too. A map's value: for PCA, the share of variance of its two axes; else its trustworthiness.
-    Controls: the untrained twin, shuffled labels, the raw input. Intervals resample compositions, where there are any.
+    Controls: the untrained control, shuffled labels, the raw input. Intervals resample compositions, where there are any.
     """
     if umap and importlib.util.find_spec("umap") is None:
         raise ConfigError("UMAP maps need a package that is not installed; type: pip install umap-learn")
@@ -85,7 +85,7 @@ def probe(
     maps = {"pca": _pca} | ({"tsne": _tsne} if tsne else {}) | ({"umap": _umap} if umap else {})
     rows: list[dict] = []
     kept: dict[str, Data] = {}
-    for control, model in (("", trained.model), ("untrained", trained.untrained_twin())):
+    for control, model in (("", trained.model), ("untrained", trained.untrained_control())):
         for split in ("test", "ood"):
             data = _collect(task, model, split, episodes, f"{seed}/{split}", trained.device, raw=control == "")
             kept.setdefault(split, data)

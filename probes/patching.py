@@ -20,13 +20,13 @@ def probe(trained: TrainedModel, *, episodes: int = 512, seed: int = 0) -> tuple
     recovered: how much of the way the answer moves to the source's own answer, pooled over episodes: 1 is all of it, 0 none,
     negative away from it; lo and hi are 95 % intervals over compositions of the base. episodes: pairs per split.
     Controls: "another code" patches in a third run (only what is specific to the source should move the answer to the
-    source's), "untrained" does the patching in the untrained twin.
+    source's), "untrained" does the patching in the untrained control.
     """
     task = trained.task
     if "render" in task.missing:
         raise ConfigError(f"patching needs the same inputs under two codes; {type(task).__name__}: {task.missing['render']}")
     rows, kept = [], []
-    for control, model in (("", trained.model), ("untrained", trained.untrained_twin())):
+    for control, model in (("", trained.model), ("untrained", trained.untrained_control())):
         points = [(layer, site, role) for layer, site in residual_sites(model).items() for role in model.roles]
         if "hook_code" in model.hook_dict:
             points.append((model.cfg.n_layers + 1, "hook_code", "all"))

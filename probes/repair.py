@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from compolens.activations.sites import Place, places, positions
+from compolens.activations.sites import Site, positions, sites
 from compolens.activations.streams import draw
 from compolens.foundation.configs import DoesNotApply, require
 from compolens.interventions.oracles import CodeAt, code_features, fit_codes, recovered, written
@@ -39,21 +39,21 @@ def probe(
     draws: int = 3,
     seed: int = 0,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Two kinds of repair (column `repair`) at the place where the code is read, each beside placebos (column `where`):
+    """Two kinds of repair (column `repair`) at the site where the code is read, each beside placebos (column `where`):
 
     "code written", a repair of inference: the episode's own code, as factor means of training compositions, is written there.
-    Placebos: the same at every other place ("elsewhere"); another episode's code ("another code"); shuffled codes in the fit
-    of the means ("shuffled fit"). "overlapping" places share hook point and positions with the blamed one: no placebos.
-    "fine-tuned", a repair of execution: the parameters downstream of that place are trained on one half of the held-out
+    Placebos: the same at every other site ("elsewhere"); another episode's code ("another code"); shuffled codes in the fit
+    of the means ("shuffled fit"). "overlapping" sites share hook point and positions with the blamed one: no placebos.
+    "fine-tuned", a repair of execution: the parameters downstream of that site are trained on one half of the held-out
     compositions, mixed with as many episodes of training compositions, and scored on the other half (two folds; their mean on
     test). Placebos: the parameters upstream; random sets of as many scalars ("random 0", …).
 
-    episodes: scored per split; fitted: training episodes for the means, half as many to choose the place, as in
+    episodes: scored per split; fitted: training episodes for the means, half as many to choose the site, as in
     `inference_or_execution`; tuning_steps, batch, lr: Adam's budget, equal for all; draws: random sets.
     metric "gain": score minus that of the model as it is ("none"), on the same episodes; "beats placebos": gain minus that of
     the split's best placebo (column `placebo`), which is then held fixed. lo, hi: 95 % over compositions. free: how many
     scalars were trained.
-    Control "untrained": both repairs of the twin, at the same place.
+    Control "untrained": both repairs of the untrained control, at the same site.
     """
     task = trained.task
     if "render" in task.missing:
@@ -63,11 +63,11 @@ def probe(
     require(draws >= 0, f"draws counts random sets of scalars, so it must be 0 or more, got {draws}")
     own = _Repairs(trained, trained.model, "", episodes, seed)
     read = own.write(fitted)
-    own.train(read.place, budget, draws)
-    twin = _Repairs(trained, trained.untrained_twin(), "untrained", episodes, seed)
-    twin.write(fitted, read.place)
-    twin.train(read.place, budget, draws)
-    return pd.DataFrame(own.rows() + twin.rows()), own.frame()
+    own.train(read.site, budget, draws)
+    untrained = _Repairs(trained, trained.untrained_control(), "untrained", episodes, seed)
+    untrained.write(fitted, read.site)
+    untrained.train(read.site, budget, draws)
+    return pd.DataFrame(own.rows() + untrained.rows()), own.frame()
 
 
 class _Trial(NamedTuple):
@@ -76,13 +76,13 @@ class _Trial(NamedTuple):
     repair: str
     where: str
     control: str
-    place: Place
+    site: Site
     free: int
     errors: dict[str, np.ndarray]
 
     @property
     def name(self) -> str:
-        return f"{self.where}: {self.place.site}, {self.place.role}" if self.where == "elsewhere" else self.where
+        return f"{self.where}: {self.site.hook_name}, {self.site.role}" if self.where == "elsewhere" else self.where
 
 
 class _Repairs:
@@ -109,33 +109,33 @@ class _Repairs:
     def _errors(self, answer: Callable[[Episodes], torch.Tensor]) -> dict[str, np.ndarray]:
         return {split: both[0] for split, both in self._scored(answer).items()}
 
-    def _add(self, repair, where, place, errors, free=0):
+    def _add(self, repair, where, site, errors, free=0):
         control = self.control or {"blamed": "", "nowhere": "", "overlapping": "overlapping"}.get(where, "placebo")
-        self.trials.append(_Trial(repair, where, control, place, free, errors))
+        self.trials.append(_Trial(repair, where, control, site, free, errors))
 
     # ---- inference -------------------------------------------------------------------------------------------------------
-    def write(self, n: int, place: Place | None = None) -> CodeAt:
-        """The true code written at every place, or at the given one alone; returns how the code stands where it is read."""
+    def write(self, n: int, site: Site | None = None) -> CodeAt:
+        """The true code written at every site, or at the given one alone; returns how the code stands where it is read."""
         batches = list(draw(self.task, "train", n, f"{self.seed}/fit", self.device))
-        codes = fit_codes(self.model, self.task, batches, places(self.model) if place is None else [place])
-        read = codes[0] if place is not None else self._most_recovered(codes, n // 2)
-        self._add("none", "nowhere", read.place, self.own)
+        codes = fit_codes(self.model, self.task, batches, sites(self.model) if site is None else [site])
+        read = codes[0] if site is not None else self._most_recovered(codes, n // 2)
+        self._add("none", "nowhere", read.site, self.own)
         for at in codes:
-            where = "blamed" if at is read else "overlapping" if self._overlap(at.place, read.place) else "elsewhere"
-            self._add("code written", where, at.place, self._errors(lambda b, at=at: self._written(b, at)))
-        if place is None:
-            self._add("code written", "another code", read.place, self._errors(lambda b: self._written(b, read, 1)))
-            (noise,) = fit_codes(self.model, self.task, self._shuffled(batches), [read.place])
-            self._add("code written", "shuffled fit", read.place, self._errors(lambda b: self._written(b, noise)))
+            where = "blamed" if at is read else "overlapping" if self._overlap(at.site, read.site) else "elsewhere"
+            self._add("code written", where, at.site, self._errors(lambda b, at=at: self._written(b, at)))
+        if site is None:
+            self._add("code written", "another code", read.site, self._errors(lambda b: self._written(b, read, 1)))
+            (noise,) = fit_codes(self.model, self.task, self._shuffled(batches), [read.site])
+            self._add("code written", "shuffled fit", read.site, self._errors(lambda b: self._written(b, noise)))
         return read
 
     def _most_recovered(self, codes: list[CodeAt], n: int) -> CodeAt:
         batches = list(draw(self.task, "train", n, f"{self.seed}/choose", self.device))
         return max(codes, key=lambda at: recovered(self.model, self.task, at, batches).score)
 
-    def _overlap(self, one: Place, other: Place) -> bool:
-        if one.site != other.site or "all" in (one.role, other.role):
-            return one.site == other.site
+    def _overlap(self, one: Site, other: Site) -> bool:
+        if one.hook_name != other.hook_name or "all" in (one.role, other.role):
+            return one.hook_name == other.hook_name
         return bool({*positions(self.model, one.role)} & {*positions(self.model, other.role)})
 
     def _written(self, batch: Episodes, at: CodeAt, by: int = 0) -> torch.Tensor:
@@ -150,15 +150,16 @@ class _Repairs:
         return found
 
     # ---- execution -------------------------------------------------------------------------------------------------------
-    def train(self, place: Place, budget: Budget, draws: int) -> None:
-        """The parameters downstream of the place fine-tuned; unless this is the twin, those upstream and random ones too."""
+    def train(self, site: Site, budget: Budget, draws: int) -> None:
+        """The parameters downstream of the site fine-tuned; unless this is the untrained control, those upstream and random
+        ones too."""
         try:
             parts = folds(self.task, self.seed)
         except DoesNotApply as error:
             self.why_not = str(error)
             return
-        after = parameters_downstream(self.model, self.shown["test"][0], place)
-        before = parameters_upstream(self.model, self.shown["test"][0], place)
+        after = parameters_downstream(self.model, self.shown["test"][0], site)
+        before = parameters_upstream(self.model, self.shown["test"][0], site)
         sets = {"blamed": whole(self.model, after)}
         if before and not self.control:
             sets["upstream"] = whole(self.model, before)
@@ -166,7 +167,7 @@ class _Repairs:
             rng = self.task.rng(f"masks/{self.seed}", "train", k)
             sets[f"random {k}"] = random_masks(self.model, before | after, size(sets["blamed"]), rng)
         for where, masks in sets.items():
-            self._add("fine-tuned", where, place, self._cross_fitted(masks, parts, budget), size(masks))
+            self._add("fine-tuned", where, site, self._cross_fitted(masks, parts, budget), size(masks))
 
     def _cross_fitted(self, masks, parts, budget) -> dict[str, np.ndarray]:
         """Errors on each half of the held-out compositions by the model trained on the other; on test the mean of both."""
@@ -191,7 +192,7 @@ class _Repairs:
                 rows += self._rows("beats placebos", split, blamed, lost, placebo=best.name)
             if self.why_not:
                 missing = {"metric": "gain", "repair": "fine-tuned", "split": split, "control": "placebo", "where": "upstream"}
-                at = {"site": none.place.site, "role": none.place.role, "layer": none.place.layer, "composition": "all"}
+                at = {"site": none.site.hook_name, "role": none.site.role, "layer": none.site.layer, "composition": "all"}
                 rows.append(missing | at | {"n": 0, "note": f"not available: {self.why_not}"})
         return rows
 
@@ -207,7 +208,7 @@ class _Repairs:
         """The pooled row of 1 - lost / weight; one per composition too for the model as it is, and for what is blamed."""
         pooled, weight = summarise(lost, self.weight[split], self.composition[split]), self.weight[split].sum()
         first = {"metric": metric, "repair": trial.repair, "where": trial.where, "split": split, "control": trial.control}
-        first |= {"site": trial.place.site, "role": trial.place.role, "layer": trial.place.layer, "free": trial.free}
+        first |= {"site": trial.site.hook_name, "role": trial.site.role, "layer": trial.site.layer, "free": trial.free}
         first |= {"placebo": placebo}
         (lo, hi), n = pooled.interval, len(lost)
         made = [first | {"value": pooled.score, "lo": lo, "hi": hi, "composition": "all", "weight": weight, "n": n}]

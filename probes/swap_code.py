@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from compolens import tables
-from compolens.activations.sites import Place, places, positions
+from compolens.activations.sites import Site, positions, sites
 from compolens.activations.streams import draw
 from compolens.foundation.configs import require
 from compolens.interventions.interchange import (
@@ -54,31 +54,31 @@ def probe(
     draws: int = 20,
     all_sites: bool = False,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Interchange between two episodes of different codes and different inputs, place by place: everything there, then only
+    """Interchange between two episodes of different codes and different inputs, site by site: everything there, then only
     a learned subspace of rank 1, 2, 4, 8, 16. The counterfactual is the base's inputs under the source's code.
 
     recovered: share of the way from the base's answer to the answer that the model gives to the counterfactual episode; 1 is
     all of it, 0 none, negative away from it (the whole context at layer 0 need not reach 1: the source's examples have other
     inputs). lost: share of that distance by which the answer leaves the base's (may exceed
     1). score: of the edited answers, against the true counterfactual. share of full: recovered, over that of the whole
-    place, where the latter is above 0.1. lo, hi: 95 % intervals over compositions of the base. test: both episodes from
+    site, where the latter is above 0.1. lo, hi: 95 % intervals over compositions of the base. test: both episodes from
     training compositions; ood: both from held-out ones. Subspaces are learned on training compositions, nested: the first r
     coordinates serve as rank r. rank: how many coordinates were replaced (the width: all of them).
 
-    episodes: per split and for learning; search_steps: of 64 pairs, per place; draws: random subspaces; all_sites: controls at
-    every place, not only at the two chosen on training compositions: the best, and the best at tokens not among its.
+    episodes: per split and for learning; search_steps: of 64 pairs, per site; draws: random subspaces; all_sites: controls at
+    every site, not only at the two chosen on training compositions: the best, and the best at tokens not among its.
     Controls: "copied" (did the answer move to the source's own, to other questions?), "base" (did nothing happen?), "shown"
-    (the score on the counterfactual episodes themselves), "untrained" (the same search, places given, in the twin), "shuffled
-    counterfactuals" (the search with answers permuted), "random subspace" (mean, 5 and 95 % quantiles), "row space only" and
-    "null space only" (what of the subspace the next linear map reads, and what it does not: an effect of the latter alone is
-    no use of the code).
+    (the score on the counterfactual episodes themselves), "untrained" (the same search, sites given, in the untrained
+    control), "shuffled counterfactuals" (the search with answers permuted), "random subspace" (mean, 5 and 95 % quantiles),
+    "row space only" and "null space only" (what of the subspace the next linear map reads, and what it does not: an effect of
+    the latter alone is no use of the code).
     """
     require(
         draws >= 2 and search_steps >= 1, f"needs 2 draws and 1 step at least, got draws={draws}, search_steps={search_steps}"
     )
     task, model = trained.task, trained.model
     check_renders(task)
-    points = places(model)
+    points = sites(model)
     fit, choose = (_pairs(trained, "train", n, f"{seed}/{use}") for n, use in ((episodes, "fit"), (episodes // 2, "choose")))
     pairs = {split: _pairs(trained, split, episodes, seed) for split in ("test", "ood")}
     fresh = {split: _fresh(model, part, points) for split, part in pairs.items()}
@@ -87,23 +87,23 @@ def probe(
     chosen = _two_best(task, model, _fresh(model, choose, points), learned)
     controlled = list(learned) if all_sites else chosen
     shuffled = _search(task, model, _shuffled(fit, seed), controlled, search, seed)
-    twin = trained.untrained_twin()
-    twins = _search(task, twin, fit, controlled, search, seed)
+    untrained = trained.untrained_control()
+    in_untrained = _search(task, untrained, fit, controlled, search, seed)
     rows, kept = [], []
     for split, part in fresh.items():
         rows += _shown(task, part, split)
-        for place in points:
-            rows += _curve(task, model, part, split, place, learned.get(place), "")
-        in_twin = _fresh(twin, pairs[split], controlled)
-        for place in controlled:
-            rows += _curve(task, twin, in_twin, split, place, twins[place], "untrained")
-            rows += _curve(task, model, part, split, place, shuffled[place], "shuffled counterfactuals", full=False)
-            rows += _parts(task, model, part, split, place, learned[place])
-            rows += _random(task, model, part, split, place, draws, seed)
-        kept += [_episodes(task, model, part, split, place, learned[place]) for place in chosen]
+        for site in points:
+            rows += _curve(task, model, part, split, site, learned.get(site), "")
+        there = _fresh(untrained, pairs[split], controlled)
+        for site in controlled:
+            rows += _curve(task, untrained, there, split, site, in_untrained[site], "untrained")
+            rows += _curve(task, model, part, split, site, shuffled[site], "shuffled counterfactuals", full=False)
+            rows += _parts(task, model, part, split, site, learned[site])
+            rows += _random(task, model, part, split, site, draws, seed)
+        kept += [_episodes(task, model, part, split, site, learned[site]) for site in chosen]
     table = pd.DataFrame(rows)
-    names = {(place.site, place.role) for place in chosen}
-    table["chosen"] = [(site, role) in names for site, role in zip(table["site"], table["role"], strict=True)]
+    names = {(site.hook_name, site.role) for site in chosen}
+    table["chosen"] = [(hook_name, role) in names for hook_name, role in zip(table["site"], table["role"], strict=True)]
     return table, pd.concat(kept, ignore_index=True)
 
 
@@ -126,17 +126,17 @@ def _fresh(model, pairs: Pairs, points) -> Fresh:
     return Fresh(pairs, held(model, pairs, points), own, copied, wanted)
 
 
-def _search(task, model, pairs, points, search, seed) -> dict[Place, Subspace]:
-    """One nested search per place behind the embedding (replacing that is replacing the tokens); every pair has one rank."""
+def _search(task, model, pairs, points, search, seed) -> dict[Site, Subspace]:
+    """One nested search per site behind the embedding (replacing that is replacing the tokens); every pair has one rank."""
     there = held(model, pairs, points)
     found = {}
-    for place in points:
-        ranks = _ranks(there[place.site])
-        if place.layer > 0 and ranks:
+    for site in points:
+        ranks = _ranks(there[site.hook_name])
+        if site.layer > 0 and ranks:
             each = torch.tensor(ranks, device=pairs.mask.device)[torch.arange(len(pairs.mask)) % len(ranks)]
             mask = torch.arange(ranks[-1], device=each.device) < each[:, None]
-            found[place] = learn(
-                model, task, pairs, place, there[place.site], mask, search, f"{seed}/{place.site}/{place.role}"
+            found[site] = learn(
+                model, task, pairs, site, there[site.hook_name], mask, search, f"{seed}/{site.hook_name}/{site.role}"
             )
     return found
 
@@ -145,28 +145,28 @@ def _ranks(there: Held) -> list[int]:
     return [rank for rank in RANKS if rank < there.base.shape[-1]]
 
 
-def _two_best(task, model, fresh, learned) -> list[Place]:
-    """By what the largest learned subspace recovers; the second among places of other tokens, if there are any."""
+def _two_best(task, model, fresh, learned) -> list[Site]:
+    """By what the largest learned subspace recovers; the second among sites of other tokens, if there are any."""
 
-    def value(place):
-        edited = answers_after(model, fresh.pairs, place, fresh.held[place.site], learned[place].basis)
+    def value(site):
+        edited = answers_after(model, fresh.pairs, site, fresh.held[site.hook_name], learned[site].basis)
         error, weight = remaining(edited, fresh.own, fresh.wanted, task.answers)
         return float((error.sum() / weight.sum()).nan_to_num(1.0))
 
     order = sorted(learned, key=value)
     first = order[0]
-    others = [place for place in order[1:] if not _overlap(model, first, place)] or order[1:]
+    others = [site for site in order[1:] if not _overlap(model, first, site)] or order[1:]
     return [first, *others[:1]]
 
 
-def _overlap(model, one: Place, other: Place) -> bool:
+def _overlap(model, one: Site, other: Site) -> bool:
     if "all" in (one.role, other.role):
         return one.role == other.role
     return bool(set(positions(model, one.role)) & set(positions(model, other.role)))
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
-def _row(metric, result, fresh, split, place, rank, control):
+def _row(metric, result, fresh, split, site, rank, control):
     """A pooled score with its interval over the bases' compositions; no row where there is nothing to move."""
     found = pooled(result, fresh.pairs.base.composition)
     if found is None:
@@ -174,18 +174,18 @@ def _row(metric, result, fresh, split, place, rank, control):
     value, lo, hi, n = found
     if metric == "lost":
         value, lo, hi = 1 - value, 1 - hi, 1 - lo
-    where = {"split": split, "site": place.site, "role": place.role, "control": control, "n": n}
-    return [tables.row(metric, value, lo=lo, hi=hi, **where, layer=place.layer, rank=rank)]
+    where = {"split": split, "site": site.hook_name, "role": site.role, "control": control, "n": n}
+    return [tables.row(metric, value, lo=lo, hi=hi, **where, layer=site.layer, rank=rank)]
 
 
-def _curve(task, model, fresh, split, place, subspace, control, full=True):
-    """Rows of a place at every rank; the rivals and the share of the whole place only for the measurement itself."""
-    there, rows, width = fresh.held[place.site], [], fresh.held[place.site].base.shape[-1]
+def _curve(task, model, fresh, split, site, subspace, control, full=True):
+    """Rows of a site at every rank; the rivals and the share of the whole site only for the measurement itself."""
+    there, rows, width = fresh.held[site.hook_name], [], fresh.held[site.hook_name].base.shape[-1]
     ranks = ([width] if full else []) + ([] if subspace is None else _ranks(there))
     for rank in ranks:
         basis = None if rank == width else subspace.basis[:, :rank]
-        edited = answers_after(model, fresh.pairs, place, there, basis)
-        at = (fresh, split, place, rank)
+        edited = answers_after(model, fresh.pairs, site, there, basis)
+        at = (fresh, split, site, rank)
         rows += _row("recovered", remaining(edited, fresh.own, fresh.wanted, task.answers), *at, control)
         rows += _row("score", task.errors(edited, fresh.pairs.wanted.targets), *at, control)
         if control == "":
@@ -204,56 +204,54 @@ def _curve(task, model, fresh, split, place, subspace, control, full=True):
 
 
 def _shown(task, fresh, split):
-    place = Place(0, "tokens", "all")
+    site = Site(0, "tokens", "all")
     result = task.errors(fresh.wanted, fresh.pairs.wanted.targets)
-    return _row("score", result, fresh, split, place, 0, "shown")
+    return _row("score", result, fresh, split, site, 0, "shown")
 
 
-def _parts(task, model, fresh, split, place, subspace):
+def _parts(task, model, fresh, split, site, subspace):
     """What of the largest learned subspace its linear reader sees, and what it does not, each put in alone."""
-    basis, read, rows = subspace.basis, reader(model, place), []
+    basis, read, rows = subspace.basis, reader(model, site), []
     parts = (None, None) if read is None else split_by_reader(basis, read)
     for control, part in zip(("row space only", "null space only"), parts, strict=True):
         if part is None:
-            where = {"split": split, "site": place.site, "role": place.role, "layer": place.layer, "rank": basis.shape[1]}
-            note = "not available: no single linear map reads this place"
+            where = {"split": split, "site": site.hook_name, "role": site.role, "layer": site.layer, "rank": basis.shape[1]}
+            note = "not available: no single linear map reads this site"
             rows.append({"metric": "recovered", **where, "control": control, "n": len(fresh.own), "note": note})
             continue
-        edited = answers_after(model, fresh.pairs, place, fresh.held[place.site], basis, into=part.to(basis))
+        edited = answers_after(model, fresh.pairs, site, fresh.held[site.hook_name], basis, into=part.to(basis))
         result = remaining(edited, fresh.own, fresh.wanted, task.answers)
-        rows += _row("recovered", result, fresh, split, place, basis.shape[1], control)
+        rows += _row("recovered", result, fresh, split, site, basis.shape[1], control)
     return rows
 
 
-def _random(task, model, fresh, split, place, draws, seed):
+def _random(task, model, fresh, split, site, draws, seed):
     """Mean and quantiles over random subspaces, on the first pairs."""
     some = torch.arange(min(RANDOM_PAIRS, len(fresh.own)), device=fresh.own.device)
-    pairs, there = fresh.pairs.take(some), Held(*(side[some] for side in fresh.held[place.site]))
+    pairs, there = fresh.pairs.take(some), Held(*(side[some] for side in fresh.held[site.hook_name]))
     ranks, values = _ranks(there), []
-    rng = torch.Generator().manual_seed(stream(f"{seed}/{place.site}/{place.role}", "random", 0))
+    rng = torch.Generator().manual_seed(stream(f"{seed}/{site.hook_name}/{site.role}", "random", 0))
     for _ in range(draws):
         basis = Subspace.random(there.base.shape[-1], ranks[-1], rng).basis.to(there.base)
         for rank in ranks:
-            edited = answers_after(model, pairs, place, there, basis[:, :rank])
+            edited = answers_after(model, pairs, site, there, basis[:, :rank])
             error, weight = remaining(edited, fresh.own[some], fresh.wanted[some], task.answers)
             values.append(float(1 - error.sum() / weight.sum()))
     for rank, found in zip(ranks, np.array(values).reshape(draws, -1).T, strict=True):
         lo, hi = np.quantile(found, [0.05, 0.95])
-        where = {"split": split, "site": place.site, "role": place.role, "layer": place.layer, "rank": rank}
+        where = {"split": split, "site": site.hook_name, "role": site.role, "layer": site.layer, "rank": rank}
         n = {"control": "random subspace", "n": len(some)}
         yield {"metric": "recovered", "value": found.mean(), "lo": lo, "hi": hi, **where, **n}
 
 
-def _episodes(task, model, fresh, split, place, subspace):
-    """Every episode's recovered share at a chosen place, for the whole place and for the largest learned subspace."""
-    parts, there = [], fresh.held[place.site]
+def _episodes(task, model, fresh, split, site, subspace):
+    """Every episode's recovered share at a chosen site, for the whole site and for the largest learned subspace."""
+    parts, there = [], fresh.held[site.hook_name]
     for rank, basis in ((there.base.shape[-1], None), (subspace.basis.shape[1], subspace.basis)):
-        error, weight = remaining(
-            answers_after(model, fresh.pairs, place, there, basis), fresh.own, fresh.wanted, task.answers
-        )
+        error, weight = remaining(answers_after(model, fresh.pairs, site, there, basis), fresh.own, fresh.wanted, task.answers)
         known = weight > 0
         names = [task.composition_name(int(c)) for c in fresh.pairs.base.composition[known].tolist()]
         score = (1 - error[known] / weight[known]).cpu().numpy()
-        where = {"split": split, "site": place.site, "role": place.role, "layer": place.layer, "rank": rank}
+        where = {"split": split, "site": site.hook_name, "role": site.role, "layer": site.layer, "rank": rank}
         parts.append(pd.DataFrame({**where, "composition": names, "score": score}))
     return pd.concat(parts, ignore_index=True)

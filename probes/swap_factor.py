@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from compolens import tables
-from compolens.activations.sites import Place, places
+from compolens.activations.sites import Site, sites
 from compolens.activations.streams import draw
 from compolens.foundation.configs import DoesNotApply, require
 from compolens.interventions.interchange import (
@@ -72,44 +72,44 @@ def probe(
 
     score: of the edited answers, against the true answers of the recombined task, as the family scores (1 is perfect).
     recovered: share of the way from the base's answer to the one that the model gives when shown the recombined episode. lo,
-    hi: 95 % intervals over recombined compositions. factor: which one was swapped, or all pairs. chosen: the place with the
+    hi: 95 % intervals over recombined compositions. factor: which one was swapped, or all pairs. chosen: the site with the
     best score on further training compositions. "recombined in neither": the share of possible exchanges that lead to a
     composition in neither split; these are dropped.
 
-    episodes: bases, and at most as many pairs per split; search_steps: of 64 pairs, per place; rank: coordinates per factor
+    episodes: bases, and at most as many pairs per split; search_steps: of 64 pairs, per site; rank: coordinates per factor
     (default: 8, or as many as fill half the width); draws: random coordinates.
     Controls: "copied" (against the source's own answers), "base" (against the base's), "whole source" (against the answers
     under the source's whole code), "not swapped" (unedited answers), "shown" (answers to the recombined episodes themselves),
-    "untrained" (the same search in the twin), "random coordinates" (mean, 5 and 95 % quantiles), "shuffled masks" (the learned
-    coordinates, but those of the next factor).
+    "untrained" (the same search in the untrained control), "random coordinates" (mean, 5 and 95 % quantiles), "shuffled masks"
+    (the learned coordinates, but those of the next factor).
     """
     require(
         draws >= 2 and search_steps >= 1, f"needs 2 draws and 1 step at least, got draws={draws}, search_steps={search_steps}"
     )
-    task, model, twin = trained.task, trained.model, trained.untrained_twin()
+    task, model, untrained = trained.task, trained.model, trained.untrained_control()
     check_renders(task)
-    points = [place for place in places(model) if place.layer > 0]
+    points = [site for site in sites(model) if site.layer > 0]
     (fit, _), (choose, _), (pairs, neither) = (
         _pairs(trained, episodes, f"{seed}/{use}") for use in ("fit", "choose", "score")
     )
     names = list(task.factors(fit["test"].base.codes))
     search = Search(steps=search_steps)
     learned = _learn_all(task, model, fit["test"], points, search, rank, episodes, seed)
-    in_twin = _learn_all(task, twin, fit["test"], points, search, rank, episodes, seed)
+    in_untrained = _learn_all(task, untrained, fit["test"], points, search, rank, episodes, seed)
     kept_back = _fresh(task, model, choose["test"], list(learned))
-    chosen = max(learned, key=lambda place: _value(task, model, kept_back, place, learned[place]))
+    chosen = max(learned, key=lambda site: _value(task, model, kept_back, site, learned[site]))
     rows, kept = [_neither(neither) | {"n": episodes}], []
     for split in ("test", "ood"):
-        fresh, untrained = (_fresh(task, network, pairs[split], list(learned)) for network in (model, twin))
+        fresh, there = (_fresh(task, network, pairs[split], list(learned)) for network in (model, untrained))
         rows += _references(task, fresh, split)
-        for place, coordinates in learned.items():
-            rows += _own(task, model, fresh, split, place, coordinates, names)
-            rows += _controls(task, model, fresh, split, place, coordinates, draws, seed)
-            edited = _edited(twin, untrained, place, in_twin[place])
-            rows += _row("score", task.errors(edited, fresh.pairs.wanted.targets), fresh, split, place, "all", "untrained")
+        for site, coordinates in learned.items():
+            rows += _own(task, model, fresh, split, site, coordinates, names)
+            rows += _controls(task, model, fresh, split, site, coordinates, draws, seed)
+            edited = _edited(untrained, there, site, in_untrained[site])
+            rows += _row("score", task.errors(edited, fresh.pairs.wanted.targets), fresh, split, site, "all", "untrained")
         kept.append(_episodes(task, model, fresh, split, chosen, learned[chosen]))
     table = pd.DataFrame(rows)
-    table["chosen"] = (table["site"] == chosen.site) & (table["role"] == chosen.role)
+    table["chosen"] = (table["site"] == chosen.hook_name) & (table["role"] == chosen.role)
     return table, pd.concat(kept, ignore_index=True)
 
 
@@ -145,23 +145,23 @@ def _fresh(task, model, pairs: Pairs, points) -> Fresh:
 
 # ---- the search ------------------------------------------------------------------------------------------------------
 def _learn_all(task, model, pairs, points, search, rank, episodes, seed) -> dict:
-    """place -> coordinates, wherever there is room for one for every factor that is ever exchanged."""
+    """site -> coordinates, wherever there is room for one for every factor that is ever exchanged."""
     factors = pairs.mask.any(0).nonzero()[:, 0]
     there, found = held(model, pairs, points), {}
-    for place in points:
-        width = there[place.site].base.shape[-1]
+    for site in points:
+        width = there[site.hook_name].base.shape[-1]
         size = max(1, min(MOST_COORDINATES, width // (2 * len(factors)))) if rank is None else rank
         if size * len(factors) > width:
             continue
         _check_enough(len(pairs.mask), size * len(factors), size, episodes)
         mask = pairs.mask[:, factors].repeat_interleave(size, dim=1)
-        seeds = f"{seed}/{place.site}/{place.role}"
-        basis = learn(model, task, pairs, place, there[place.site], mask, search, seeds)
-        found[place] = Coordinates(basis, size, factors)
+        seeds = f"{seed}/{site.hook_name}/{site.role}"
+        basis = learn(model, task, pairs, site, there[site.hook_name], mask, search, seeds)
+        found[site] = Coordinates(basis, size, factors)
     if not found:
         widths = max(side.base.shape[-1] for side in there.values())
         raise DoesNotApply(
-            f"the code has {len(factors)} factors that are exchanged, with {rank or 1} coordinates each, but no place is "
+            f"the code has {len(factors)} factors that are exchanged, with {rank or 1} coordinates each, but no site is "
             f"wider than {widths}; ask for a lower rank"
         )
     return found
@@ -177,26 +177,26 @@ def _check_enough(pairs: int, coordinates: int, rank: int, episodes: int) -> Non
     )
 
 
-def _edited(model, fresh, place, coordinates, shift: int = 0) -> Tensor:
+def _edited(model, fresh, site, coordinates, shift: int = 0) -> Tensor:
     """The answers with the factors' coordinates swapped; shift: those of the factor that many further on."""
     swapped = fresh.pairs.mask[:, coordinates.factors].roll(shift, 1)
     mask = swapped.repeat_interleave(coordinates.rank, dim=1)
-    return answers_after(model, fresh.pairs, place, fresh.held[place.site], coordinates.subspace.basis, mask)
+    return answers_after(model, fresh.pairs, site, fresh.held[site.hook_name], coordinates.subspace.basis, mask)
 
 
-def _value(task, model, fresh, place, coordinates) -> float:
-    return task.score(_edited(model, fresh, place, coordinates), fresh.pairs.wanted.targets)
+def _value(task, model, fresh, site, coordinates) -> float:
+    return task.score(_edited(model, fresh, site, coordinates), fresh.pairs.wanted.targets)
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
-def _row(metric, result, fresh, split, place, factor, control, which=None):
+def _row(metric, result, fresh, split, site, factor, control, which=None):
     """A pooled score with its interval over recombined compositions; no row where there is nothing to score."""
     chosen = slice(None) if which is None else which
     found = pooled(tuple(part[chosen] for part in result), fresh.pairs.wanted.composition[chosen])
     if found is None:
         return []
-    where = {"split": split, "site": place.site, "role": place.role, "control": control, "n": found.n}
-    return [tables.row(metric, found.value, lo=found.lo, hi=found.hi, **where, layer=place.layer, factor=factor)]
+    where = {"split": split, "site": site.hook_name, "role": site.role, "control": control, "n": found.n}
+    return [tables.row(metric, found.value, lo=found.lo, hi=found.hi, **where, layer=site.layer, factor=factor)]
 
 
 def _neither(share):
@@ -206,56 +206,56 @@ def _neither(share):
 
 def _references(task, fresh, split):
     """What the unedited answers, and those to the recombined episodes themselves, score."""
-    tokens, wanted = Place(0, "tokens", "all"), fresh.pairs.wanted.targets
+    tokens, wanted = Site(0, "tokens", "all"), fresh.pairs.wanted.targets
     rows = _row("score", task.errors(fresh.own, wanted), fresh, split, tokens, "all", "not swapped")
     return rows + _row("score", task.errors(fresh.wanted, wanted), fresh, split, tokens, "all", "shown")
 
 
-def _own(task, model, fresh, split, place, coordinates, names):
+def _own(task, model, fresh, split, site, coordinates, names):
     """The measurement itself, for all pairs and factor by factor, and its rivals."""
-    edited = _edited(model, fresh, place, coordinates)
+    edited = _edited(model, fresh, site, coordinates)
     results = {
         "score": task.errors(edited, fresh.pairs.wanted.targets),
         "recovered": remaining(edited, fresh.own, fresh.wanted, task.answers),
     }
     rows = []
     for metric, result in results.items():
-        rows += _row(metric, result, fresh, split, place, "all", "")
+        rows += _row(metric, result, fresh, split, site, "all", "")
         for number in coordinates.factors.tolist():
             swapped = fresh.pairs.mask[:, number]
             if bool(swapped.any()):
-                rows += _row(metric, result, fresh, split, place, names[number], "", swapped)
+                rows += _row(metric, result, fresh, split, site, names[number], "", swapped)
     rivals = {"copied": fresh.pairs.source.targets, "base": fresh.pairs.base.targets, "whole source": fresh.whole}
     for control, targets in rivals.items():
-        rows += _row("score", task.errors(edited, targets), fresh, split, place, "all", control)
+        rows += _row("score", task.errors(edited, targets), fresh, split, site, "all", control)
     return [row | {"rank": coordinates.rank} for row in rows]
 
 
-def _controls(task, model, fresh, split, place, coordinates, draws, seed):
+def _controls(task, model, fresh, split, site, coordinates, draws, seed):
     """The next factor's coordinates instead; then random ones, on the first pairs."""
     wanted, rows = fresh.pairs.wanted.targets, []
     if len(coordinates.factors) > 1:
-        edited = _edited(model, fresh, place, coordinates, shift=1)
-        rows += _row("score", task.errors(edited, wanted), fresh, split, place, "all", "shuffled masks")
+        edited = _edited(model, fresh, site, coordinates, shift=1)
+        rows += _row("score", task.errors(edited, wanted), fresh, split, site, "all", "shuffled masks")
     some = torch.arange(min(RANDOM_PAIRS, len(wanted)), device=wanted.device)
-    there = Held(*(side[some] for side in fresh.held[place.site]))
-    few = fresh._replace(pairs=fresh.pairs.take(some), held={place.site: there})
-    rng = torch.Generator().manual_seed(stream(f"{seed}/{place.site}/{place.role}", "random", 0))
+    there = Held(*(side[some] for side in fresh.held[site.hook_name]))
+    few = fresh._replace(pairs=fresh.pairs.take(some), held={site.hook_name: there})
+    rng = torch.Generator().manual_seed(stream(f"{seed}/{site.hook_name}/{site.role}", "random", 0))
     d, k = coordinates.subspace.basis.shape
     values = []
     for _ in range(draws):
         basis = Subspace(Subspace.random(d, k, rng).basis.to(wanted.device))
-        values.append(_value(task, model, few, place, coordinates._replace(subspace=basis)))
+        values.append(_value(task, model, few, site, coordinates._replace(subspace=basis)))
     lo, hi = np.quantile(values, [0.05, 0.95])
-    where = {"split": split, "site": place.site, "role": place.role, "layer": place.layer, "factor": "all"}
+    where = {"split": split, "site": site.hook_name, "role": site.role, "layer": site.layer, "factor": "all"}
     found = {"value": float(np.mean(values)), "lo": lo, "hi": hi, "control": "random coordinates", "n": len(some)}
     return [row | {"rank": coordinates.rank} for row in [*rows, {"metric": "score", **found, **where}]]
 
 
-def _episodes(task, model, fresh, split, place, coordinates):
-    """Every pair's score at the chosen place."""
-    error, weight = task.errors(_edited(model, fresh, place, coordinates), fresh.pairs.wanted.targets)
+def _episodes(task, model, fresh, split, site, coordinates):
+    """Every pair's score at the chosen site."""
+    error, weight = task.errors(_edited(model, fresh, site, coordinates), fresh.pairs.wanted.targets)
     known = weight > 0
     names = [task.composition_name(int(c)) for c in fresh.pairs.wanted.composition[known].tolist()]
-    where = {"split": split, "site": place.site, "role": place.role, "layer": place.layer}
+    where = {"split": split, "site": site.hook_name, "role": site.role, "layer": site.layer}
     return pd.DataFrame({**where, "composition": names, "score": (1 - error[known] / weight[known]).cpu().numpy()})

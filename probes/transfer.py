@@ -18,7 +18,7 @@ def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tupl
     """Coefficient transfer, taken apart. episodes: per split; intervals are over compositions.
 
     "score": with lambda as trained, and as controls with lambda set to zero, swapped between layers (each layer has that of
-    the layer before it; the first that of the last), and in the untrained twin. "lambda": the numbers themselves, by layer
+    the layer before it; the first that of the last), and in the untrained control. "lambda": the numbers themselves, by layer
     and context block. "coefficients explained": the hidden tokens' attention to their block, beside what it is in the same
     model once the answer is shown, which is their relation's own: 1 - squared error over squares, by layer, over heads (1 is
     equal, 0 no attention, may be negative); "coefficient cosine": the mean cosine of the two, which forgives their scale.
@@ -30,8 +30,8 @@ def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tupl
             f"{type(trained.run.architecture).__name__} was built without coefficient transfer; "
             "train it with transfer=OutputTransfer() or RelativeTransfer()"
         )
-    twin = trained.untrained_twin()
-    variants = {"": model, "λ = 0": _with(model, zero), "untrained": twin}
+    untrained = trained.untrained_control()
+    variants = {"": model, "λ = 0": _with(model, zero), "untrained": untrained}
     if len(_transfers(model)) > 1:
         variants["λ swapped between layers"] = _with(model, swapped)
     rows, kept = [], []
@@ -47,7 +47,7 @@ def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tupl
             )
             names = [task.composition_name(int(c)) for c in composition]
             kept.append(pd.DataFrame({"split": split, "control": control, "composition": names, "score": 1 - error / weight}))
-        for control, measured in (("", model), ("untrained", twin)):
+        for control, measured in (("", model), ("untrained", untrained)):
             rows += _coefficients(task, measured, batches, split, control)
     for layer, transfer in enumerate(_transfers(model)):
         for block, value in enumerate(transfer.lam.tolist()):

@@ -34,7 +34,7 @@ def probe(trained: TrainedModel, *, episodes: int = 4096, seed: int = 0) -> tupl
     the structure leaves out, in answers.
 
     Linear attention knows KQ and OV up to a factor that one takes from the other; eta is free of it. Controls: "untrained",
-    the twin; "chance", the mean |cosine| of random matrices.
+    the untrained control; "chance", the mean |cosine| of random matrices.
     """
     architecture, task = trained.run.architecture, trained.task
     if not isinstance(architecture, TokenSpaceArchitecture) or not isinstance(task, LinearRegression):
@@ -43,7 +43,7 @@ def probe(trained: TrainedModel, *, episodes: int = 4096, seed: int = 0) -> tupl
             "weight_structure needs token-space attention (LinearSelfAttention, SoftmaxSelfAttention, …) on LinearRegression"
         )
     rows, kept = [], []
-    for control, model in (("", trained.model), ("untrained", trained.untrained_twin())):
+    for control, model in (("", trained.model), ("untrained", trained.untrained_control())):
         rows += _model_rows(model, task, control)
         for split in ("test", "ood"):
             batches = list(draw(task, split, episodes, seed, trained.device))

@@ -26,7 +26,7 @@ from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change
 
-MODEL, TWIN, TRUTH = "model", "untrained twin", "truth"
+MODEL, UNTRAINED, TRUTH = "model", "untrained control", "truth"
 RECOMBINES = {
     "best of all compositions": True, "Bayes, whole panel": True, "Bayes, each feature": True,
     "best training composition": False, "in-context ridge": False, "in-context smoothing": False, "nearest example": False,
@@ -63,7 +63,7 @@ def probe(
     """Distance of the model's answers to the truth, to those of learners that recombine ("best of all compositions": knows the
     parts and allows the full product; Bayes posteriors) and of learners that do not ("best training composition": knows the
     parts and allows training compositions only; ridge, kernel smoothing and the nearest example, which know the episode's
-    examples alone; a linear readout of the untrained twin's features; the net linearised at its start), and of these among
+    examples alone; a linear readout of the untrained control's features; the net linearised at its start), and of these among
     themselves.
 
     "distance": sum |p - q|² / sum weight over the answers, with the score's own weight: to the truth it is 1 - R²; for classes
@@ -74,8 +74,8 @@ def probe(
     apart than half its width; or a split has fewer than three compositions.
 
     episodes: per split; tangent_episodes, iterations: what the linearised net is fitted on, and for how long at most.
-    control: "" the model; "untrained" its twin; "shuffled" the model beside the references' answers to other episodes;
-    "reference" one reference beside another.
+    control: "" the model; "untrained" its untrained control; "shuffled" the model beside the references' answers to other
+    episodes; "reference" one reference beside another.
     """
     task = trained.task
     closed = [kind() for kind in CLOSED]
@@ -115,9 +115,9 @@ def _absent(reference: Reference, task: TaskFamily) -> str:
 
 @torch.no_grad()
 def _answered(trained, name, closed, fitted, episodes, seed) -> Split:
-    task, twin = trained.task, trained.untrained_twin()
+    task, untrained = trained.task, trained.untrained_control()
     batches = list(draw(task, name, episodes, seed, trained.device))
-    answers = {MODEL: [trained.model(b.tokens) for b in batches], TWIN: [twin(b.tokens) for b in batches]}
+    answers = {MODEL: [trained.model(b.tokens) for b in batches], UNTRAINED: [untrained(b.tokens) for b in batches]}
     answers |= {r.name: [r.predict(task, b) for b in batches] for r in closed if not r.why_not(task)}
     answers |= {who: [one.predict(b) for b in batches] for who, one in fitted.items()}
     weight = torch.cat([_measured(task, p, b.targets)[1] for p, b in zip(answers[MODEL], batches, strict=True)])
@@ -152,8 +152,8 @@ def _row(split, metric, learner, reference, value, lo=np.nan, hi=np.nan, control
 
 
 def _rows(split: Split):
-    references = [who for who in split.answers if who not in (MODEL, TWIN)]
-    for control, learner in (("", MODEL), ("untrained", TWIN)):
+    references = [who for who in split.answers if who not in (MODEL, UNTRAINED)]
+    for control, learner in (("", MODEL), ("untrained", UNTRAINED)):
         found = {r: _errors(split, learner, r) for r in (TRUTH, *references)}
         for reference, error in found.items():
             yield from _distances(split, learner, reference, error, control, whole=control == "")
@@ -214,6 +214,6 @@ def _episodes(split: Split) -> pd.DataFrame:
         parts.append((1 - error / weight).cpu())
     names = [task.composition_name(int(c)) for c in split.composition]
     columns = {"split": split.name, "composition": names, "score": torch.cat(parts).numpy()}
-    references = [who for who in split.answers if who not in (MODEL, TWIN)]
+    references = [who for who in split.answers if who not in (MODEL, UNTRAINED)]
     far = {f"distance to {r}": _errors(split, MODEL, r) / split.weight.mean() for r in references}
     return pd.DataFrame(columns | far)

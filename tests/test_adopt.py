@@ -1,4 +1,5 @@
-"""Networks from elsewhere: hooked without a change of one bit, saved, loaded only when named, measured without a twin."""
+"""Networks from elsewhere: hooked without a change of one bit, saved, loaded only when named, measured without an untrained
+control."""
 
 import copy
 import json
@@ -12,13 +13,13 @@ from torch import nn
 
 import compolens
 from compolens import Adopted, Run, adopt, challenge, cli, recipes
-from compolens.activations.sites import Place, put, residual_sites
+from compolens.activations.sites import Site, put, residual_sites
 from compolens.activations.streams import draw
 from compolens.foundation.configs import ConfigError, DoesNotApply
 from compolens.interventions.repairs import Budget, fine_tune, folds, parameters_downstream, whole
 from compolens.network_baselines import FrozenReadout, Linearised
 from compolens.training import train
-from compolens.zoo.adopted import NO_TWIN
+from compolens.zoo.adopted import NO_UNTRAINED_CONTROL
 from compolens.zoo.folders import load
 
 SITES = {
@@ -130,7 +131,7 @@ def test_an_edit_is_what_the_network_goes_on_with(net, adopted, tokens):
     assert torch.equal(answer, net.read(edited) + code)
     zero = adopted.model.run_with_hooks(tokens, fwd_hooks=[("hook_code", lambda tensor, hook: torch.zeros_like(tensor))])
     assert torch.allclose(net(tokens) - zero, code - net.scale.bias, atol=1e-6)
-    put_back = put(adopted.model, tokens, Place(2, "blocks.1.hook_resid_post", "all"), edited)
+    put_back = put(adopted.model, tokens, Site(2, "blocks.1.hook_resid_post", "all"), edited)
     assert torch.equal(put_back, answer)
     z = adopted.model.run_with_hooks(tokens, fwd_hooks=[("blocks.0.attn.hook_z", lambda tensor, hook: 0 * tensor)])
     x = net.embed(tokens)
@@ -192,17 +193,17 @@ def test_keywords_and_mappings_can_be_sites(tiny_task, tokens):
 
 
 def test_a_copy_has_hook_points_of_its_own(adopted, tokens):
-    twin = copy.deepcopy(adopted.model)
+    untrained = copy.deepcopy(adopted.model)
     with torch.no_grad():
-        twin.module.embed.weight.zero_()
-    seen = twin.run_with_cache(tokens)[1]["blocks.0.hook_resid_pre"]
-    assert torch.allclose(seen, twin.module.embed.bias.expand_as(seen))
+        untrained.module.embed.weight.zero_()
+    seen = untrained.run_with_cache(tokens)[1]["blocks.0.hook_resid_pre"]
+    assert torch.allclose(seen, untrained.module.embed.bias.expand_as(seen))
     assert not torch.equal(adopted.model.run_with_cache(tokens)[1]["blocks.0.hook_resid_pre"], seen)
 
 
 def test_parts_after_a_place_are_found_and_tuned_on_a_copy(adopted, tiny_task):
     episodes = next(draw(tiny_task, "test", 4, 0))
-    after = parameters_downstream(adopted.model, episodes, Place(2, "blocks.1.hook_resid_post", "readout"))
+    after = parameters_downstream(adopted.model, episodes, Site(2, "blocks.1.hook_resid_post", "readout"))
     assert {"module.read.weight", "module.read.bias"} <= after
     assert not any("attend" in name for name in after)
     before = bits(adopted.model.module.read.weight)
@@ -281,11 +282,11 @@ def test_an_adopted_architecture_trains_like_any_other(tiny_task, tmp_path):
     run = Run(architecture, tiny_task, steps=2, batch_size=4, evaluations=1, evaluation_episodes=16)
     train(run, tmp_path / "net")
     trained = load(tmp_path / "net", classes=[Stepped])
-    weights = [model.module.embed.weight for model in (trained.model, trained.untrained_twin(), run.build())]
+    weights = [model.module.embed.weight for model in (trained.model, trained.untrained_control(), run.build())]
     assert torch.equal(weights[1], weights[2]) and not torch.equal(weights[0], weights[1])
 
 
-# ---- without a twin --------------------------------------------------------------------------------------------------------
+# ---- without an untrained control -------------------------------------------------------------------------------------------
 PROBES = {
     "generalization": {"episodes": 32},
     "latent_code": {"episodes": 256},
@@ -308,22 +309,22 @@ def saved(tiny_task, tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", PROBES)
-def test_rows_of_a_twin_that_cannot_be_had_say_so_and_hold_no_number(saved, name):
+def test_rows_of_an_untrained_control_that_cannot_be_had_say_so_and_hold_no_number(saved, name):
     tables = {}
     for kind in ("with", "without"):
         path = recipes.run_probe(recipes.locate("probes", name), saved / kind, PROBES[name], classes=(Stepped,))
         tables[kind] = pd.read_csv(path, keep_default_na=True).fillna({"control": "", "note": ""})
-    twins = {kind: table[table["control"].str.contains("untrained")] for kind, table in tables.items()}
-    assert len(twins["without"]) and twins["with"]["value"].notna().any()
-    keys = [column for column in twins["without"] if column in IDENTITY - {"reference" if name == "which_prior" else ""}]
-    there = {kind: {tuple(row) for row in rows[keys].astype(str).to_numpy()} for kind, rows in twins.items()}
+    untrained = {kind: table[table["control"].str.contains("untrained")] for kind, table in tables.items()}
+    assert len(untrained["without"]) and untrained["with"]["value"].notna().any()
+    keys = [column for column in untrained["without"] if column in IDENTITY - {"reference" if name == "which_prior" else ""}]
+    there = {kind: {tuple(row) for row in rows[keys].astype(str).to_numpy()} for kind, rows in untrained.items()}
     assert there["without"] == there["with"]
-    rows = twins["without"]
-    assert (rows["note"] == f"not available: {NO_TWIN}").all() and (rows["n"] == 0).all()
+    rows = untrained["without"]
+    assert (rows["note"] == f"not available: {NO_UNTRAINED_CONTROL}").all() and (rows["n"] == 0).all()
     counted = {"layer", "n", "step", "weight", "chosen", "effective", "code_width", "n_fitted"}
     measured = rows.select_dtypes("number").drop(columns=[c for c in counted if c in rows])
     assert measured.isna().all(axis=None) and {"value", "lo", "hi"} <= set(measured)
-    if name != "which_prior":  # there, learners made from the twin are missing
+    if name != "which_prior":  # there, learners made from the untrained control are missing
         own = {kind: table[table["control"] == ""]["value"].tolist() for kind, table in tables.items()}
         assert own["without"] == pytest.approx(own["with"], nan_ok=True)
 
@@ -333,10 +334,10 @@ OWN_PROBE = '''
 import pandas as pd
 from compolens.activations.streams import draw
 
-taken_from_twin = ("where",)
+measured_on_untrained = ("where",)
 
 def probe(trained, *, episodes: int = 8):
-    """The largest answer. Control: the untrained twin."""
+    """The largest answer. Control: the untrained control."""
     (batch,) = draw(trained.task, "ood", episodes, 0)
     rows = []
     for control, model in (("", trained.model), ("untrained", trained.untrained_twin())):
@@ -347,39 +348,40 @@ def probe(trained, *, episodes: int = 8):
 '''
 
 
-def test_a_probe_of_ones_own_names_what_it_takes_from_the_twin(saved, tmp_path):
+def test_a_probe_of_ones_own_names_what_it_takes_from_the_untrained_control(saved, tmp_path):
     (tmp_path / "my_probe.py").write_text(OWN_PROBE)
     found = recipes.load_recipe("probes", tmp_path / "my_probe.py")(load(saved / "without", classes=[Stepped]))
-    own, twin = found[found["control"] == ""].iloc[0], found[found["control"] == "untrained"].iloc[0]
+    own, untrained = found[found["control"] == ""].iloc[0], found[found["control"] == "untrained"].iloc[0]
     assert own["where"] >= 0 and pd.notna(own["value"])
-    assert twin[["where", "value"]].isna().all() and twin["note"] == f"not available: {NO_TWIN}"
+    assert untrained[["where", "value"]].isna().all() and untrained["note"] == f"not available: {NO_UNTRAINED_CONTROL}"
 
 
-def test_learners_made_from_the_twin_are_not_available_either(saved):
+def test_learners_made_from_the_untrained_control_are_not_available_either(saved):
     trained = load(saved / "without", classes=[Stepped])
     for fit in (FrozenReadout.fit, Linearised.fit):
         for one in (trained, trained.with_stand_in()):
             with pytest.raises(DoesNotApply, match=r"adopt\(…, reinit=MyNet\)"):
                 fit(one, episodes=16)
     with pytest.raises(DoesNotApply, match="reinit"):
-        trained.untrained_twin()
+        trained.untrained_control()
     table, _ = recipes.load_recipe("probes", "which_prior")(trained, **PROBES["which_prior"])
     lazy = table[table["reference"].isin(["frozen features", "linearised net"])]
     assert set(lazy["reference"]) == {"frozen features", "linearised net"}
     assert lazy["value"].isna().all() and lazy["note"].str.startswith("not available: ").all()
 
 
-def test_a_challenge_leaves_the_twin_out_and_says_so(saved):
+def test_a_challenge_leaves_the_untrained_control_out_and_says_so(saved):
     trained = load(saved / "without", classes=[Stepped])
-    assert "untrained twin" in challenge.left_out(trained)
+    assert "untrained control" in challenge.left_out(trained)
     assert {s.control for s in challenge.choices(trained)} == {"raw input"}
-    assert {s.control for s in challenge.choices(load(saved / "with", classes=[Stepped]))} == {"raw input", "untrained twin"}
+    with_control = challenge.choices(load(saved / "with", classes=[Stepped]))
+    assert {s.control for s in with_control} == {"raw input", "untrained control"}
 
 
-def test_a_twin_is_initialised_as_the_run_says(net, tiny_task):
+def test_an_untrained_control_is_initialised_as_the_run_says(net, tiny_task):
     network = adopt(net, tiny_task, sites=SITES, reinit=Stepped)
     before = torch.random.get_rng_state()
-    one, two = (network.untrained_twin().module.embed.weight for _ in range(2))
+    one, two = (network.untrained_control().module.embed.weight for _ in range(2))
     assert torch.equal(one, two) and not torch.equal(one, net.embed.weight)
     assert torch.equal(before, torch.random.get_rng_state())
 

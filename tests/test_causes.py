@@ -98,7 +98,7 @@ def test_factors_are_called_re_used_only_where_one_alone_is_followed_beyond_chan
     assert found.text.endswith(end) and f"{test:.2f} of the way" in found.text and "itself 0.95" in found.text
 
 
-def test_the_verdict_has_these_sentences_with_their_numbers(folder):
+def test_the_diagnosis_has_these_sentences_with_their_numbers(folder):
     erase(folder, 0.3)
     save(
         folder, "generalization",

@@ -41,7 +41,7 @@ def specifications(**fixed):
     return [s for s in options if all(getattr(s, name) == value for name, value in fixed.items())]
 
 
-def planted(rng, model, raw, twin):
+def planted(rng, model, raw, untrained):
     """Features with (1) or without (0) the code in their first directions, beside noise."""
     codes = [torch.from_numpy(rng.standard_normal((N, PARTS))) for _ in range(2)]
     composition = [torch.arange(N) % COMPOSITIONS + start for start in (0, 100)]
@@ -51,7 +51,7 @@ def planted(rng, model, raw, twin):
         noise = [torch.from_numpy(rng.standard_normal((N, 10))) for _ in range(2)]
         return tuple(amount * 3 * y @ maps + 0.3 * e if amount else e for y, e in zip(codes, noise, strict=True))
 
-    known = {("", "site", "readout"): model, "raw input": raw, ("untrained twin", "site", "readout"): twin}
+    known = {("", "site", "readout"): model, "raw input": raw, ("untrained control", "site", "readout"): untrained}
     return {
         (0, "as trained"): Data({key: features(amount) for key, amount in known.items()}, tuple(codes), tuple(composition))
     }

@@ -25,7 +25,7 @@ def scored(folder, run, values, references=None, metrics=("score",), split="ood"
     """A model with a table generalization: its score by step, and those of references."""
     rows = []
     for (step, value), metric in itertools.product(values.items(), metrics):
-        learners = {("", "model"): value, ("untrained", "untrained twin"): -1.0}
+        learners = {("", "model"): value, ("untrained", "untrained control"): -1.0}
         learners |= {("reference", name): score for name, score in (references or {}).items()}
         for (control, reference), score in learners.items():
             note = "ceiling" if reference == run.task.ceiling and metric == "score" else ""
@@ -320,7 +320,7 @@ def test_codes_by_layer_are_means_over_seeds_beside_their_controls(decodable):
     assert sorted(points["y"]) == pytest.approx([0.3, 0.4, 0.5, 0.7]) and set(points["hover"]) == {"hyla-0", "hyla-1"}
     softmax = marks(drawing, "Line", panel=mates.title, label="SoftmaxTransformer")
     assert softmax["y"].tolist() == pytest.approx([0.3, 0.5])
-    for label, value in (("untrained twins", 0.2), ("shuffled labels", 0.1)):
+    for label, value in (("untrained controls", 0.2), ("shuffled labels", 0.1)):
         band = marks(drawing, "Band", panel=own.title, label=label)
         assert band["lo"].tolist() == pytest.approx([value - 0.04, value - 0.07]), "the widest over models"
         assert band["hi"].tolist() == pytest.approx([value + 0.04, value + 0.07])
@@ -391,16 +391,16 @@ def geometric(tmp_path_factory):
 @pytest.mark.parametrize(
     ("options", "base"), [({}, 0.1), ({"layer": 0}, 0.0), ({"layer": -2}, 0.0), ({"capture": "row mates"}, 0.3)], ids=str
 )
-def test_similarities_are_means_over_seeds_with_the_twins_beside_them(geometric, options, base):
+def test_similarities_are_means_over_seeds_with_the_untrained_controls_beside_them(geometric, options, base):
     drawing = analyze("rule_similarity", geometric, **options)
-    own, twin = drawing.panels
-    assert [own.title, twin.title] == ["HYLA", "HYLA, untrained twin"]
-    for panel, more in ((own, 0.0), (twin, 0.3)):
+    own, untrained = drawing.panels
+    assert [own.title, untrained.title] == ["HYLA", "HYLA, untrained control"]
+    for panel, more in ((own, 0.0), (untrained, 0.3)):
         values, columns, names = panel.marks[0].grid()
         assert columns == names == ["const", "add", "sub"]
         expected = [[1.0 if i == j else base + more + 0.1 + 0.01 * (i + j) for j in range(3)] for i in range(3)]
         np.testing.assert_allclose(values, expected, atol=1e-6)
-    assert len(analyze("rule_similarity", geometric, twins=False, **options).panels) == 1
+    assert len(analyze("rule_similarity", geometric, untrained=False, **options).panels) == 1
 
 
 def test_similarities_can_be_rendered(geometric):
@@ -419,7 +419,7 @@ def test_a_layer_or_capture_that_is_not_there_is_refused(geometric, name):
 def test_terms_have_a_panel_each(tmp_path):
     folder = laid_out(tmp_path / "fuzzy", Run(HYLA(**SMALL), FuzzyLogic(length=8)), labels=("term 1", "term 2"))
     titles = [panel.title for panel in analyze("rule_similarity", [folder]).panels]
-    assert titles == ["HYLA, term 1", "HYLA, term 1, untrained twin", "HYLA, term 2", "HYLA, term 2, untrained twin"]
+    assert titles == ["HYLA, term 1", "HYLA, term 1, untrained control", "HYLA, term 2", "HYLA, term 2, untrained control"]
     titles = [panel.title for panel in analyze("latent_maps", [folder]).panels]
     assert titles == [f"HYLA: by {name}" for name in ("term 1", "term 2", "operand magnitude", "target value")]
 
@@ -435,11 +435,11 @@ def test_maps_show_one_seed_by_each_label_and_confound(geometric):
     assert by_rule["value"].tolist() == ["constant", "addition", "subtraction", "constant"]
     assert [rows["value"].tolist() for rows in others] == [[0, 1, 2, 3], [1, 2, 3, 4]]
     assert by_rule["hover"].iloc[1] == "rule addition, operand magnitude 1.0, target value 2.0"
-    twins = analyze("latent_maps", geometric, twins=True)
-    assert [panel.title for panel in twins.panels[3:]] == [
+    untrained = analyze("latent_maps", geometric, untrained=True)
+    assert [panel.title for panel in untrained.panels[3:]] == [
         f"HYLA, untrained: by {n}" for n in ("rule", "operand magnitude", "target value")
     ]
-    np.testing.assert_allclose(twins.panels[3].marks[0].rows()["x"], [0.4 + p for p in range(4)])
+    np.testing.assert_allclose(untrained.panels[3].marks[0].rows()["x"], [0.4 + p for p in range(4)])
     renders(drawing)
 
 

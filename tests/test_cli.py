@@ -514,9 +514,9 @@ def test_every_kept_step_is_measured_on_demand(run, folder):
     assert rows["step"].unique().tolist() == [0, 1, 2]
     values = {step: part["value"].tolist() for step, part in rows.groupby("step")}
     assert len({len(v) for v in values.values()}) == 1 and values[0] != values[1] != values[2]
-    twin = {step: part[part["control"] == "untrained"]["value"].tolist() for step, part in rows.groupby("step")}
+    untrained = {step: part[part["control"] == "untrained"]["value"].tolist() for step, part in rows.groupby("step")}
     own = rows[(rows["step"] == 0) & (rows["control"] == "")]["value"].tolist()
-    assert own == twin[0] == twin[1] == twin[2]  # step 0 is the twin
+    assert own == untrained[0] == untrained[1] == untrained[2]  # step 0 is the untrained control
     assert run("probe", "patching", folder, "--episodes", 6, "--steps", 1, "--again").status == 0
     rows = table(folder, "patching")
     assert rows["step"].unique().tolist() == [1, 2]  # the final step stands beside it, and is what analyses read

@@ -163,7 +163,7 @@ def test_parts_lie_in_their_intervals_which_shrink_with_seeds(tmp_path, tiny_tas
     assert many.value == pytest.approx(0.1, abs=1e-6)
 
 
-def test_without_the_ladder_there_is_no_diagnosis_and_the_verdict_stays(tmp_path, tiny_task):
+def test_without_the_ladder_there_is_no_diagnosis_and_the_other_sentences_stay(tmp_path, tiny_task):
     folder = make(tmp_path, tiny_task, ood=0.6, true=0.95)
     assert any("diagnosis: fails to infer" in c.text for c in sentences.sentences([folder])[0][1])
     (folder / "tables" / "inference_or_execution.csv").unlink()

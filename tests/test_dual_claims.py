@@ -31,7 +31,8 @@ ANSWER = TASK.seq - 1
 
 
 def trained(architecture=None, task=TASK, sharper=2.0):
-    """A model whose weights are not its twin's: queries of every layer are longer, so that attention is uneven."""
+    """A model whose weights are not its untrained control's: queries of every layer are longer, so that attention is
+    uneven."""
     run = Run(architecture or SoftmaxTransformer(**SIZES), task, steps=0)
     model = run.build().eval()
     with torch.no_grad():
@@ -316,7 +317,7 @@ def shown(drawing, panel, mark="Line"):
     return [(part["label"].iloc[0], dict(zip(part["x"], part["y"], strict=True))) for part in series]
 
 
-def test_agreement_is_drawn_as_means_over_seeds_with_the_twin_dashed(two_seeds):
+def test_agreement_is_drawn_as_means_over_seeds_with_the_untrained_control_dashed(two_seeds):
     drawing = analyze("dual_model_agrees", two_seeds)
     titles = [f"SoftmaxTransformer: {what}" for what in ("learning, layer 1", "distance left", "share of the step")]
     assert [panel.title for panel in drawing.panels] == titles and drawing.columns == 3
@@ -331,8 +332,8 @@ def test_agreement_is_drawn_as_means_over_seeds_with_the_twin_dashed(two_seeds):
         [mark.dash for mark in panel.marks if type(mark) is type(drawing.panels[0].marks[0])] for panel in drawing.panels
     ]
     assert dashed == [[False, True, False, True, False], [False, True] * 3, [False, True]]
-    own, twin = shown(drawing, 2)
-    assert own[1] == pytest.approx({"0": 0.65, "1": 0.75}) and twin[1] == pytest.approx({"0": 0.7, "1": 0.8})
+    own, untrained = shown(drawing, 2)
+    assert own[1] == pytest.approx({"0": 0.65, "1": 0.75}) and untrained[1] == pytest.approx({"0": 0.7, "1": 0.8})
     heads = next(mark.rows() for mark in drawing.panels[2].marks if type(mark).__name__ == "Points")
     assert sorted(heads["y"]) == pytest.approx([0.5, 0.6, 0.6, 0.7, 0.7, 0.8, 0.8, 0.9])
     assert set(heads["hover"]) == {f"seed-{s}, head {h}" for s in (0, 1) for h in (0, 1)}

@@ -24,7 +24,7 @@ from compolens.cli.train import read_runs, train_one
 from compolens.foundation.configs import ConfigError
 from compolens.jobs import Job
 from compolens.jobs.events import Event, Reader, Sender
-from compolens.jobs.leases import Claims
+from compolens.jobs.leases import Leases
 from compolens.training import train
 
 STEPS = 8
@@ -92,7 +92,7 @@ def check_each_once(folder, count, steps=STEPS):
             assert numbers == sorted(numbers) and set(numbers) == set(range(steps)) and repeated <= 1
         else:
             assert [step for step, _ in entries] == list(range(steps))
-    assert sorted(path.name for path in (folder / "out").iterdir()) == sorted(done)  # no claims, no logs are left
+    assert sorted(path.name for path in (folder / "out").iterdir()) == sorted(done)  # no leases, no logs are left
     return handed_on
 
 
@@ -100,7 +100,7 @@ def sweep_jobs(file, out):
     return [Job(name, train_one, (str(file), name, str(out / name), None, "cpu")) for name in read_runs(str(file))]
 
 
-# ---- claims: many commands on one folder -----------------------------------------------------------------------------
+# ---- leases: many commands on one folder -----------------------------------------------------------------------------
 def train_all(file, out):
     with open(os.devnull, "w") as silence:
         os.dup2(silence.fileno(), 2)
@@ -369,18 +369,18 @@ def test_a_shard_of_runs_is_what_is_listed_and_trained(tmp_path, capsys):
 
 def test_what_is_in_training_is_listed_with_where(tmp_path, capsys):
     file = write_runs(tmp_path, 1)
-    with Claims(tmp_path / "out").take("run-00"):
+    with Leases(tmp_path / "out").take("run-00"):
         assert cli.main(["train", str(file), "--list", "--out", str(tmp_path / "out")]) == 0
     assert f"in work on {os.uname().nodename} (process {os.getpid()})" in capsys.readouterr().out
 
 
-def test_a_training_that_lost_its_claim_writes_no_more(tmp_path, monkeypatch):
+def test_a_training_that_lost_its_lease_writes_no_more(tmp_path, monkeypatch):
     file, out = write_runs(tmp_path, 1, steps=60), tmp_path / "out"
-    monkeypatch.setattr("compolens.cli.train.claims_on", lambda folder: Claims(folder.parent, beat=0.05))
+    monkeypatch.setattr("compolens.cli.train.leases_on", lambda folder: Leases(folder.parent, beat=0.05))
 
     def take_it_away(done, total, text):
         assert done == 20
-        path = Claims(out).path("run-00")
+        path = Leases(out).path("run-00")
         path.rename(path.with_suffix(".gone"))
         time.sleep(0.2)
 

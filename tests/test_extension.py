@@ -127,7 +127,7 @@ from compolens.activations.streams import draw, record
 
 
 def probe(trained, *, episodes: int = 8, seed: int = 0):
-    """Root mean square per layer; the untrained twin is the control."""
+    """Root mean square per layer; the untrained control is the control."""
     rows = []
     for control, model in (("", trained.model), ("untrained", trained.untrained_twin())):
         for layer, site in residual_sites(model).items():

@@ -319,7 +319,7 @@ PROBE = recipes.load_recipe("probes", "latent_geometry")
 
 
 def randomly(architecture, task, heads=4):
-    """A model whose weights were moved a little from where they started: its twin is another model."""
+    """A model whose weights were moved a little from where they started: its untrained control is another model."""
     run = Run(architecture(**SIZES, n_heads=heads, n_ctx=task.seq), task, steps=0)
     model, rng = run.build().eval(), torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -422,13 +422,13 @@ def test_rows_are_the_measures_of_the_codes_at_the_named_pairs(measured):
         np.testing.assert_allclose(square.loc[order, order], expected[np.ix_(present, present)], atol=1e-6)
 
 
-def test_cosines_stand_beside_the_twins(measured):
+def test_cosines_stand_beside_the_untrained_controls(measured):
     _, table, _ = measured
     keys = ["split", "layer", "role", "by", "class", "other"]
     for metric in ("cosine", "cosine about the mean"):
-        own, twin = (where(table, metric=metric, control=c).set_index(keys) for c in ("", "untrained"))
-        assert own.index.is_unique and own.index.equals(twin.index)
-        assert not np.allclose(own["value"].dropna(), twin["value"].dropna())
+        own, untrained = (where(table, metric=metric, control=c).set_index(keys) for c in ("", "untrained"))
+        assert own.index.is_unique and own.index.equals(untrained.index)
+        assert not np.allclose(own["value"].dropna(), untrained["value"].dropna())
         mirrored = own["value"].swaplevel("class", "other").reindex(own.index)
         np.testing.assert_allclose(own["value"], mirrored, atol=1e-12)
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from compolens import recipes
-from compolens.activations.sites import Place, places, positions
+from compolens.activations.sites import Site, positions, sites
 from compolens.activations.streams import draw
 from compolens.foundation.configs import ConfigError, DoesNotApply
 from compolens.hooks import HookedModel, HookPoint
@@ -20,7 +20,7 @@ from compolens.tasks import Hyperteacher
 from compolens.tasks.base import Episodes
 from compolens.zoo.folders import TrainedModel, load
 
-AT_ANSWER = Place(1, "blocks.0.hook_resid_post", "readout")
+AT_ANSWER = Site(1, "blocks.0.hook_resid_post", "readout")
 
 
 # ---- models whose stream is known ------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ class Copier(Planted):
 
 
 class Deaf(Planted):
-    """A twin: its answers come through another rotation than the one that the stream is written with."""
+    """A untrained control: its answers come through another rotation than the one that the stream is written with."""
 
     def read(self, resid):
         return self.answers_from(resid.flip(-1))
@@ -144,8 +144,8 @@ def measured(name, trained, **options):
     return table
 
 
-def value(table, place=AT_ANSWER, **where):
-    found = table[(table["site"] == place.site) & (table["role"] == place.role)]
+def value(table, site=AT_ANSWER, **where):
+    found = table[(table["site"] == site.hook_name) & (table["role"] == site.role)]
     for column, wanted in where.items():
         found = found[found[column] == wanted]
     return found["value"].item()
@@ -161,28 +161,28 @@ def pairs_of(task, split="train", n=256, seed="0/fit"):
 def test_every_interchange_equals_hooks_written_by_hand_on_the_whole_forward_pass(tiny_models, name):
     trained = load(tiny_models[name])
     model, pairs = trained.model, pairs_of(trained.task, n=12)
-    points = places(model)
+    points = sites(model)
     there = interchange.held(model, pairs, points)
-    assert len({place.role for place in points}) == 3 + (name == "hypernetwork")
+    assert len({site.role for site in points}) == 3 + (name == "hypernetwork")
     mask = torch.rand(len(pairs.mask), 3, generator=torch.Generator().manual_seed(0)) < 0.5
-    for place in points:
-        d = there[place.site].base.shape[-1]
+    for site in points:
+        d = there[site.hook_name].base.shape[-1]
         r = Subspace.random(d, 3, torch.Generator().manual_seed(1)).basis
-        where = range(there[place.site].base.shape[1]) if place.role == "all" else positions(model, place.role)
-        _, donor = model.run_with_cache(pairs.source.tokens, names_filter=place.site)
+        where = range(there[site.hook_name].base.shape[1]) if site.role == "all" else positions(model, site.role)
+        _, donor = model.run_with_cache(pairs.source.tokens, names_filter=site.hook_name)
 
-        def by_hand(change, place=place, where=where, donor=donor):
+        def by_hand(change, site=site, where=where, donor=donor):
             def edit(tensor, hook):
                 edited = tensor.clone()
                 for p in where:
                     for i in range(len(tensor)):
-                        edited[i, p] = change(i, tensor[i, p], donor[place.site][i, p])
+                        edited[i, p] = change(i, tensor[i, p], donor[site.hook_name][i, p])
                 return edited
 
-            return model.run_with_hooks(pairs.base.tokens, fwd_hooks=[(place.site, edit)])
+            return model.run_with_hooks(pairs.base.tokens, fwd_hooks=[(site.hook_name, edit)])
 
-        def found(basis, mask=None, place=place):
-            return interchange.answers_after(model, pairs, place, there[place.site], basis, mask)
+        def found(basis, mask=None, site=site):
+            return interchange.answers_after(model, pairs, site, there[site.hook_name], basis, mask)
 
         close = {"rtol": 1e-5, "atol": 1e-6}
         torch.testing.assert_close(found(None), by_hand(lambda i, b, s: s), **close)
@@ -193,7 +193,7 @@ def test_every_interchange_equals_hooks_written_by_hand_on_the_whole_forward_pas
         )
         whole = Subspace.random(d, d, torch.Generator().manual_seed(2)).basis
         torch.testing.assert_close(found(whole), found(None), **close)
-        if place.role == "all" or place.layer > 0:
+        if site.role == "all" or site.layer > 0:
             assert not torch.allclose(found(None), model(pairs.base.tokens))
 
 
@@ -237,10 +237,10 @@ def test_more_coordinates_than_the_width_are_refused(task):
         learned(task, Planted(task), k=13)
 
 
-# ---- what reads a place ----------------------------------------------------------------------------------------------
+# ---- what reads a site ----------------------------------------------------------------------------------------------
 def test_the_null_part_is_what_the_next_linear_map_does_not_see(tiny_models):
     model = load(tiny_models["softmax"]).model
-    last = Place(2, "blocks.1.hook_resid_post", "readout")
+    last = Site(2, "blocks.1.hook_resid_post", "readout")
     read = interchange.reader(model, last)
     basis = Subspace.random(16, 5, torch.Generator().manual_seed(0)).basis
     row, null = (part.float() for part in split_by_reader(basis, read))
@@ -252,22 +252,22 @@ def test_the_null_part_is_what_the_next_linear_map_does_not_see(tiny_models):
     through = model.unembed(model.ln_final(x)) - model.unembed(model.ln_final.b)
     scale = (x.square().mean(-1, keepdim=True) + model.ln_final.eps).sqrt()
     torch.testing.assert_close(through * scale, x @ read.T, rtol=1e-4, atol=1e-5)
-    assert interchange.reader(model, Place(1, "blocks.0.hook_resid_post", "readout")) is None
+    assert interchange.reader(model, Site(1, "blocks.0.hook_resid_post", "readout")) is None
 
 
 def test_an_explicit_code_is_read_through_the_modules(tiny_models):
     trained = load(tiny_models["hypernetwork"])
-    place = Place(3, "hook_code", "all")
-    read = interchange.reader(trained.model, place)
+    site = Site(3, "hook_code", "all")
+    read = interchange.reader(trained.model, site)
     with torch.no_grad():
         trained.model.executor.W_modules[3:] = 0  # now three of the six dimensions of the code do nothing
-    row, null = (part.float() for part in split_by_reader(torch.eye(6), interchange.reader(trained.model, place)))
+    row, null = (part.float() for part in split_by_reader(torch.eye(6), interchange.reader(trained.model, site)))
     torch.testing.assert_close(row, torch.diag(torch.tensor([1.0, 1, 1, 0, 0, 0])))
     assert read.shape == (4 * 12, 6)
     pairs = pairs_of(trained.task, n=12)
-    there = interchange.held(trained.model, pairs, [place])["hook_code"]
-    edit = [interchange.answers_after(trained.model, pairs, place, there, torch.eye(6), into=part) for part in (row, null)]
-    full = interchange.answers_after(trained.model, pairs, place, there)
+    there = interchange.held(trained.model, pairs, [site])["hook_code"]
+    edit = [interchange.answers_after(trained.model, pairs, site, there, torch.eye(6), into=part) for part in (row, null)]
+    full = interchange.answers_after(trained.model, pairs, site, there)
     own = trained.model(pairs.base.tokens).detach()
     torch.testing.assert_close(edit[0], full)
     torch.testing.assert_close(edit[1], own)
@@ -275,17 +275,17 @@ def test_an_explicit_code_is_read_through_the_modules(tiny_models):
 
 
 # ---- the probes, on models whose answer is known ---------------------------------------------------------------------
-def test_a_code_in_a_subspace_is_followed_although_the_whole_place_copies(task):
+def test_a_code_in_a_subspace_is_followed_although_the_whole_site_copies(task):
     table = measured("swap_code", planted(Planted, task), episodes=192, draws=4)
     where = {"split": "ood", "metric": "recovered"}
     assert value(table, rank=8, control="", **where) > 0.97
     assert value(table, rank=8, control="copied", **where) < 0.5
     assert value(table, rank=12, control="copied", **where) == pytest.approx(1)
     assert value(table, rank=12, control="", **where) < 0.5
-    assert value(table, Place(0, "blocks.0.hook_resid_pre", "context"), rank=12, control="", **where) == pytest.approx(1)
+    assert value(table, Site(0, "blocks.0.hook_resid_pre", "context"), rank=12, control="", **where) == pytest.approx(1)
     assert value(table, rank=8, control="random subspace", **where) < 0.9
     assert value(table, rank=8, split="ood", metric="lost", control="") == pytest.approx(1, abs=0.05)
-    assert value(table, Place(0, "tokens", "all"), split="ood", metric="score", control="shown") == pytest.approx(1)
+    assert value(table, Site(0, "tokens", "all"), split="ood", metric="score", control="shown") == pytest.approx(1)
 
 
 def test_a_model_that_copies_answers_is_found_out(task):
@@ -313,7 +313,7 @@ def test_a_factor_with_coordinates_of_its_own_recombines(task):
 
 def test_an_entangled_code_does_not_recombine(task):
     table = measured("swap_factor", planted(Entangled, task), **FACTOR)
-    shown = value(table, Place(0, "tokens", "all"), metric="score", split="ood", control="shown")
+    shown = value(table, Site(0, "tokens", "all"), metric="score", split="ood", control="shown")
     assert shown == pytest.approx(1), "it answers held-out compositions, but not by sharing factors"
     assert value(table, metric="score", split="ood", factor="all", control="") < 0.5
 

@@ -11,8 +11,8 @@ import pytest
 
 from compolens import jobs
 from compolens.foundation.configs import ConfigError, DoesNotApply
-from compolens.jobs import Job, Local, Outcome, run_claimed
-from compolens.jobs.leases import Claims, Held, Watch
+from compolens.jobs import Job, Local, Outcome, run_leased
+from compolens.jobs.leases import Held, Leases, Watch
 
 
 # ---- what the jobs do ------------------------------------------------------------------------------------------------
@@ -159,26 +159,26 @@ def test_a_signal_stops_all_and_what_was_not_begun_stays_so(tmp_path):
 
 # ---- jobs that others do too -----------------------------------------------------------------------------------------
 def guarded(name, folder, *, report):
-    with Claims(Path(folder), beat=0.05).take(name):
+    with Leases(Path(folder), beat=0.05).take(name):
         return slow(name, folder, 0, report=report)
 
 
-def claimed(tmp_path, *names):
-    claims = Claims(tmp_path, beat=0.05)
-    watches = {name: Watch(claims, name) for name in names}
-    return run_claimed(Local(), [Job(name, guarded, (name, str(tmp_path))) for name in names], watches, poll=0.01)
+def leased(tmp_path, *names):
+    leases = Leases(tmp_path, beat=0.05)
+    watches = {name: Watch(leases, name) for name in names}
+    return run_leased(Local(), [Job(name, guarded, (name, str(tmp_path))) for name in names], watches, poll=0.01)
 
 
 def test_what_another_holds_is_left_to_the_end_and_done_when_it_lets_go(tmp_path, capsys):
     letting_go = threading.Event()
 
     def other():
-        with Claims(tmp_path).take("a"):
+        with Leases(tmp_path).take("a"):
             letting_go.wait(60)
 
     thread = threading.Thread(target=other)
     thread.start()
-    until(lambda: Claims(tmp_path).holder("a"))
+    until(lambda: Leases(tmp_path).holder("a"))
 
     def let_go():
         until(lambda: ("b", "done", str(os.getpid())) in logged(tmp_path))
@@ -186,14 +186,14 @@ def test_what_another_holds_is_left_to_the_end_and_done_when_it_lets_go(tmp_path
         letting_go.set()
 
     threading.Thread(target=let_go).start()
-    outcome = claimed(tmp_path, "a", "b")
+    outcome = leased(tmp_path, "a", "b")
     thread.join()
     assert outcome == Outcome(results={"a": "a", "b": "b"})
     assert [entry[0] for entry in logged(tmp_path) if entry[1] == "begun"] == ["b", "a"]
     assert f"(process {os.getpid()}); waiting for it" in capsys.readouterr().err
 
 
-def test_a_claim_met_only_by_the_job_itself_is_waited_for_too(tmp_path):
+def test_a_lease_met_only_by_the_job_itself_is_waited_for_too(tmp_path):
     class Blind(Watch):
         looks = 0
 
@@ -201,15 +201,15 @@ def test_a_claim_met_only_by_the_job_itself_is_waited_for_too(tmp_path):
             self.looks += 1
             return self.looks == 1 or super().free()
 
-    claims = Claims(tmp_path, beat=0.05)
-    claim = claims._make("a")  # of this very process, and never renewed
-    outcome = run_claimed(Local(), [Job("a", guarded, ("a", str(tmp_path)))], {"a": Blind(claims, "a")}, poll=0.01)
-    claim.close()
+    leases = Leases(tmp_path, beat=0.05)
+    lease = leases._make("a")  # of this very process, and never renewed
+    outcome = run_leased(Local(), [Job("a", guarded, ("a", str(tmp_path)))], {"a": Blind(leases, "a")}, poll=0.01)
+    lease.close()
     assert outcome == Outcome(results={"a": "a"})
 
 
 def test_a_job_that_fails_is_not_waited_for(tmp_path):
-    outcome = run_claimed(Local(), [Job("a", fail, (ConfigError("no"),)), Job("b", square, (2, str(tmp_path)))], {})
+    outcome = run_leased(Local(), [Job("a", fail, (ConfigError("no"),)), Job("b", square, (2, str(tmp_path)))], {})
     assert outcome == Outcome(results={"b": 4}, failures={"a": "no"})
 
 

@@ -6,9 +6,19 @@ import sys
 import warnings
 
 import pytest
+import torch
 
 import compolens
+from compolens import recipes
+from compolens.activations.streams import draw
+from compolens.cli.flags import Parser
+from compolens.cli.recipe_flags import add_recipe_flags
 from compolens.foundation.moved import MOVED, MOVED_NAMES, MovedFinder, install
+
+
+@pytest.fixture
+def trained(tiny_models):
+    return compolens.load(tiny_models["softmax"])
 
 
 @pytest.mark.parametrize("old", MOVED)
@@ -52,8 +62,41 @@ def test_nothing_of_an_old_name_is_left():
 @pytest.mark.parametrize(("old", "name"), [(old, name) for old, names in MOVED_NAMES.items() for name in names])
 def test_a_function_that_moved_is_found_where_it_was(old, name):
     module = importlib.import_module(f"compolens.{old}")
-    with pytest.warns(FutureWarning, match=f"compolens.{old}.{name} is now compolens.{MOVED_NAMES[old][name]}.{name}; "):
+    where, _, new = MOVED_NAMES[old][name].rpartition(".")
+    with pytest.warns(FutureWarning, match=f"compolens.{old}.{name} is now compolens.{where}.{new}; "):
         found = getattr(module, name)
-    assert found is getattr(importlib.import_module(f"compolens.{MOVED_NAMES[old][name]}"), name)
+    assert found is getattr(importlib.import_module(f"compolens.{where}"), new)
     with pytest.raises(AttributeError, match="has no attribute 'no_such_name'"):
         module.no_such_name  # noqa: B018
+
+
+def test_sites_answer_to_their_old_field_and_models_to_their_old_methods(trained):
+    site = compolens.activations.Site(1, "blocks.0.hook_resid_post", "context")
+    with pytest.warns(FutureWarning, match=r"Site.site is now Site.hook_name"):
+        assert site.site == site.hook_name
+    with pytest.warns(FutureWarning, match=r"untrained_control\(\)"):
+        old = trained.untrained_twin()
+    new = trained.untrained_control().state_dict()
+    assert all(torch.equal(value, new[name]) for name, value in old.state_dict().items())
+    with pytest.warns(FutureWarning, match="why_no_untrained_control"):
+        assert trained.why_no_twin == ""
+
+
+def test_a_recording_takes_the_untrained_control_under_its_old_name(trained, tmp_path):
+    batches = {"test": list(draw(trained.task, "test", 8, 0, trained.device))}
+    with pytest.warns(FutureWarning, match=r"record\(untrained=…\)"):
+        compolens.record(
+            trained.model, batches, ["hook_embed"], to=tmp_path / "r", run=trained.run, twin=trained.untrained_control()
+        )
+    assert (tmp_path / "r" / "untrained" / "hook_embed.npy").exists()
+
+
+def test_recipes_and_flags_answer_to_their_old_names():
+    assert recipes.locate("analyses", "verdicts") == recipes.locate("analyses", "diagnoses")
+    parser = Parser()
+    add_recipe_flags(parser, "analyses", ["rule_similarity"])
+    assert [parser.parse_args([flag]).recipe_untrained for flag in ("--no-twins", "--no-untrained", "--twins")] == [
+        False,
+        False,
+        True,
+    ]

@@ -8,14 +8,14 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from compolens import HypernetworkTransformer, Hyperteacher, load
-from compolens.activations.sites import EVERYWHERE, Place, places, positions, put
+from compolens.activations.sites import EVERYWHERE, Site, positions, put, sites
 from compolens.activations.streams import draw, record
 from compolens.foundation.configs import ConfigError, DoesNotApply
 from compolens.interventions.oracles import Search, best_code, code_features, fit_codes, readings, written
 from compolens.recipes import load_recipe
 from compolens.tasks import FuzzyLogic, LinearRegression, Relations, SRaven, UnstructuredTeacher
 
-CODE = Place(3, "hook_code", "all")
+CODE = Site(3, "hook_code", "all")
 FAMILIES = {
     "hyperteacher": Hyperteacher(d_x=4, d_y=2, d_hidden=6, n_modules=6, n_context=6, n_queries=3),
     "unstructured": UnstructuredTeacher(d_x=4, d_y=2, d_hidden=6, n_modules=6, n_context=6, n_queries=4),
@@ -99,20 +99,20 @@ def test_families_whose_examples_are_no_pairs_cannot_ask_them(right_executor):
     assert SRaven(n_features=2).context_asked(None) is None
 
 
-# ---- places ----------------------------------------------------------------------------------------------------------
+# ---- sites ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("fixture", ["tiny_models", "tiny_categorical_models", "tiny_regression_models"])
 def test_putting_back_what_stands_there_changes_nothing(fixture, request):
     for folder in request.getfixturevalue(fixture).values():
         trained = load(folder)
         episodes = one_batch(trained.task, "ood", 4)
-        where = places(trained.model)
-        (seen,) = record(trained.model, [episodes], list(dict.fromkeys(place.site for place in where)))
-        for place in where:
-            found = put(trained.model, episodes.tokens, place, seen.sites[place.site])
+        where = sites(trained.model)
+        (seen,) = record(trained.model, [episodes], list(dict.fromkeys(site.hook_name for site in where)))
+        for site in where:
+            found = put(trained.model, episodes.tokens, site, seen.sites[site.hook_name])
             torch.testing.assert_close(found, seen.prediction, atol=1e-5, rtol=1e-5)
 
 
-def test_blocks_before_a_place_are_not_computed(tiny_models):
+def test_blocks_before_a_site_are_not_computed(tiny_models):
     trained = load(tiny_models["softmax"])
     episodes, seen = one_batch(trained.task, "ood", 4), []
     (here,) = record(trained.model, [episodes], ["blocks.0.hook_resid_post"])
@@ -120,7 +120,7 @@ def test_blocks_before_a_place_are_not_computed(tiny_models):
         put(
             trained.model,
             episodes.tokens,
-            Place(1, "blocks.0.hook_resid_post", "context"),
+            Site(1, "blocks.0.hook_resid_post", "context"),
             here.sites["blocks.0.hook_resid_post"],
         )
     assert seen == ["blocks.1.hook_resid_pre"]
@@ -152,9 +152,11 @@ def test_a_code_written_where_nothing_else_is_known_leaves_nothing_of_the_contex
 def test_readouts_are_chosen_on_compositions_they_did_not_see(right_executor):
     task, model = right_executor
     batches = [one_batch(task, "train", 256, 1)]
-    found = fit_codes(model, task, batches, places(model))
+    found = fit_codes(model, task, batches, sites(model))
     assert all(at.left_out < 1 for at in found)
-    decoded = found[0].decode(model, next(iter(record(model, batches, [found[0].place.site]))).sites[found[0].place.site])
+    decoded = found[0].decode(
+        model, next(iter(record(model, batches, [found[0].site.hook_name]))).sites[found[0].site.hook_name]
+    )
     assert decoded.shape == (256, 6)
 
 
@@ -162,12 +164,12 @@ def test_a_held_out_composition_is_read_by_what_was_fitted_to_all_others(tiny_mo
     trained = load(tiny_models["softmax"])
     model, task = trained.model, trained.task
     train, others, shown = (one_batch(task, *of) for of in (("train", 64, 1), ("ood", 64, 2), ("ood", 24, 3)))
-    where = [Place(1, "blocks.0.hook_resid_post", "context"), Place(2, "blocks.1.hook_resid_post", "readout")]
+    where = [Site(1, "blocks.0.hook_resid_post", "context"), Site(2, "blocks.1.hook_resid_post", "readout")]
     codes = fit_codes(model, task, [train], where)
-    seen = [next(iter(record(model, [batch], [place.site for place in where]))) for batch in (train, others, shown)]
+    seen = [next(iter(record(model, [batch], [site.hook_name for site in where]))) for batch in (train, others, shown)]
     found = readings(model, task, codes, seen[2:], [others])
     for at, (code,) in zip(codes, found, strict=True):
-        x = [one.sites[at.place.site][:, positions(model, at.place.role)].mean(1).double() for one in seen]
+        x = [one.sites[at.site.hook_name][:, positions(model, at.site.role)].mean(1).double() for one in seen]
         y = [code_features(task, one.episodes.codes) for one in seen]
         for c in shown.composition.unique():
             kept = others.composition != c
@@ -178,7 +180,7 @@ def test_a_held_out_composition_is_read_by_what_was_fitted_to_all_others(tiny_mo
             np.testing.assert_allclose(code[here], fitted.predict(x[2][here]), rtol=1e-6, atol=1e-8)
     alone = readings(model, task, codes, seen[2:], [])
     for at, (code,) in zip(codes, alone, strict=True):
-        torch.testing.assert_close(code, at.decode(model, seen[2].sites[at.place.site]), atol=1e-8, rtol=1e-6)
+        torch.testing.assert_close(code, at.decode(model, seen[2].sites[at.site.hook_name]), atol=1e-8, rtol=1e-6)
 
 
 # ---- searching -------------------------------------------------------------------------------------------------------
@@ -201,8 +203,8 @@ def test_the_best_code_through_the_teacher_itself_answers_fresh_questions(right_
         model.executor.W_modules.copy_(task.teacher[0])
         model.executor.W_out.copy_(task.teacher[1])
         model.executor.b_out.zero_()
-    place = Place(2, "hook_code", "all")
-    (at,) = fit_codes(model, task, [one_batch(task, "train", 128, 1)], [place])
+    site = Site(2, "hook_code", "all")
+    (at,) = fit_codes(model, task, [one_batch(task, "train", 128, 1)], [site])
     episodes = one_batch(task, "ood", 32, 4)
     codes = code_features(task, one_batch(task, "train", 32, 5).codes)
     starts = [torch.full((32, 6), 0.3, dtype=torch.float64), *(codes.roll(i, 0) for i in range(5))]
@@ -232,7 +234,7 @@ def test_a_search_changes_no_weights_and_leaves_no_gradients(right_executor):
 
 def test_a_family_that_cannot_ask_its_context_has_no_best_code(tiny_categorical_models):
     trained = load(tiny_categorical_models["raven-softmax"])
-    (at,) = fit_codes(trained.model, trained.task, [one_batch(trained.task, "train", 64)], places(trained.model)[-1:])
+    (at,) = fit_codes(trained.model, trained.task, [one_batch(trained.task, "train", 64)], sites(trained.model)[-1:])
     with pytest.raises(DoesNotApply, match="SRaven cannot ask what its context shows"):
         best_code(trained.model, trained.task, one_batch(trained.task, "ood", 4), at, [torch.zeros(4, 16)], Search(1))
 

@@ -12,7 +12,7 @@ import torch
 from sklearn.linear_model import Ridge
 
 import compolens
-from compolens.activations.sites import Place, places, put
+from compolens.activations.sites import Site, put, sites
 from compolens.activations.streams import draw, intervene, record
 from compolens.foundation.configs import ConfigError, DoesNotApply
 from compolens.interventions.oracles import code_features
@@ -48,7 +48,7 @@ one_form = pytest.mark.parametrize(
     [(family, kind, (f + k) % 6 == 3) for f, k, family, kind in EVERY_KIND if (f + k) % 3 == 0],
     ids=lambda value: {False: "stream", True: "code"}.get(value) or getattr(value, "__name__", value),
 )
-AT_CONTEXT = Place(1, "blocks.0.hook_resid_post", "context")
+AT_CONTEXT = Site(1, "blocks.0.hook_resid_post", "context")
 
 
 def model(kind, family, strength=1.0, explicit=False, seed=0):
@@ -199,8 +199,8 @@ def test_a_scrambled_code_is_not_linear_and_survives(family):
     fit, shown = episodes(family, "test", 256), episodes(family, "ood")
     wrong = {}
     for kind in labels.WORKING:
-        site = "blocks.0.hook_resid_post"
-        streams = [next(record(model(kind, family), [e], [site])).sites[site][:, :30].mean(1) for e in (fit, shown)]
+        hook_name = "blocks.0.hook_resid_post"
+        streams = [next(record(model(kind, family), [e], [hook_name])).sites[hook_name][:, :30].mean(1) for e in (fit, shown)]
         truth = true_code(family, shown).double()
         readout = RidgeReadout.fit(streams[0], true_code(family, fit), 1e-3)
         wrong[kind] = float((readout(streams[1].double()) - truth).square().sum() / truth.square().sum())
@@ -249,7 +249,7 @@ def test_what_is_not_carried_stands_at_the_context_and_helps_the_questions(famil
     (seen,) = record(broken, [shown], ["blocks.1.hook_resid_post"])
     resid = seen.sites["blocks.1.hook_resid_post"].clone()
     resid[:, broken.n_context :] += ((code - arrived) @ broken.blocks[1].W_write)[:, None]
-    repaired = put(broken, shown.tokens, Place(2, "blocks.1.hook_resid_post", "readout"), resid)
+    repaired = put(broken, shown.tokens, Site(2, "blocks.1.hook_resid_post", "readout"), resid)
     assert task_of(family).score(repaired, shown.targets) > 0.999 > score(broken, family, "ood") + 0.1
 
 
@@ -340,29 +340,29 @@ def test_the_answer_follows_another_episodes_stream_at_every_stage(family, kind,
     """Sources are training compositions, on which every kind is right; inputs are the base's own."""
     works, base, source = model(kind, family, explicit=explicit), episodes(family, "ood"), episodes(family, "test")
     wanted = rendered(family, source.codes, base)
-    sites = {"blocks.0.hook_resid_post": works.roles["context"], "blocks.1.hook_resid_post": works.roles["readout"]}
-    (seen,) = record(works, [source], list(sites))
-    for site, where in sites.items():
+    hook_names = {"blocks.0.hook_resid_post": works.roles["context"], "blocks.1.hook_resid_post": works.roles["readout"]}
+    (seen,) = record(works, [source], list(hook_names))
+    for hook_name, where in hook_names.items():
 
-        def swap(resid, donor=seen.sites[site], site=site, where=where):
-            if site == "blocks.0.hook_resid_post" or explicit:
+        def swap(resid, donor=seen.sites[hook_name], hook_name=hook_name, where=where):
+            if hook_name == "blocks.0.hook_resid_post" or explicit:
                 resid[:, where] = donor[:, where]
                 return resid
             read, write = works.blocks[1].W_read, works.blocks[1].W_write  # a query's x stays its own
             resid[:, where] += (donor[:, where] - resid[:, where]) @ read @ write
             return resid
 
-        answer = intervene(works, base, {site: swap})
+        answer = intervene(works, base, {hook_name: swap})
         assert task_of(family).score(answer, wanted.targets) > 0.999
 
 
 @one_form
-def test_resuming_equals_the_whole_pass_and_gradients_flow_from_every_place(family, kind, explicit):
+def test_resuming_equals_the_whole_pass_and_gradients_flow_from_every_site(family, kind, explicit):
     works, shown = model(kind, family, 0.7, explicit), episodes(family, "ood", 8)
     whole, cache = works.run_with_cache(shown.tokens)
-    for place in {place.site: place for place in places(works)}.values():
-        activation = cache[place.site].detach().clone().requires_grad_()
-        answer = put(works, shown.tokens, place, activation)
+    for site in {site.hook_name: site for site in sites(works)}.values():
+        activation = cache[site.hook_name].detach().clone().requires_grad_()
+        answer = put(works, shown.tokens, site, activation)
         torch.testing.assert_close(answer, whole)
         answered = answer[:, list(task_of(family).answers)]
         (slope,) = torch.autograd.grad(answered.square().sum(), activation)
@@ -371,9 +371,9 @@ def test_resuming_equals_the_whole_pass_and_gradients_flow_from_every_place(fami
             continue  # all goes through a choice among categories, which has no slope
         assert slope.abs().max() > 0
         context = works.roles["context"]
-        if place.layer == 1:
+        if site.layer == 1:
             assert slope[:, context].abs().max() > 0
-        if place.layer == 0 and family == "teacher":  # through inference: nothing else reads the examples' tokens
+        if site.layer == 0 and family == "teacher":  # through inference: nothing else reads the examples' tokens
             assert (slope[:, context] @ works.W_E.T).abs().max() > 1e-2
 
 
@@ -402,7 +402,7 @@ def test_a_case_is_an_ordinary_folder(family, explicit, tmp_path):
     loaded = compolens.load(folder, classes=cases.CLASSES)
     shown = episodes(family, "test", seed=1)
     torch.testing.assert_close(loaded.model(shown.tokens), cases.model_of(case)(shown.tokens), atol=0, rtol=0)
-    assert case.run.task.score(loaded.untrained_twin()(shown.tokens), shown.targets) < 0.3
+    assert case.run.task.score(loaded.untrained_control()(shown.tokens), shown.targets) < 0.3
     row = compolens.zoo.overview(folder, cases.CLASSES)
     assert row["test"] > 0.9 > row["ood"] + 0.2 and "note" not in row
 

@@ -5,7 +5,7 @@ import torch
 from test_planted import episodes, families, message, model, neighbour, score, task_of, true_code
 from test_planted_third import answered, asked, exact
 
-from compolens.activations.sites import Place, put
+from compolens.activations.sites import Site, put
 from compolens.activations.streams import record
 
 fourth, labels = neighbour("fourth_kinds"), neighbour("labels")
@@ -80,11 +80,11 @@ def test_what_is_not_translated_arrives_in_the_contexts_coordinates_and_is_not_l
     arrived = message(broken, shown, 1, "readout")
     torch.testing.assert_close(arrived, code @ turn, atol=3e-3, rtol=0)
     assert ((arrived - code).norm(dim=1) > 0.4 * code.norm(dim=1)).all()
-    place = Place(2, "blocks.1.hook_resid_post", "readout")
-    (found,) = record(broken, [shown], [place.site])
-    resid = found.sites[place.site].clone()
+    site = Site(2, "blocks.1.hook_resid_post", "readout")
+    (found,) = record(broken, [shown], [site.hook_name])
+    resid = found.sites[site.hook_name].clone()
     resid[:, broken.n_context :] += ((code - arrived) @ broken.blocks[1].W_write)[:, None]
-    repaired = put(broken, shown.tokens, place, resid)
+    repaired = put(broken, shown.tokens, site, resid)
     assert task_of(family).score(repaired, shown.targets) > 0.999 > score(broken, family, "ood") + 0.1
 
 

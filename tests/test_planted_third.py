@@ -4,7 +4,7 @@ import pytest
 import torch
 from test_planted import context, episodes, families, message, model, neighbour, score, task_of, true_code, with_message
 
-from compolens.activations.sites import Place, put
+from compolens.activations.sites import Site, put
 from compolens.activations.streams import draw, record
 from compolens.interventions.oracles import code_features, fit_codes, readings
 
@@ -61,13 +61,13 @@ def test_what_comes_too_late_is_plain_at_the_questions_alone_and_is_not_read_the
     torch.testing.assert_close(late, code, atol=5e-3, rtol=0)
     assert gone.abs().max() < 2e-3
 
-    place = Place(2, "blocks.1.hook_resid_post", "readout")
-    (seen,) = record(broken, [shown], [place.site])
+    site = Site(2, "blocks.1.hook_resid_post", "readout")
+    (seen,) = record(broken, [shown], [site.hook_name])
     for first, moves in ((0, True), (2 * known.n_parts, False)):
-        resid = seen.sites[place.site].clone()
+        resid = seen.sites[site.hook_name].clone()
         change = code - at_questions if moves else -late
         resid[:, broken.n_context :] += (change @ broken.blocks[1].W_write[first : first + known.n_parts])[:, None]
-        answer = put(broken, shown.tokens, place, resid)
+        answer = put(broken, shown.tokens, site, resid)
         if moves:
             assert task_of(family).score(answer, shown.targets) > 0.999 > score(broken, family, "ood") + 0.1
         else:
@@ -78,7 +78,7 @@ def test_what_comes_too_late_is_plain_at_the_questions_alone_and_is_not_read_the
 def test_of_two_codes_that_training_cannot_tell_apart_a_reading_finds_the_right_one(family):
     """A fit on training compositions alone takes some of each; what it says of held-out ones is neither."""
     task, broken = task_of(family), model(third.PlantedTooLate, family)
-    at_questions = Place(2, "blocks.1.hook_resid_post", "readout")
+    at_questions = Site(2, "blocks.1.hook_resid_post", "readout")
     (at,) = fit_codes(broken, task, list(draw(task, "train", 512, "fit")), [at_questions])
     (seen,) = record(broken, [episodes(family, "ood", 192)], [at_questions.site])
     (found,) = readings(broken, task, [at], [seen], draw(task, "ood", 512, "others"))

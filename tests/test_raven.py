@@ -538,7 +538,7 @@ def test_a_model_learns_something_from_files(trained, small):
     assert trained.task == Raven(data=small, **SMALL)
     episodes = draw(trained.task)
     before, after = (
-        trained.task.loss(m(episodes.tokens), episodes.targets) for m in (trained.untrained_twin(), trained.model)
+        trained.task.loss(m(episodes.tokens), episodes.targets) for m in (trained.untrained_control(), trained.model)
     )
     assert after < before / 2
 

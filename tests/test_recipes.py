@@ -314,7 +314,7 @@ def test_pooled_scores_are_weighted_means_over_compositions(models, model):
     table = table[table["value"].notna() & table["split"].isin(SPLITS)]
     keys = ["split", "control", "reference"]
     known = [kind().name for kind in REFERENCES.values() if not kind().why_not(load(models / model).task)]
-    assert set(table["reference"]) == {"model", "untrained twin", *known} and len(known) > 2
+    assert set(table["reference"]) == {"model", "untrained control", *known} and len(known) > 2
     assert table[keys].drop_duplicates().shape[0] == len(SPLITS) * (2 + len(known))
     for _, part in table.groupby(keys):
         pooled, each = part[part["composition"] == "all"], part[part["composition"] != "all"]
@@ -367,12 +367,12 @@ def test_the_share_of_the_ceiling_is_the_score_over_that_of_the_marked_reference
 
 
 @pytest.mark.parametrize("model", ALL)
-def test_the_true_code_scores_1_and_the_twin_is_another_model(models, model):
+def test_the_true_code_scores_1_and_the_untrained_control_is_another_model(models, model):
     table = rows(models / model, "generalization", composition="all")
     true = table[(table["reference"] == "true code") & (table["metric"] == "score")]
     assert set(SPLITS) <= set(true["split"]) and true["value"].tolist() == pytest.approx([1] * len(true), abs=1e-5)
-    twin, own = (table[table["control"] == control]["value"].tolist() for control in ("untrained", ""))
-    assert len(twin) == len(own) >= 3 and twin != own
+    untrained, own = (table[table["control"] == control]["value"].tolist() for control in ("untrained", ""))
+    assert len(untrained) == len(own) >= 3 and untrained != own
 
 
 @pytest.mark.parametrize("model", ALL)
@@ -409,7 +409,7 @@ def test_readouts_cover_every_layer_and_role_the_explicit_code_and_every_control
     own = table[table["control"] == ""]
     sites = {(layer, role) for layer in (0, 1, 2) for role in ("context", "readout")}
     sites |= {(3, "all")} if model == "hypernetwork" else set()
-    fits = {("transfer", "test"), ("transfer", "ood"), ("within", "ood"), ("leave one out", "ood")}
+    fits = {("fitted on train", "test"), ("fitted on train", "ood"), ("within", "ood"), ("leave one out", "ood")}
     for fit, split in fits:
         part = own[(own["fit"] == fit) & (own["split"] == split)]
         assert set(zip(part["layer"], part["role"], strict=True)) == sites and len(part) == len(sites)
@@ -421,7 +421,13 @@ def test_decoded_codes_per_episode_pool_to_the_tables_r2_and_recovery(models, mo
     seen = episodes_of(models / model, "latent_code")
     assert seen[["site", "role"]].drop_duplicates().shape[0] == 1
     for split, part in seen.groupby("split"):
-        where = {"site": part["site"].iloc[0], "role": part["role"].iloc[0], "split": split, "control": "", "fit": "transfer"}
+        where = {
+            "site": part["site"].iloc[0],
+            "role": part["role"].iloc[0],
+            "split": split,
+            "control": "",
+            "fit": "fitted on train",
+        }
         code, decoded = np.stack(part["code"]), np.stack(part["decoded"])
         each = 1 - ((code - decoded) ** 2).sum(0) / ((code - code.mean(0)) ** 2).sum(0)
         r2 = rows(models / model, "latent_code", metric="r2", **where).set_index("dimension")["value"]
@@ -470,7 +476,7 @@ def test_a_code_that_is_there_transfers_perfectly_and_is_chosen_as_the_best_site
     table, seen = told_table
     for split in ("test", "ood"):
         for metric in ("r2", "active set exact"):
-            own = at_code(table, metric=metric, fit="transfer", split=split, control="")
+            own = at_code(table, metric=metric, fit="fitted on train", split=split, control="")
             np.testing.assert_allclose(own["value"], 1, atol=1e-6)
     np.testing.assert_allclose(at_code(table, metric="r2", fit="leave one out", control="")["value"], 1, atol=1e-6)
     assert set(seen["site"]) == {"hook_code"} and seen["active_set_exact"].all()
@@ -480,13 +486,13 @@ def test_a_code_that_is_there_transfers_perfectly_and_is_chosen_as_the_best_site
 def test_controls_do_not_find_a_code_that_is_there(told_table):
     table, _ = told_table
     for split in ("test", "ood"):
-        pooled = {"metric": "r2", "dimension": "mean", "fit": "transfer", "split": split}
+        pooled = {"metric": "r2", "dimension": "mean", "fit": "fitted on train", "split": split}
         assert at_code(table, control="shuffled", **pooled)["value"].item() < 0.05
         task = at_code(table, control="control task", **pooled)["value"].item()
         selectivity = at_code(table, metric="selectivity", split=split, control="")["value"].item()
         assert task < 0.5 and selectivity == pytest.approx(1 - task, abs=1e-6)
-        twin = at_code(table, control="untrained", **pooled)["value"].item()
-        assert twin < 0.9, "the twin has the same weights, but nobody tells it the code"
+        untrained = at_code(table, control="untrained", **pooled)["value"].item()
+        assert untrained < 0.9, "the untrained control has the same weights, but nobody tells it the code"
 
 
 def test_penalties_and_training_readouts_do_not_see_held_out_compositions(told, monkeypatch):

@@ -32,10 +32,17 @@ def first(task, split):
     return next(iter(batches(task)[split]))
 
 
-def recorded(trained, folder, sites=SITES, twin=True, **settings):
-    twin = trained.untrained_twin() if twin else None
+def recorded(trained, folder, sites=SITES, untrained=True, **settings):
+    untrained = trained.untrained_control() if untrained else None
     return record(
-        trained.model, batches(trained.task), sites, folder, run=trained.run, step=trained.step, twin=twin, **settings
+        trained.model,
+        batches(trained.task),
+        sites,
+        folder,
+        run=trained.run,
+        step=trained.step,
+        untrained=untrained,
+        **settings,
     )
 
 
@@ -46,7 +53,7 @@ def trained(tiny_models):
 
 @pytest.fixture(scope="module")
 def recording(trained, tmp_path_factory):
-    """Every split, with the twin. Read only: copy to edit."""
+    """Every split, with the untrained control. Read only: copy to edit."""
     return recorded(trained, tmp_path_factory.mktemp("recordings") / "softmax")
 
 
@@ -97,7 +104,7 @@ def test_episodes_come_back_whole(trained, recording):
 
 
 def test_half_precision_rounds_activations_and_nothing_else(trained, recording, tmp_path):
-    half = recorded(trained, tmp_path / "half", twin=False, half=True)
+    half = recorded(trained, tmp_path / "half", untrained=False, half=True)
     assert half[SITES[0]].dtype == np.float16 and half["prediction"].dtype == half["tokens"].dtype == np.float32
     np.testing.assert_array_equal(half[SITES[0]], recording[SITES[0]].astype(np.float16))
     batch = first(trained.task, "ood")
@@ -110,7 +117,7 @@ def test_what_float16_cannot_hold_is_an_error(trained, tmp_path):
     with torch.no_grad():
         large.model.embed.W_E.mul_(1e6)
     with pytest.raises(ConfigError, match=r"blocks.0.hook_resid_pre reaches .*more than float16 can hold"):
-        recorded(large, tmp_path / "o", twin=False, half=True)
+        recorded(large, tmp_path / "o", untrained=False, half=True)
 
 
 def test_scores_are_those_of_the_recorded_episodes(trained, recording):
@@ -139,7 +146,7 @@ def test_an_interrupted_recording_does_not_look_whole(trained, tmp_path):
             )
     with pytest.raises(ConfigError):
         load(tmp_path / "o")
-    again = recorded(trained, tmp_path / "o", twin=False)  # what was left behind may be written over
+    again = recorded(trained, tmp_path / "o", untrained=False)  # what was left behind may be written over
     assert len(again) == 3 * N and not (tmp_path / "o" / UNFINISHED).exists()
 
 
@@ -189,7 +196,7 @@ def test_a_folder_that_was_tampered_with_is_named(recording, tmp_path):
 def test_a_replay_shows_what_the_model_showed(trained, recording, replayed):
     batch = first(trained.task, "test")
     order = torch.randperm(32, generator=torch.Generator().manual_seed(0))
-    for model, replay in ((trained.model, replayed.model), (trained.untrained_twin(), replayed.untrained_twin())):
+    for model, replay in ((trained.model, replayed.model), (trained.untrained_control(), replayed.untrained_control())):
         prediction, cache = model.run_with_cache(batch.tokens)
         again, replayed_cache = replay.run_with_cache(batch.tokens[order])
         torch.testing.assert_close(again, prediction[order], rtol=1e-5, atol=1e-6)
@@ -242,16 +249,16 @@ def test_probes_find_the_same_numbers_in_a_recording(probe, tiny_models, tiny_ca
 
 
 @pytest.mark.filterwarnings("ignore::compolens.tasks.fixed.stored.FewerEpisodes")
-def test_without_the_twin_its_rows_say_that_they_are_not_available(trained, tmp_path):
-    folder = recorded(trained, tmp_path / "o", twin=False).folder
-    assert load(folder).why_no_twin
+def test_without_the_untrained_control_its_rows_say_that_they_are_not_available(trained, tmp_path):
+    folder = recorded(trained, tmp_path / "o", untrained=False).folder
+    assert load(folder).why_no_untrained_control
     table = pd.read_csv(run_probe(built_in("probes")["code_structure"], folder, {"episodes": 40}))
-    twin = table[table["control"].fillna("") == "untrained"]
-    assert len(twin) > 5 and twin["value"].isna().all()
-    assert twin["note"].str.contains("not available: the untrained twin was not recorded").all()
+    untrained = table[table["control"].fillna("") == "untrained"]
+    assert len(untrained) > 5 and untrained["value"].isna().all()
+    assert untrained["note"].str.contains("not available: the untrained control was not recorded").all()
     assert table[table["control"].isna()]["value"].notna().all()
     with pytest.raises(DoesNotApply, match="--untrained"):
-        load(folder).untrained_twin()
+        load(folder).untrained_control()
 
 
 def test_what_was_not_recorded_is_refused(trained, recording, replayed):

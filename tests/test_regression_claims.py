@@ -145,7 +145,7 @@ def test_models_and_their_floor_share_columns_and_colours(measured):
         "ridge, l2 0.1",
         "3 nearest neighbours",
     ]
-    assert rows == ["LinearSelfAttention", "ConstructedGradientDescent", "untrained twins", "shuffled answers"]
+    assert rows == ["LinearSelfAttention", "ConstructedGradientDescent", "untrained controls", "shuffled answers"]
     np.testing.assert_allclose(values[0], [OWN[c] + 0.01 for c in columns], err_msg="means over seeds")
     assert values[1][1] == 0.99
     np.testing.assert_allclose(values[2:], [[0.1] * 6, [0.2] * 6])
@@ -164,7 +164,7 @@ def test_the_nearest_reference_stands_beside_what_it_has_with_its_own_nearest(me
     seeds = linear[linear["label"] == "LinearSelfAttention"].set_index("hover")["y"].to_dict()
     assert seeds == pytest.approx({"linear-0": 0.95, "linear-1": 0.97})
     assert linear[linear["label"] == "that reference with its own nearest"]["y"].tolist() == pytest.approx([0.8])
-    assert linear[linear["label"] == "untrained twin"]["y"].tolist() == [0.1, 0.1]
+    assert linear[linear["label"] == "untrained control"]["y"].tolist() == [0.1, 0.1]
     built = points[points["x"].str.startswith("ConstructedGradientDescent: GD, 2 steps")]
     assert set(built["label"]) == {"ConstructedGradientDescent", "that reference with its own nearest", "shuffled answers"}
     assert "LinearSelfAttention (2 seeds): nearest to GD++, 2 steps of 6 references (0.96), nearer than" in drawing.caption
@@ -212,7 +212,7 @@ def test_best_steps_are_means_over_seeds_with_intervals_and_marked_edges(measure
     drawing = analyze("newton_or_gradient", measured)
     where = {"panel": "LinearSelfAttention: Newton"}
     assert marks(drawing, "Line", label="LinearSelfAttention", **where)["y"].tolist() == [3.0, 12.0]
-    assert marks(drawing, "Line", label="untrained twin", **where)["y"].tolist() == [1.0, 1.0]
+    assert marks(drawing, "Line", label="untrained control", **where)["y"].tolist() == [1.0, 1.0]
     band = marks(drawing, "Band", **where)
     assert band["lo"].tolist() == [1.0, 4.0] and band["hi"].tolist() == [8.0, 32.0], "the widest over seeds"
     edge = marks(drawing, "Points", label="at the edge: this step or later", **where)
@@ -220,8 +220,8 @@ def test_best_steps_are_means_over_seeds_with_intervals_and_marked_edges(measure
     gd = marks(drawing, "Line", panel="LinearSelfAttention: GD", label="LinearSelfAttention")
     assert gd["y"].tolist() == [1.5, 3.5], "the mean of logarithms"
     built = marks(drawing, "Line", panel="ConstructedGradientDescent: GD")
-    assert set(built["label"]) == {"ConstructedGradientDescent"}, "it is its own twin"
-    assert "untrained twin" not in set(analyze("newton_or_gradient", measured, twins=False).frame()["label"])
+    assert set(built["label"]) == {"ConstructedGradientDescent"}, "it is its own untrained control"
+    assert "untrained control" not in set(analyze("newton_or_gradient", measured, untrained=False).frame()["label"])
 
 
 def test_trends_are_named_only_where_there_are_layers_enough(measured, tmp_path):
@@ -252,7 +252,7 @@ def test_loss_curves_stand_beside_as_many_steps_as_there_are_layers(measured):
     lines = {label: part["y"].tolist() for label, part in marks(drawing, "Line", **where).groupby("label")}
     assert lines["LinearSelfAttention"] == pytest.approx([-0.99, -0.99 + np.log10(2)])
     assert lines["GD, a step per layer"] == pytest.approx([-2, -2 + np.log10(2)]) and "GD++, a step per layer" in lines
-    assert lines["untrained twin"] == pytest.approx([0, np.log10(2)])
+    assert lines["untrained control"] == pytest.approx([0, np.log10(2)])
     assert marks(drawing, "Line", **where)["x"].tolist()[:2] == [1.0, 2.0], "in the order of scales"
     assert sorted(marks(drawing, "Points", **where)["hover"]) == ["linear-0"] * 2 + ["linear-1"] * 2
     low, high = panel(drawing, "LinearSelfAttention: input scale").y_range
@@ -279,13 +279,13 @@ def test_matrices_are_those_of_the_first_seed_by_layer_and_head(tmp_path):
     assert "heads" in drawing.caption
 
 
-def test_statistics_are_points_by_seed_beside_their_twins_and_chance(measured):
+def test_statistics_are_points_by_seed_beside_their_untrained_controls_and_chance(measured):
     drawing = analyze("weights_have_structure", measured, matrices=False)
     assert [p.marks[0].scaled() for p in drawing.panels] == [None] * 3, "a statistic that no model has is not drawn"
     off, cosine, eta = (p.title for p in drawing.panels)
     assert marks(drawing, "Points", panel=off, label="LinearSelfAttention")["y"].tolist() == [-4.0] * 4, "cut off, not lost"
-    twins = marks(drawing, "Points", panel=off, label="LinearSelfAttention, untrained")
-    assert twins["y"].tolist() == [1.0] * 4 and set(twins["hover"]) == {"linear-0", "linear-1"}
+    untrained = marks(drawing, "Points", panel=off, label="LinearSelfAttention, untrained")
+    assert untrained["y"].tolist() == [1.0] * 4 and set(untrained["hover"]) == {"linear-0", "linear-1"}
     assert "ConstructedGradientDescent, untrained" not in set(drawing.frame()["label"])
     assert marks(drawing, "Rule", panel=cosine)["y"].tolist() == pytest.approx([0.3])
     own = marks(drawing, "Points", panel=eta, label="ConstructedGradientDescent")

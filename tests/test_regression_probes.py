@@ -207,7 +207,7 @@ def test_families_that_are_no_regression_are_named(tmp_path, probe):
         measure(folder, probe)
 
 
-def test_the_verdict_names_the_learner_its_floor_and_the_layer(descent, equivalence, steps):
+def test_the_diagnosis_names_the_learner_its_floor_and_the_layer(descent, equivalence, steps):
     for name, table in (("gd_equivalence", equivalence), ("algorithm_steps", steps)):
         tables.save(descent, name, table, {"weights": "", "recipe": ""})
     generalization = measure(descent, "generalization", episodes=64)

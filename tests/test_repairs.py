@@ -1,4 +1,4 @@
-"""Repairs: what lies after a place, what a fine-tuning may touch, and broken models whose repair is known by construction."""
+"""Repairs: what lies after a site, what a fine-tuning may touch, and broken models whose repair is known by construction."""
 
 import copy
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from compolens import HypernetworkTransformer, Hyperteacher, Run, load
-from compolens.activations.sites import EVERYWHERE, Place, places
+from compolens.activations.sites import EVERYWHERE, Site, sites
 from compolens.activations.streams import draw, record
 from compolens.foundation.configs import ConfigError, DoesNotApply
 from compolens.interventions.oracles import code_features
@@ -60,15 +60,15 @@ AFTER = {0: ("blocks.", "ln_final", "unembed"), 1: ("blocks.1.", "ln_final", "un
 
 
 @pytest.mark.parametrize("architecture", ["softmax", "hypernetwork"])
-def test_downstream_of_a_place_are_the_blocks_from_its_layer_on_and_what_follows_them(architecture, request):
+def test_downstream_of_a_site_are_the_blocks_from_its_layer_on_and_what_follows_them(architecture, request):
     trained = request.getfixturevalue(architecture)
     model, shown = trained.model, some(trained.task)
-    for place in places(model):
-        prefixes = () if place.site == "hook_code" else AFTER[place.layer]
-        after = parameters_downstream(model, shown, place)
-        assert after == names(model, *prefixes, "executor"), place
-        assert parameters_upstream(model, shown, place) == names(model, "") - after
-    roles = {place.role for place in places(model)}
+    for site in sites(model):
+        prefixes = () if site.hook_name == "hook_code" else AFTER[site.layer]
+        after = parameters_downstream(model, shown, site)
+        assert after == names(model, *prefixes, "executor"), site
+        assert parameters_upstream(model, shown, site) == names(model, "") - after
+    roles = {site.role for site in sites(model)}
     assert {"context", "readout", EVERYWHERE} <= roles and len(names(model, "executor")) == 3 * (
         architecture == "hypernetwork"
     )
@@ -77,9 +77,9 @@ def test_downstream_of_a_place_are_the_blocks_from_its_layer_on_and_what_follows
 def test_shared_weights_are_never_upstream_alone():
     task = LinearRegression(d_x=3, n_context=4)
     model = Run(LinearSelfAttention(n_layers=2, tied=True, init_scale=1.0), task, steps=0).build()
-    place = Place(1, "blocks.0.hook_resid_post", "context")
-    assert parameters_downstream(model, some(task), place) == names(model, "")
-    assert parameters_upstream(model, some(task), place) == frozenset()
+    site = Site(1, "blocks.0.hook_resid_post", "context")
+    assert parameters_downstream(model, some(task), site) == names(model, "")
+    assert parameters_upstream(model, some(task), site) == frozenset()
 
 
 def test_random_masks_free_exactly_as_many_scalars_as_asked_for_and_only_of_those_named(softmax):
@@ -177,16 +177,16 @@ def rows(table, **where):
 
 def test_every_held_out_composition_is_scored_by_the_model_that_was_not_trained_on_it(softmax, monkeypatch):
     """Both folds' models are put in the place of trained ones: whose score a composition has tells which was asked."""
-    probe, task, twin = load_recipe("probes", "repair"), softmax.task, softmax.untrained_twin()
+    probe, task, untrained = load_recipe("probes", "repair"), softmax.task, softmax.untrained_control()
     first, second = folds(task, 3)
-    made = {first: softmax.model, second: twin}
+    made = {first: softmax.model, second: untrained}
     monkeypatch.setitem(probe.__wrapped__.__globals__, "fine_tune", lambda model, task, masks, part, budget, seed: made[part])
     table, seen = probe(softmax, episodes=60, fitted=60, draws=0, seed=3)
     mended = table[(table["repair"] == "fine-tuned") & (table["metric"] == "score") & (table["control"] == "")]
     for split in ("test", "ood"):
         (shown,) = draw(task, split, 60, "3/score")
         error = {part: task.errors(m(shown.tokens).detach(), shown.targets)[0] for part, m in made.items()}
-        weight = task.errors(twin(shown.tokens).detach(), shown.targets)[1]
+        weight = task.errors(untrained(shown.tokens).detach(), shown.targets)[1]
         for row in mended[(mended["split"] == split) & (mended["composition"] != "all")].itertuples():
             its = torch.tensor([task.composition_name(int(c)) == row.composition for c in shown.composition])
             number = int(shown.composition[its][0])

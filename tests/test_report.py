@@ -1,4 +1,4 @@
-"""The report is one page that opens offline, and every clause of its verdict leads to the number behind it."""
+"""The report is one page that opens offline, and every clause of its diagnosis leads to the number behind it."""
 
 import json
 import re

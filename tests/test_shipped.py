@@ -240,7 +240,7 @@ def test_the_cards_have_the_scores_that_the_findings_put_beside_the_tables():
 
 @pytest.mark.parametrize("name", ["F-softmax-0", "F-softmax-1", "F-softmax-2", "fuzzy-softmax-0", "fuzzy-softmax-1",
                                   "fuzzy-softmax-2", "sraven3-softmax-0"])  # fmt: skip
-def test_the_dual_model_holds_to_rounding_in_trained_models_and_in_their_twins(name):
+def test_the_dual_model_holds_to_rounding_in_trained_models_and_in_their_untrained_controls(name):
     table = tables.read(ZOO / name, "dual_model")
     for control in ("", "untrained"):
         worst = table[table["control"] == control].groupby("metric")["value"].max()

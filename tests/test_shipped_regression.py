@@ -140,9 +140,9 @@ def test_four_softmax_heads_are_nearer_debiased_descent_than_descent_in_every_se
 
 
 @pytest.mark.parametrize("name", ["linear-1L", "linear-2L-recurrent", "linear-5L", "softmax-4heads"])
-def test_the_twin_and_shuffled_answers_are_far_from_the_closest_learner(name):
+def test_the_untrained_control_and_shuffled_answers_are_far_from_the_closest_learner(name):
     found = closest_learner.closest(shipped(name))
-    assert found.cosine > 0.9 and abs(found.shuffled) < 0.1 and found.twin < 0.6
+    assert found.cosine > 0.9 and abs(found.shuffled) < 0.1 and found.untrained < 0.6
 
 
 def test_the_table_in_the_findings_is_the_commands_output(capsys):

@@ -521,9 +521,9 @@ def test_lines_start_at_the_model_as_it_is_and_bands_hold_every_draw(folders, sc
             assert band["lo"].tolist() == [whole, *values.min()] and band["hi"].tolist() == [whole, *values.max()]
         point = frame[frame["mark"] == "Points"]
         assert point["x"].tolist() == [0] and point["y"].tolist() == [whole] and point["hover"].tolist() == [folder.name]
-        twin = pick(rows, control="untrained")["value"].item()
-        shown = frame[frame["label"] == "untrained twin"]["y"].tolist()
-        assert shown == ([twin] if twin >= panel.y_range[0] else [])
+        untrained = pick(rows, control="untrained")["value"].item()
+        shown = frame[frame["label"] == "untrained control"]["y"].tolist()
+        assert shown == ([untrained] if untrained >= panel.y_range[0] else [])
 
 
 def test_axes_hold_everything_down_to_a_score_that_says_nothing_and_are_alike_within_a_setting(folders):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from compolens import recipes
-from compolens.activations.sites import places, positions
+from compolens.activations.sites import positions, sites
 from compolens.activations.streams import draw, intervene
 from compolens.foundation.configs import ConfigError, DoesNotApply
 from compolens.measures.erasure import Eraser
@@ -37,29 +37,29 @@ def pick(table, **where):
 
 # ---- erasure ---------------------------------------------------------------------------------------------------------
 def test_resuming_after_the_first_erasure_is_running_it_all(trained):
-    model, spots = trained.model, places(trained.model)
+    model, spots = trained.model, sites(trained.model)
     fitted, _ = inside(ERASE, "_moments")(trained, model, spots, 48, "fit")
-    plan = inside(ERASE, "_plan")(spots, {place: Eraser.from_moments(moments) for place, moments in fitted.items()})
+    plan = inside(ERASE, "_plan")(spots, {site: Eraser.from_moments(moments) for site, moments in fitted.items()})
     (batch,) = draw(trained.task, "ood", 10, 0)
     plain, own = inside(ERASE, "_run")(model, batch, {}, spots, {})
-    assert torch.equal(plain, model(batch.tokens)) and set(own) == {place.site for place in spots}
+    assert torch.equal(plain, model(batch.tokens)) and set(own) == {site.hook_name for site in spots}
     changed = 0
-    for (place, _), erasers in plan.items():
-        edits = {p.site: _by_hand(model, p, eraser) for p, eraser in erasers.items()}
+    for (site, _), erasers in plan.items():
+        edits = {p.hook_name: _by_hand(model, p, eraser) for p, eraser in erasers.items()}
         prediction, seen = inside(ERASE, "_run")(model, batch, erasers, spots, own)
         assert torch.allclose(prediction, intervene(model, batch, edits), atol=1e-6)
         changed += int(not torch.allclose(prediction, plain, atol=1e-6))
-        if place is not None:
-            assert torch.allclose(seen[place.site], edits[place.site](own[place.site]), atol=1e-6)
+        if site is not None:
+            assert torch.allclose(seen[site.hook_name], edits[site.hook_name](own[site.hook_name]), atol=1e-6)
     assert changed > len(plan) / 2
     assert not any(point.fwd_hooks for point in model.hook_dict.values())
 
 
-def _by_hand(model, place, eraser):
+def _by_hand(model, site, eraser):
     def edit(activation):
         edited = activation.clone()
         for p in (
-            range(activation.shape[1])[positions(model, place.role)] if place.role == "all" else positions(model, place.role)
+            range(activation.shape[1])[positions(model, site.role)] if site.role == "all" else positions(model, site.role)
         ):
             edited[:, p] = eraser(activation[:, p])
         return edited
@@ -67,10 +67,10 @@ def _by_hand(model, place, eraser):
     return edit
 
 
-def test_from_here_on_takes_every_later_place_of_the_role(trained):
-    spots = places(trained.model)
+def test_from_here_on_takes_every_later_site_of_the_role(trained):
+    spots = sites(trained.model)
     plan = inside(ERASE, "_plan")(spots, dict.fromkeys(spots))
-    chains = {(place.layer, place.role): list(chain) for (place, scope), chain in plan.items() if scope == "from here on"}
+    chains = {(site.layer, site.role): list(chain) for (site, scope), chain in plan.items() if scope == "from here on"}
     assert {(p.layer, p.role) for p in chains[0, "context"]} == {(0, "context"), (1, "context")}
     assert {(p.layer, p.role) for p in chains[1, "readout"]} == {(1, "readout"), (2, "readout")}
     both = {(p.layer, p.role) for p in chains[0, "context+readout"]}
@@ -105,10 +105,10 @@ def test_random_subspaces_of_every_kind_and_shuffled_codes_stand_beside_it(erase
     )
     assert all(rank[site, role] == part["rank"].iloc[0] for (site, role), part in random.groupby(["site", "role"]))
     shuffled = pick(table, control="shuffled codes", metric="drop", scope="one layer", split="test")
-    assert len(shuffled) == len(places_of(table))
+    assert len(shuffled) == len(sites_of(table))
 
 
-def places_of(table):
+def sites_of(table):
     return table[(table["control"] == "") & (table["scope"] == "one layer")][["site", "role"]].drop_duplicates()
 
 
@@ -142,7 +142,7 @@ def planted(compositions, episodes=40, interaction=0.0, seed=0):
     rng, sample, where = (
         np.random.default_rng(seed),
         inside(STRUCTURE, "Sample"),
-        inside(STRUCTURE, "Where")(0, "site", "context"),
+        inside(STRUCTURE, "Site")(0, "site", "context"),
     )
     basis, product = np.random.default_rng(5).standard_normal((2, 36, 12))
     z, x, which = [], [], []
@@ -200,12 +200,12 @@ def test_shuffled_codes_explain_no_more_than_their_degrees_of_freedom(trained):
 
 
 def test_many_projections_at_once_are_each_of_them_alone(trained):
-    place = next(p for p in places(trained.model) if (p.layer, p.role) == (1, "context"))
+    site = next(p for p in sites(trained.model) if (p.layer, p.role) == (1, "context"))
     (batch,) = draw(trained.task, "test", 100, 0)
     mean, projections = torch.randn(16).double(), torch.randn(5, 16, 16, generator=torch.Generator().manual_seed(0)).double()
-    together = inside(ERASE, "_with_each")(trained.task, trained.model, batch, place, mean, projections)
+    together = inside(ERASE, "_with_each")(trained.task, trained.model, batch, site, mean, projections)
     for projection, total in zip(projections, together.T, strict=True):
-        edit = _by_hand(trained.model, place, Eraser(mean, projection))
-        error, weight = trained.task.errors(intervene(trained.model, batch, {place.site: edit}), batch.targets)
+        edit = _by_hand(trained.model, site, Eraser(mean, projection))
+        error, weight = trained.task.errors(intervene(trained.model, batch, {site.hook_name: edit}), batch.targets)
         np.testing.assert_allclose(total, [float(error.sum()), float(weight.sum())], rtol=1e-5)
     assert np.ptp(together[0]) > 0.01 * together[0].mean()

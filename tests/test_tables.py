@@ -64,6 +64,14 @@ def test_compositions_are_read_as_names(model, recipe):
     assert tables.read(model, "codes")["composition"].tolist() == ["3", "10"]
 
 
+def test_words_of_earlier_versions_are_translated_and_others_left_alone(model, recipe):
+    rows = table().assign(reference="untrained twin", fit="transfer", note="transfer")
+    save(model, recipe, rows)
+    read = tables.read(model, "codes")
+    assert set(read["reference"]) == {"untrained control"} and set(read["fit"]) == {"fitted on train"}
+    assert set(read["note"]) == {"transfer"}
+
+
 def test_numbers_keep_six_digits(model, recipe):
     save(model, recipe, table().assign(value=[1 / 3, 2e-9]))
     assert tables.read(model, "codes")["value"].tolist() == pytest.approx([1 / 3, 2e-9], rel=1e-5)

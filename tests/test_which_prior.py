@@ -129,15 +129,15 @@ def test_conjugate_gradients_keep_the_iteration_with_the_smallest_held_back_loss
     assert run([5, 6], 1, 9).best == 0 and not run([5, 6], 1, 9).delta.any()
 
 
-def test_without_iterations_it_is_the_untrained_twin_and_with_them_it_answers_better(tiny_task):
+def test_without_iterations_it_is_the_untrained_control_and_with_them_it_answers_better(tiny_task):
     trained = made(SoftmaxTransformer(**SIZES), tiny_task)
     (batch,) = draw(tiny_task, "train", 256, "new")
     with torch.no_grad():
-        twin = trained.untrained_twin()(batch.tokens)
+        untrained = trained.untrained_control()(batch.tokens)
     at = list(tiny_task.answers)
     none, some = (Linearised.fit(trained, episodes=256, iterations=n) for n in (0, 8))
-    assert torch.allclose(none.predict(batch)[:, at], twin[:, at], atol=1e-6)
-    assert tiny_task.score(some.predict(batch), batch.targets) > tiny_task.score(twin, batch.targets) + 0.05
+    assert torch.allclose(none.predict(batch)[:, at], untrained[:, at], atol=1e-6)
+    assert tiny_task.score(some.predict(batch), batch.targets) > tiny_task.score(untrained, batch.targets) + 0.05
     assert min(some.descent.left_out) == some.descent.left_out[some.descent.best] < some.descent.left_out[0]
 
 
@@ -161,14 +161,14 @@ def test_only_training_compositions_are_fitted_and_others_of_them_stop_it(tiny_t
 
 # ---- the frozen net --------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("kind", ["softmax", "hypernetwork"])
-def test_the_frozen_readout_is_scikit_learns_ridge_on_the_twins_last_features(tiny_task, kind):
+def test_the_frozen_readout_is_scikit_learns_ridge_on_the_untrained_controls_last_features(tiny_task, kind):
     trained = made(dict((name, a) for name, a, _ in CASES)[kind], tiny_task)
     fitted = FrozenReadout.fit(trained, episodes=120, seed=3, penalties=(0.1, 10.0, 1000.0))
-    twin, at = trained.untrained_twin(), list(tiny_task.answers)
-    assert last_site(twin) == {"softmax": "ln_final.hook_normalized", "hypernetwork": "executor.hook_hidden"}[kind]
+    untrained, at = trained.untrained_control(), list(tiny_task.answers)
+    assert last_site(untrained) == {"softmax": "ln_final.hook_normalized", "hypernetwork": "executor.hook_hidden"}[kind]
     (batch,) = draw(tiny_task, "train", 120, "3/frozen")
-    (seen,) = record(twin, [batch], [last_site(twin)])
-    x = seen.sites[last_site(twin)][:, at].flatten(0, 1).double().numpy()
+    (seen,) = record(untrained, [batch], [last_site(untrained)])
+    x = seen.sites[last_site(untrained)][:, at].flatten(0, 1).double().numpy()
     y = batch.targets[:, at].flatten(0, 1).double().numpy()
     group = batch.composition.repeat_interleave(len(at)).numpy()
     mean, scale = x.mean(0), np.where(x.std(0) > 1e-9, x.std(0), 1)

@@ -18,7 +18,7 @@ NAMES = (
     "decodable_is_not_used",
     "factors_are_reused",
     "when_codes_appear",
-    "verdicts",
+    "diagnoses",
     "which_factors_fail",
 )
 OWN = {"test": 0.99, "ood": 0.6}
@@ -37,8 +37,8 @@ PLACES = (
     ("blocks.0.hook_resid_pre", 0, "context"), ("blocks.0.hook_resid_post", 1, "context"),
     ("blocks.0.hook_resid_post", 1, "readout"), ("hook_code", 2, "all"),
 )  # fmt: skip
-READ, WRITTEN, TWIN, TRUE = (0.1, 0.8, 0.5, 0.9), (0.4, 0.3, 0.2, 0.95), (-0.1, 0.0, 0.1, 0.2), (0.1, 0.2, 0.3, 0.9)
-"""By place: R² of the decoded code, effect of writing, the same in the twin, score with the true code written."""
+READ, WRITTEN, UNTRAINED, TRUE = (0.1, 0.8, 0.5, 0.9), (0.4, 0.3, 0.2, 0.95), (-0.1, 0.0, 0.1, 0.2), (0.1, 0.2, 0.3, 0.9)
+"""By place: R² of the decoded code, effect of writing, the same in the untrained control, score with the true code written."""
 
 
 def model(root, name, task, seed=0, kind=SoftmaxTransformer):
@@ -67,11 +67,11 @@ def measured(folder, shift=0.0, steps=(2,), rungs=None, floor=0.2):
 
 def _ladder(shift, rungs):
     rows = []
-    for (site, layer, role), read, written, twin, true in zip(PLACES, READ, WRITTEN, TWIN, TRUE, strict=True):
+    for (site, layer, role), read, written, untrained, true in zip(PLACES, READ, WRITTEN, UNTRAINED, TRUE, strict=True):
         here = {"site": site, "layer": layer, "role": role, "composition": "all", "chosen": 0, "split": "train", "control": ""}
         rows.append(here | {"metric": "left-out R²", "rung": "decoded", "value": read + shift})
         effect = here | {"metric": "recovered", "rung": "another code written"}
-        rows += [effect | {"value": written + shift}, effect | {"value": twin, "control": "untrained"}]
+        rows += [effect | {"value": written + shift}, effect | {"value": untrained, "control": "untrained"}]
         if site != "hook_code":
             score = {"metric": "score", "rung": "true code written", "split": "ood", "value": true + shift}
             rows += [here | score, here | score | {"control": "untrained", "value": -9.0}]
@@ -178,12 +178,12 @@ def test_losses_of_one_setting_share_an_axis(tmp_path, tiny_task):
 def test_every_place_is_a_point_of_what_is_decoded_and_what_follows(pair):
     drawing = analyze("decodable_is_not_used", pair)
     points = marks(drawing, "Points", panel="All layers and tokens")
-    own, twin = (
-        points[points["label"] == label].set_index("hover") for label in ("HypernetworkTransformer", "untrained twin")
+    own, untrained = (
+        points[points["label"] == label].set_index("hover") for label in ("HypernetworkTransformer", "untrained control")
     )
     assert own.index.tolist() == ["0 context", "1 context", "1 readout", "code"]
-    assert own["x"].tolist() == twin["x"].tolist() == pytest.approx(READ)
-    assert own["y"].tolist() == pytest.approx(WRITTEN) and twin["y"].tolist() == pytest.approx(TWIN)
+    assert own["x"].tolist() == untrained["x"].tolist() == pytest.approx(READ)
+    assert own["y"].tolist() == pytest.approx(WRITTEN) and untrained["y"].tolist() == pytest.approx(UNTRAINED)
     # ranks of READ and of WRITTEN: 1, 3, 2, 4 and 3, 2, 1, 4
     assert "HypernetworkTransformer 0.40 (4 places, 2 seeds)" in drawing.caption
 
@@ -253,7 +253,7 @@ def test_lines_are_means_over_seeds_along_training(pair):
     known = {
         "own answer, training": (0.89, 0.99), "own answer, held-out": (0.5, 0.6), "true code, held-out": (0.8, 0.9),
         "best code, held-out": (0.83, 0.93), "decoded code": (0.8, 0.9), "answers follow a code": (0.85, 0.95),
-        "the same in the untrained twin": (0.2, 0.2),
+        "the same in the untrained control": (0.2, 0.2),
     }  # fmt: skip
     assert lines.keys() == known.keys()
     for label, values in known.items():
@@ -261,7 +261,7 @@ def test_lines_are_means_over_seeds_along_training(pair):
     assert "largest (of 4)" in drawing.caption
     assert {mark.label for panel in drawing.panels for mark in panel.marks if getattr(mark, "dash", False)} == {
         "best code, held-out",
-        "the same in the untrained twin",
+        "the same in the untrained control",
     }
 
 
@@ -286,11 +286,11 @@ def test_models_measured_at_one_step_are_left_out_and_named(pair, tmp_path, tiny
     assert f"compolens probe generalization inference_or_execution {single} --steps all" in str(error.value)
 
 
-# ---- verdicts ----------------------------------------------------------------------------------------------------------
+# ---- diagnoses ----------------------------------------------------------------------------------------------------------
 def test_rows_carry_the_label_and_cells_the_parts(pair, tmp_path, tiny_task):
     infers = {rung: dict.fromkeys(OWN, 0.99) | {"ood": 0.97} for rung in LADDER} | {"own answer": OWN}
     other = measured(model(tmp_path, "other", tiny_task), rungs=infers)
-    drawing = analyze("verdicts", [*pair, other])
+    drawing = analyze("diagnoses", [*pair, other])
     cells = marks(drawing, "HeatMap").pivot_table(index="y", columns="x", values="value")
     assert set(cells.index) == {
         "Hypernetwork, 2 seeds:\nfails to infer",
@@ -304,7 +304,7 @@ def test_rows_carry_the_label_and_cells_the_parts(pair, tmp_path, tiny_task):
 
 
 def test_shares_are_of_what_lies_between_floor_and_ceiling(pair):
-    drawing = analyze("verdicts", pair)
+    drawing = analyze("diagnoses", pair)
     bar = marks(drawing, "Bars").iloc[0]
     assert bar["x"] == "Hypernetwork" and bar["y"] == pytest.approx((0.6 - 0.2) / 0.8)
     assert [bar["lo"], bar["hi"]] == pytest.approx([0.35 / 0.8, 0.45 / 0.8]), "seeds differ, compositions do not"
@@ -313,9 +313,9 @@ def test_shares_are_of_what_lies_between_floor_and_ceiling(pair):
 
 def test_settings_have_panels_of_their_own(pair, tmp_path, tiny_task):
     wide = measured(model(tmp_path, "wide", type(tiny_task)(d_x=6, d_y=2, d_hidden=6, n_modules=6, n_context=6, n_queries=3)))
-    titles = [panel.title for panel in analyze("verdicts", [*pair, wide]).panels]
+    titles = [panel.title for panel in analyze("diagnoses", [*pair, wide]).panels]
     assert len(titles) == 4 and titles[0].startswith("Hyperteacher 4→2") and titles[2].startswith("Hyperteacher 6→2")
-    assert [panel.title for panel in analyze("verdicts", pair).panels] == [
+    assert [panel.title for panel in analyze("diagnoses", pair).panels] == [
         "loss on held-out compositions",
         "share of what can be had",
     ]

@@ -77,10 +77,10 @@ def test_the_kept_steps_load(folder, tiny_task):
     assert all(torch.equal(value, built[name]) for name, value in models[0].model.state_dict().items())
 
 
-def test_the_untrained_twin_is_the_model_as_initialised(folder):
+def test_the_untrained_control_is_the_model_as_initialised(folder):
     trained, start = load(folder), load(folder, step=0)
-    twin = trained.untrained_twin().state_dict()
-    assert all(torch.equal(value, twin[name]) for name, value in start.model.state_dict().items())
+    untrained = trained.untrained_control().state_dict()
+    assert all(torch.equal(value, untrained[name]) for name, value in start.model.state_dict().items())
 
 
 def test_training_into_a_finished_folder_changes_nothing(copy):
@@ -251,7 +251,7 @@ def test_an_overview_of_what_does_not_load_says_why(copy, foreign):
     assert "not valid JSON" in zoo.overview(copy)["note"]
 
 
-def test_every_model_that_is_trained_here_has_a_twin(tiny_models):
+def test_every_model_that_is_trained_here_has_an_untrained_control(tiny_models):
     trained = load(tiny_models["softmax"])
-    assert trained.why_no_twin == "" and trained.with_stand_in().untrained_twin() is trained.model
-    assert trained.untrained_twin() is not trained.model
+    assert trained.why_no_untrained_control == "" and trained.with_stand_in().untrained_control() is trained.model
+    assert trained.untrained_control() is not trained.model

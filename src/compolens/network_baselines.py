@@ -36,11 +36,11 @@ def wanted(task: TaskFamily, episodes: Episodes) -> Tensor:
     return targets if targets.is_floating_point() else one_hot(targets, task.d_out).to(torch.get_default_dtype())
 
 
-def _twin(trained: TrainedModel) -> HookedModel:
-    """The untrained twin itself, never what stands in for it."""
-    if trained.why_no_twin:
-        raise DoesNotApply(trained.why_no_twin)
-    return trained.untrained_twin()
+def _untrained(trained: TrainedModel) -> HookedModel:
+    """The untrained control itself, never what stands in for it."""
+    if trained.why_no_untrained_control:
+        raise DoesNotApply(trained.why_no_untrained_control)
+    return trained.untrained_control()
 
 
 def last_site(model: HookedModel) -> str:
@@ -62,10 +62,10 @@ def _placed(task: TaskFamily, answers: Tensor) -> Tensor:
 # ---- the frozen net --------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class FrozenReadout:
-    """Ridge regression, with intercept, from the untrained twin's last features to the answers."""
+    """Ridge regression, with intercept, from the untrained control's last features to the answers."""
 
     task: TaskFamily
-    twin: HookedModel
+    untrained: HookedModel
     site: str
     readout: RidgeReadout
 
@@ -79,9 +79,9 @@ class FrozenReadout:
             bool(penalties) and min(penalties) >= 0,
             f"penalties must be one or more numbers of at least 0, got {tuple(penalties)}; for example (0.1, 1, 10)",
         )
-        task, twin = trained.task, _twin(trained)
-        site, groups = last_site(twin), dict[int, Moments]()
-        for batch in record(twin, draw(task, "train", episodes, f"{seed}/frozen", trained.device), [site]):
+        task, untrained = trained.task, _untrained(trained)
+        site, groups = last_site(untrained), dict[int, Moments]()
+        for batch in record(untrained, draw(task, "train", episodes, f"{seed}/frozen", trained.device), [site]):
             if batch.sites[site].shape[1] != task.seq:
                 raise DoesNotApply(
                     f"at {site}, the last hook point before the answers, not every position of an episode stands"
@@ -90,7 +90,7 @@ class FrozenReadout:
             add_by_group(groups, x.flatten(0, 1), y.flatten(0, 1), batch.episodes.composition.repeat_interleave(x.shape[1]))
         require(len(groups) > 1, f"need two or more training compositions to choose a penalty, drew {len(groups)}; draw more")
         best, _ = leave_groups_out(list(groups.values()), penalties)
-        return cls(task, twin, site, Moments.total(groups.values()).fit([best])[0])
+        return cls(task, untrained, site, Moments.total(groups.values()).fit([best])[0])
 
     @staticmethod
     def _features(task: TaskFamily, activation: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ class FrozenReadout:
 
     def predict(self, episodes: Episodes) -> Tensor:
         """(batch, seq, d_out); for classes, numbers whose largest one is the answer."""
-        (batch,) = record(self.twin, [episodes], [self.site])
+        (batch,) = record(self.untrained, [episodes], [self.site])
         x = self._features(self.task, batch.sites[self.site])
         return _placed(self.task, self.readout(x.flatten(0, 1)).unflatten(0, x.shape[:2]).to(batch.prediction))
 
@@ -227,10 +227,10 @@ class Linearised:
         patience: int = 5,
         seed: int | str = 0,
     ) -> Linearised:
-        """episodes: of training compositions, held-back ones a quarter more; iterations 0: the untrained twin itself.
-        `DoesNotApply` to a model without a twin."""
+        """episodes: of training compositions, held-back ones a quarter more; iterations 0: the untrained control itself.
+        `DoesNotApply` to a model without an untrained control."""
         require(iterations >= 0 and patience >= 1, f"need iterations >= 0 and patience >= 1, got {iterations} and {patience}")
-        task, tangent = trained.task, Tangent(_twin(trained), trained.task.answers)
+        task, tangent = trained.task, Tangent(_untrained(trained), trained.task.answers)
         train = task.compositions("train")
         require(len(train) > 1, f"need two or more training compositions to hold one back, the family has {len(train)}")
         back = train[3::4] or train[-1:]

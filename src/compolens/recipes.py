@@ -23,10 +23,14 @@ import compolens
 from compolens.foundation.builtin import built_in, room
 from compolens.foundation.configs import ConfigError, DoesNotApply, nearest
 
+RENAMED = {"verdicts": "diagnoses"}
+"""Recipes' earlier names, which still find them."""
+
 
 def locate(kind: str, name: str | Path) -> Path:
     """A recipe's file, from its path or its bare name."""
     path = Path(name)
+    name = RENAMED.get(str(name), name)
     if path.suffix == ".py":
         if path.is_file():
             return path
@@ -92,25 +96,28 @@ def load_recipe(kind: str, name: str | Path) -> Callable[..., Any]:
         raise ConfigError(f"{path} defines no function {_verb(kind)}(); see the built-in ones in {room(kind)}")
     if kind != "probes":
         return function
-    return _also_without_twin(function, path.stem, tuple(getattr(module, "taken_from_twin", ())))
+    return _also_without_untrained(
+        function, path.stem, tuple(getattr(module, "measured_on_untrained", getattr(module, "taken_from_twin", ())))
+    )
 
 
-# ---- models without an untrained twin --------------------------------------------------------------------------------
-TAKEN_FROM_TWIN = {
+# ---- models without an untrained control --------------------------------------------------------------------------------
+MEASURED_ON_UNTRAINED = {
     "activation_sparsity": ("imposed",),
     "dual_model": ("whole",),
     "erase_code": ("rank", "unedited", "read_at"),
     "latent_code": ("l2",),
     "latent_geometry": ("point", "x", "y"),
 }
-"""Probe -> columns of its rows about the untrained twin that are measured on it, beside value, lo and hi. A probe's file
-may name them instead: ``taken_from_twin = ("column", …)``."""
-NAMED_BY_TWIN = {"which_prior": ("nearest", "margin")}
+"""Probe -> columns of its rows about the untrained control that are measured on it, beside value, lo and hi. A probe's file
+may name them instead: ``measured_on_untrained = ("column", …)``."""
+NAMED_BY_UNTRAINED = {"which_prior": ("nearest", "margin")}
 """Probe -> metrics whose column `reference` is what was found, not what was asked for."""
 
 
-def _also_without_twin(probe: Callable[..., Any], name: str, taken: tuple[str, ...]) -> Callable[..., Any]:
-    """The probe, for models that have no untrained twin too: rows about the twin then say why they are not available."""
+def _also_without_untrained(probe: Callable[..., Any], name: str, taken: tuple[str, ...]) -> Callable[..., Any]:
+    """The probe, for models that have no untrained control too: rows about the untrained control then say why they are not
+    available."""
 
     @functools.wraps(probe)
     def measure(trained: Any, **arguments: Any) -> Any:
@@ -119,30 +126,30 @@ def _also_without_twin(probe: Callable[..., Any], name: str, taken: tuple[str, .
             return probe(trained, **arguments)
         result = probe(trained.with_stand_in(), **arguments)
         if isinstance(result, tuple):
-            return tuple(_without_twin(frame, name, taken, why) for frame in result)
-        return _without_twin(result, name, taken, why)
+            return tuple(_without_untrained(frame, name, taken, why) for frame in result)
+        return _without_untrained(result, name, taken, why)
 
     return measure
 
 
-def _without_twin(frame: Any, name: str, taken: tuple[str, ...], why: str) -> Any:
-    """The rows about the untrained twin without any number: one row each of what would be there."""
+def _without_untrained(frame: Any, name: str, taken: tuple[str, ...], why: str) -> Any:
+    """The rows about the untrained control without any number: one row each of what would be there."""
     import pandas as pd
 
     if "control" not in frame:
         return frame
-    twin = frame["control"].str.contains("untrained")
-    rows = frame[twin].copy()
-    measured = {"value", "lo", "hi", "score", *taken, *TAKEN_FROM_TWIN.get(name, ())} & set(rows.columns)
+    untrained = frame["control"].str.contains("untrained")
+    rows = frame[untrained].copy()
+    measured = {"value", "lo", "hi", "score", *taken, *MEASURED_ON_UNTRAINED.get(name, ())} & set(rows.columns)
     points = {column for column in rows if column.startswith(("label.", "confound."))}  # a map's
     rows[sorted(measured | points)] = float("nan")
-    if name in NAMED_BY_TWIN:
-        rows.loc[rows["metric"].isin(NAMED_BY_TWIN[name]), "reference"] = "undecided"
+    if name in NAMED_BY_UNTRAINED:
+        rows.loc[rows["metric"].isin(NAMED_BY_UNTRAINED[name]), "reference"] = "undecided"
     if "algorithm_step" in rows:
         rows.loc[rows["metric"] == "best step", "algorithm_step"] = float("nan")
     rows = rows.assign(n=0, note=f"not available: {why}").drop_duplicates()
     note = frame.get("note", "")
-    return pd.concat([frame[~twin].assign(note=note), rows]).sort_index(kind="stable").reset_index(drop=True)
+    return pd.concat([frame[~untrained].assign(note=note), rows]).sort_index(kind="stable").reset_index(drop=True)
 
 
 def options(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:

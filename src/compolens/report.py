@@ -1,4 +1,4 @@
-"""One self-contained HTML page about a set of model folders: verdict, split, scores, figures, attention, tables, evidence.
+"""One self-contained HTML page about a set of model folders: diagnosis, split, scores, figures, attention, tables, evidence.
 
 Opens from disk without a network: plotly is inlined once, figures are rendered from the same `Drawing` as the printed ones.
 """
@@ -28,7 +28,8 @@ MAX_ATTENTION = 4
 
 
 def write(folders: Sequence[Path], path: Path, classes: tuple[type, ...] = (), command: str = "") -> tuple[Path, list[str]]:
-    """Write the page; returns its path and the verdict as plain lines. command: what regenerates it, as shown on the page."""
+    """Write the page; returns its path and the diagnosis as plain lines. command: what regenerates it, as shown on the
+    page."""
     finished = [f for f in folders if tables.finished(f)]
     if not finished:
         raise ConfigError(f"none of the {len(folders)} folders is finished; run the same `compolens train` command to go on")
@@ -60,7 +61,7 @@ def write(folders: Sequence[Path], path: Path, classes: tuple[type, ...] = (), c
 
 
 def plain(judged: list[tuple[str, list[sentences.Clause]]]) -> list[str]:
-    """The verdict as lines of text."""
+    """The diagnosis as lines of text."""
     return [line for who, clauses in judged for line in (who, *(f"  - {c.text}" for c in clauses))]
 
 

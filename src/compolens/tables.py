@@ -81,6 +81,13 @@ TEXT = {
 """Columns that hold words, whatever they look like (a class may be called "0010"); so do those that begin with "label."."""
 
 
+RENAMED = {
+    "fit": {"transfer": "fitted on train"},
+    "reference": {"untrained twin": "untrained control"},
+}
+"""Column -> a word that tables of earlier versions hold -> the word of the glossary; translated whenever a table is read."""
+
+
 CHANGED = "the table was changed after it was measured"
 """What `why_stale` says where the table itself is not what the probe wrote."""
 
@@ -162,7 +169,8 @@ def read(folder: str | Path, name: str) -> pd.DataFrame:
         warnings.warn(f"{path} is {state}: {reason}; {_mend(folder, name)}", StaleTable, stacklevel=2)
     header = pd.read_csv(path, nrows=0).columns
     text = dict.fromkeys([c for c in header if c in TEXT or c.startswith("label.")], "")
-    return pd.read_csv(path, dtype={c: str for c in text}, keep_default_na=True).fillna(text)
+    frame = pd.read_csv(path, dtype={c: str for c in text}, keep_default_na=True).fillna(text)
+    return frame.replace({column: words for column, words in RENAMED.items() if column in frame})
 
 
 def _mend(folder: str | Path, name: str) -> str:
@@ -180,9 +188,9 @@ def at_last_step(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[frame["step"] == last]
 
 
-def with_twins(folder: str | Path, name: str) -> pd.DataFrame:
-    """A model's rows at its last step, with a column `model`; without those of the untrained twin of what was never trained (a
-    construction), which is the model itself."""
+def with_untrained_control(folder: str | Path, name: str) -> pd.DataFrame:
+    """A model's rows at its last step, with a column `model`; without those of the untrained control of what was never trained
+    (a construction), which is the model itself."""
     rows = at_last_step(read(folder, name))
     known = settings(folder)
     never_trained = known["steps"] == 0 and known["architecture"] != "Adopted"

@@ -6,13 +6,20 @@ Beside recorded activations lie the episodes that caused them, in the layout of 
 last: a folder without it was interrupted.
 """
 
+from typing import Any
+
 from compolens.activations.reading import NotRecorded, Recording, is_recording
 from compolens.activations.replaying import RecordedEpisodes, Replay, recorded_task
-from compolens.activations.sites import Place, at_answers, at_role, places, positions, put, residual_sites
+from compolens.activations.sites import Site, at_answers, at_role, positions, put, residual_sites, sites
 from compolens.activations.streams import Activations, draw, intervene, record
 from compolens.activations.writing import Recorded, Writer
+from compolens.foundation.moved import elsewhere
 
 __all__ = [
-    "Activations", "NotRecorded", "Place", "Recorded", "RecordedEpisodes", "Recording", "Replay", "Writer", "at_answers",
-    "at_role", "draw", "intervene", "is_recording", "places", "positions", "put", "record", "recorded_task", "residual_sites",
+    "Activations", "NotRecorded", "Site", "Recorded", "RecordedEpisodes", "Recording", "Replay", "Writer", "at_answers",
+    "at_role", "draw", "intervene", "is_recording", "sites", "positions", "put", "record", "recorded_task", "residual_sites",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    return elsewhere(__name__, name)

@@ -14,7 +14,7 @@ from compolens.foundation import files
 from compolens.foundation.configs import ConfigError, DoesNotApply, nearest, require
 from compolens.tasks.fixed.stored import Stored
 
-MANIFEST, UNFINISHED, TWIN = "recording.json", "recording.unfinished", "untrained"
+MANIFEST, UNFINISHED, UNTRAINED = "recording.json", "recording.unfinished", "untrained"
 EPISODE_ARRAYS = ("tokens", "targets", "composition", "prediction")
 CHUNK = 4096
 
@@ -37,7 +37,7 @@ def as_array(value: Tensor) -> np.ndarray:
 class Recording(Stored):
     """A recording's arrays by name: ``recording["blocks.1.hook_resid_post"]`` is a read-only memory map (episode, position, …)
     of which only what is touched is read; likewise "tokens", "targets", "prediction", "composition", "codes.<name>", and
-    "untrained/<site>" where the twin was recorded.
+    "untrained/<site>" where the untrained control was recorded.
 
     sites: the hook points; ``recording.part("ood")`` the slice of a split's rows.
     """
@@ -75,7 +75,7 @@ class Recording(Stored):
     def names(self) -> list[str]:
         """Everything that can be asked for."""
         plain = [*self.sites, *EPISODE_ARRAYS, *(f"codes.{name}" for name in self.manifest["codes"])]
-        return plain + [f"{TWIN}/{name}" for name in [*self.sites, "prediction"] if self.info.get(TWIN)]
+        return plain + [f"{UNTRAINED}/{name}" for name in [*self.sites, "prediction"] if self.info.get(UNTRAINED)]
 
     def part(self, split: str) -> slice:
         """The rows of a split, for indexing arrays."""

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from compolens.activations.reading import TWIN, NotRecorded, Recording
+from compolens.activations.reading import UNTRAINED, NotRecorded, Recording
 from compolens.hooks import HookedModel, HookPoint
 from compolens.tasks import FixedEpisodes
 from compolens.tasks.base import TaskFamily
@@ -41,9 +41,9 @@ class Replay(HookedModel):
     """A model that knows its answers by heart: hook points show, and ``model(tokens)`` returns, what was recorded for these
     episodes. Other episodes, other hook points and every edit raise `NotRecorded`."""
 
-    def __init__(self, recording: Recording, twin: bool = False) -> None:
+    def __init__(self, recording: Recording, untrained: bool = False) -> None:
         super().__init__()
-        self.recording, self.prefix = recording, f"{TWIN}/" if twin else ""
+        self.recording, self.prefix = recording, f"{UNTRAINED}/" if untrained else ""
         self.cfg = SimpleNamespace(**{"use_attn_result": True, **recording.info["cfg"]})
         self.cfg.use_attn_result = True  # if it was recorded, it is there
         self.roles = recording.info["roles"]
@@ -87,16 +87,16 @@ class Replay(HookedModel):
         raise NotRecorded("a recording cannot go on from another residual stream; measure the model itself")
 
     @property
-    def why_no_twin(self) -> str:
-        """Why there is no untrained twin ("" if there is one)."""
-        held = self.recording.info.get(TWIN)
-        return "" if held else "the untrained twin was not recorded; record it, too: compolens record … --untrained"
+    def why_no_untrained_control(self) -> str:
+        """Why there is no untrained control ("" if there is one)."""
+        held = self.recording.info.get(UNTRAINED)
+        return "" if held else "the untrained control was not recorded; record it, too: compolens record … --untrained"
 
-    def untrained_twin(self) -> Replay:
+    def untrained_control(self) -> Replay:
         """What the model as initialised did on the same episodes."""
-        if self.why_no_twin:
-            raise NotRecorded(self.why_no_twin)
-        return Replay(self.recording, twin=True).to(self.anchor.device).eval()
+        if self.why_no_untrained_control:
+            raise NotRecorded(self.why_no_untrained_control)
+        return Replay(self.recording, untrained=True).to(self.anchor.device).eval()
 
     def __getattr__(self, name: str) -> Any:
         try:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from compolens.foundation.configs import ConfigError, nearest
+from compolens.foundation.moved import elsewhere, renamed
 from compolens.hooks import HookedModel
 
 
@@ -37,31 +38,37 @@ def residual_sites(model: HookedModel) -> dict[int, str]:
     return {0: "blocks.0.hook_resid_pre", **{i + 1: f"blocks.{i}.hook_resid_post" for i in range(last)}}
 
 
-class Place(NamedTuple):
+class Site(NamedTuple):
     """Where something can be read, or put: a hook point at a token role.
 
     layer: as in `residual_sites`; an explicit code, where the architecture has one, counts as one layer more."""
 
     layer: int
-    site: str
+    hook_name: str
     role: str
+
+    @property
+    def site(self) -> str:
+        """The hook point's name, as it was called before version 0.2."""
+        renamed("Site.site", "Site.hook_name")
+        return self.hook_name
 
 
 EVERYWHERE = "context+readout"
 """The union of the two token roles that every model has."""
 
 
-def places(model: HookedModel) -> list[Place]:
+def sites(model: HookedModel) -> list[Site]:
     """The residual stream at every layer, at every token role and at their union; then the explicit code, if there is one.
 
     The last layer's context tokens are left out: nothing reads them any more."""
     last, roles = model.cfg.n_layers, [*model.roles, EVERYWHERE]
     found = [
-        Place(layer, site, role)
-        for layer, site in residual_sites(model).items()
+        Site(layer, hook_name, role)
+        for layer, hook_name in residual_sites(model).items()
         for role in (roles if layer < last else ["readout"])
     ]
-    return found + ([Place(last + 1, "hook_code", "all")] if "hook_code" in model.hook_dict else [])
+    return found + ([Site(last + 1, "hook_code", "all")] if "hook_code" in model.hook_dict else [])
 
 
 def positions(model: HookedModel, role: str) -> list[int] | slice:
@@ -76,13 +83,17 @@ def positions(model: HookedModel, role: str) -> list[int] | slice:
     return sorted(found)
 
 
-def put(model: HookedModel, tokens: Tensor, place: Place, activation: Tensor) -> Tensor:
-    """The prediction (batch, seq, d_out) with the whole activation at a place's hook point replaced; gradients flow.
+def put(model: HookedModel, tokens: Tensor, site: Site, activation: Tensor) -> Tensor:
+    """The prediction (batch, seq, d_out) with the whole activation at a site's hook point replaced; gradients flow.
 
     Blocks before a residual site are not computed."""
-    execute = getattr(model, "execute", None) if place.site == "hook_code" else None
+    execute = getattr(model, "execute", None) if site.hook_name == "hook_code" else None
     if execute is not None:
         return execute(activation, tokens)
-    if place.site == "hook_code":
-        return model.run_with_hooks(tokens, fwd_hooks=[(place.site, lambda tensor, hook: activation)])
-    return model.resume(activation, place.layer, tokens)
+    if site.hook_name == "hook_code":
+        return model.run_with_hooks(tokens, fwd_hooks=[(site.hook_name, lambda tensor, hook: activation)])
+    return model.resume(activation, site.layer, tokens)
+
+
+def __getattr__(name: str) -> Any:
+    return elsewhere(__name__, name)

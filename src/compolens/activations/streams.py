@@ -12,6 +12,7 @@ from torch import Tensor
 from compolens.activations.reading import Recording
 from compolens.activations.writing import Writer
 from compolens.foundation.configs import ConfigError, require
+from compolens.foundation.moved import renamed
 from compolens.hooks import HookedModel
 from compolens.tasks.base import Episodes, TaskFamily
 from compolens.tasks.fixed.stored import StoredEpisodes
@@ -63,7 +64,7 @@ def record(
     *,
     run: Run | None = None,
     step: int | None = None,
-    twin: HookedModel | None = None,
+    untrained: HookedModel | None = None,
     half: bool = False,
 ) -> Recording: ...
 
@@ -76,16 +77,20 @@ def record(
     *,
     run: Run | None = None,
     step: int | None = None,
-    twin: HookedModel | None = None,
+    untrained: HookedModel | None = None,
     half: bool = False,
+    twin: HookedModel | None = None,
 ) -> Iterator[Activations] | Recording:
     """The activations at the given hook points: as a stream, one `Activations` per batch, detached, of which nothing
     accumulates; or, with `to`, in a new folder, one .npy per hook point beside the episodes (see `Recording`).
 
     batches: episodes; to a folder: {split: episodes}, such as ``{s: draw(task, s, 4096, 0) for s in ("train", "ood")}``.
-    run, step: what the model came from (``trained.run``, ``trained.step``), so that the folder knows its task; twin: the
-    untrained twin, recorded beside it; half: activations as float16.
+    run, step: what the model came from (``trained.run``, ``trained.step``), so that the folder knows its task;
+    untrained: the untrained control, recorded beside it; half: activations as float16.
     """
+    if twin is not None:
+        renamed("record(twin=…)", "record(untrained=…)")
+        untrained = twin
     if to is None:
         if isinstance(batches, Mapping):
             raise ConfigError("several splits are recorded to a folder: record(…, to=FOLDER)")
@@ -94,13 +99,13 @@ def record(
         raise ConfigError(
             'a recording says which split its episodes are of: record(model, {"ood": batches}, sites, to=FOLDER)'
         )
-    with Writer(to, model, sites, run, step, twin, half) as writer:
+    with Writer(to, model, sites, run, step, untrained, half) as writer:
         for split, drawn in batches.items():
             for batch in _stream(model, drawn, writer.sites):
                 writer.add(split, batch.episodes, batch.prediction, batch.sites)
-                if twin is not None:
-                    (same,) = _stream(twin, [batch.episodes], writer.sites)
-                    writer.add_twin(same.prediction, same.sites)
+                if untrained is not None:
+                    (same,) = _stream(untrained, [batch.episodes], writer.sites)
+                    writer.add_untrained(same.prediction, same.sites)
     return Recording(to)
 
 

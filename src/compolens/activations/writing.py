@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from compolens.activations.reading import EPISODE_ARRAYS, MANIFEST, TWIN, UNFINISHED, NotRecorded, as_array
+from compolens.activations.reading import EPISODE_ARRAYS, MANIFEST, UNFINISHED, UNTRAINED, NotRecorded, as_array
 from compolens.foundation import files
 from compolens.foundation.configs import describe, nearest, require
 from compolens.hooks import HookedModel
@@ -79,7 +79,8 @@ class Writer:
     folder whole.
 
     run: what the model came from; scores of the recorded episodes are then written, too. half: activations as float16, of
-    which those that do not fit are an error; everything else is kept as it is. twin: the untrained twin, recorded as well.
+    which those that do not fit are an error; everything else is kept as it is. untrained: the untrained control,
+    recorded as well.
     """
 
     def __init__(
@@ -89,10 +90,10 @@ class Writer:
         sites: Sequence[str],
         run: Run | None = None,
         step: int | None = None,
-        twin: HookedModel | None = None,
+        untrained: HookedModel | None = None,
         half: bool = False,
     ) -> None:
-        self.folder, self.model, self.sites, self.twin = Path(folder), model, list(dict.fromkeys(sites)), twin
+        self.folder, self.model, self.sites, self.untrained = Path(folder), model, list(dict.fromkeys(sites)), untrained
         self.run, self.step, self.half = run, step, half
         require(len(self.sites) > 0, "name at least one hook point to record; list(model.hook_dict) names them")
         for site in self.sites:
@@ -146,11 +147,11 @@ class Writer:
             found = [*self.run.task.errors(prediction, episodes.targets), episodes.composition]
             self.measured.setdefault(split, []).append(np.stack([as_array(value).astype(float) for value in found]))
 
-    def add_twin(self, prediction: Tensor, sites: dict[str, Tensor]) -> None:
-        """What the untrained twin did on the batch just added."""
+    def add_untrained(self, prediction: Tensor, sites: dict[str, Tensor]) -> None:
+        """What the untrained control did on the batch just added."""
         for name, value in (sites | {"prediction": prediction}).items():
             array = as_array(value)
-            self._put(f"{TWIN}/{name}", array if name == "prediction" else self._narrow(name, array))
+            self._put(f"{UNTRAINED}/{name}", array if name == "prediction" else self._narrow(name, array))
 
     def _narrow(self, site: str, array: np.ndarray) -> np.ndarray:
         if not self.half or array.dtype.kind != "f":
@@ -185,7 +186,7 @@ class Writer:
             "roles": {name: [int(p) for p in positions] for name, positions in self.model.roles.items()},
             "cfg": {k: v for k, v in vars(self.model.cfg).items() if v is None or isinstance(v, bool | int | float | str)},
             "half": self.half,
-            TWIN: self.twin is not None,
+            UNTRAINED: self.untrained is not None,
         }
         files.write_json(self.folder / MANIFEST, manifest)
         (self.folder / UNFINISHED).unlink()

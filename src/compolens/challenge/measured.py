@@ -19,7 +19,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from compolens.activations.sites import at_role, places
+from compolens.activations.sites import at_role, sites
 from compolens.activations.streams import draw, record
 from compolens.challenge.specification_curve import Evidence, Specification, draw_curve, tabulate
 from compolens.figures import Drawing
@@ -48,7 +48,7 @@ CANDIDATES = (1.0, 10.0, 100.0, 1e3, 1e4)
 RANKS = (None, 8, 16)
 HIDDEN = (0, 128)
 """Random rectified features beside the linear ones: 128 make a two-layer network with a random first layer, in closed form."""
-CONTROLS = ("raw input", "untrained twin")
+CONTROLS = ("raw input", "untrained control")
 FOLDS = 4
 INPUTS = ("as trained", "skewed")
 
@@ -98,7 +98,7 @@ def choices(trained: TrainedModel) -> list[Specification]:
     """Every combination of choices that apply to a model; `left_out` says which do not.
 
     Layers: all that a block leaves, and the explicit code where there is one; the embedding carries no code by design."""
-    here = [p for p in places(trained.model) if p.layer > 0 and p.role in (*trained.model.roles, "all")]
+    here = [p for p in sites(trained.model) if p.layer > 0 and p.role in (*trained.model.roles, "all")]
     omitted = left_out(trained)
     full = getattr(trained.task, "n_context", 0)
     contexts = (full,) if "context length" in omitted else (full, full // 2)
@@ -106,7 +106,7 @@ def choices(trained: TrainedModel) -> list[Specification]:
     laws = INPUTS[:1] if "law of inputs" in omitted else INPUTS
     controls = tuple(c for c in CONTROLS if c not in omitted)
     options = product(here, PENALTIES, RANKS, HIDDEN, shares, contexts, laws, controls)
-    return [Specification(p.layer, p.role, p.site, *rest) for p, *rest in options]
+    return [Specification(p.layer, p.role, p.hook_name, *rest) for p, *rest in options]
 
 
 def left_out(trained: TrainedModel) -> dict[str, str]:
@@ -117,12 +117,12 @@ def left_out(trained: TrainedModel) -> dict[str, str]:
         _shown_to(task, one, "skewed")
     except ConfigError as error:
         found["law of inputs"] = str(error)
-    if trained.why_no_twin:
-        found["untrained twin"] = f"not available: {trained.why_no_twin}"
+    if trained.why_no_untrained_control:
+        found["untrained control"] = f"not available: {trained.why_no_untrained_control}"
     try:
         shorter, fewer = shortened(trained, trained.model, getattr(task, "n_context", 0) // 2)
-        (seen,) = record(shorter, draw(fewer, "train", 2, "challenge/fewer", trained.device), [places(shorter)[0].site])
-        _ = [at_role(seen.sites[p.site], shorter, p.role) for p in places(shorter)[:1]]
+        (seen,) = record(shorter, draw(fewer, "train", 2, "challenge/fewer", trained.device), [sites(shorter)[0].hook_name])
+        _ = [at_role(seen.sites[p.hook_name], shorter, p.role) for p in sites(shorter)[:1]]
     except ConfigError as error:
         found["context length"] = " ".join(str(error).split())[:120]
     (batch,) = draw(task, "train", 512, "challenge/half", compositions=half(task), batch=512)
@@ -165,14 +165,14 @@ def latent_code(
     trained: TrainedModel, specifications: list[Specification], *, episodes: int, permutations: int, seed: int
 ) -> Evidence:
     """Decodability of every part of the code (`TaskFamily.factors`: coefficients, or one-hot values)."""
-    models, sites = {"": trained.model}, {(s.site, s.role) for s in specifications}
-    if any(s.control == "untrained twin" for s in specifications):
-        models["untrained twin"] = trained.untrained_twin()
+    models, hook_names = {"": trained.model}, {(s.site, s.role) for s in specifications}
+    if any(s.control == "untrained control" for s in specifications):
+        models["untrained control"] = trained.untrained_control()
     data = {}
     for context, law in sorted({(s.context, s.inputs) for s in specifications}):
         same = context == getattr(trained.task, "n_context", 0)
         here = {n: (m, trained.task) if same else shortened(trained, m, context) for n, m in models.items()}
-        data[context, law] = observe(here, sorted(sites), law, episodes, seed, trained.device)
+        data[context, law] = observe(here, sorted(hook_names), law, episodes, seed, trained.device)
     return measure(data, specifications, permutations, seed)
 
 
@@ -181,17 +181,17 @@ def _shown_to(task: TaskFamily, episodes: Episodes, law: str) -> Episodes:
     return episodes if law == INPUTS[0] else task.render(episodes.codes, task.skewed(episodes.inputs))
 
 
-def observe(models, sites, law, episodes, seed, device) -> Data:
-    """Features of train and held-out episodes at all sites, of model and twin, and the raw input's."""
+def observe(models, hook_names, law, episodes, seed, device) -> Data:
+    """Features of train and held-out episodes at all sites, of model and untrained control, and the raw input's."""
     task = models[""][1]
     codes, compositions, parts = [], [], []
     for split in ("train", "ood"):
         batches = [_shown_to(task, b, law) for b in draw(task, split, episodes, f"challenge/{seed}", device)]
         found: dict[Any, Tensor] = {"raw input": torch.cat([task.raw_statistic(b) for b in batches])}
         for name, (model, _) in models.items():
-            seen = list(record(model, batches, sorted({site for site, _ in sites})))
-            for site, role in sites:
-                found[name, site, role] = torch.cat([at_role(a.sites[site], model, role).double() for a in seen])
+            seen = list(record(model, batches, sorted({hook_name for hook_name, _ in hook_names})))
+            for hook_name, role in hook_names:
+                found[name, hook_name, role] = torch.cat([at_role(a.sites[hook_name], model, role).double() for a in seen])
         parts.append(found)
         codes.append(torch.cat([code_features(task, b.codes) for b in batches]))
         compositions.append(torch.cat([b.composition for b in batches]))

@@ -23,7 +23,7 @@ EXPLAINS = (
 def make(commands: Any) -> Parser:
     parser = command_parser(
         commands, "explain", run,
-        "say what is wrong with models, and where: measures what is missing, then the verdict and a page with the evidence",
+        "say what is wrong with models, and where: measures what is missing, then the diagnosis and a page with the evidence",
         "compolens explain runs/F-softmax-0 -o report.html",
     )  # fmt: skip
     parser.add_argument("folders", nargs="+", metavar="FOLDER", help="model folders, or folders of model folders")

@@ -13,6 +13,9 @@ from typing import Any
 from compolens.cli.flags import Parser, print_table
 from compolens.foundation.configs import ConfigError, nearest
 
+EARLIER = {"--untrained": ("--twins",)}
+"""A recipe's flag -> what it was called in earlier versions; recorded commands still hold these."""
+
 
 def split_items(kind: str, items: list[str]) -> tuple[list[Path], list[Path]]:
     """(recipe files, model folders) from a mixed list of arguments."""
@@ -66,7 +69,8 @@ def _add_flag(parser: Parser, recipe: str, name: str, parameter: inspect.Paramet
         kind = next(k for k in typing.get_args(kind) if k is not type(None))
     flag, text = f"--{name.replace('_', '-')}", f"{Path(recipe).stem} (default {parameter.default})"
     if kind is bool:
-        parser.add_argument(flag, dest=f"recipe_{name}", action=argparse.BooleanOptionalAction, default=None, help=text)
+        names = (flag, *EARLIER.get(flag, ()))
+        parser.add_argument(*names, dest=f"recipe_{name}", action=argparse.BooleanOptionalAction, default=None, help=text)
     elif kind in (int, float, str):
         parser.add_argument(flag, dest=f"recipe_{name}", type=kind, default=None, metavar=kind.__name__, help=text)
     else:

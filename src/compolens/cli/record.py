@@ -30,7 +30,7 @@ def make(commands: Any) -> Parser:
     parser.add_argument("--episodes", type=int, default=1024, metavar="N", help="how many episodes per split (default 1024)")
     parser.add_argument("--seed", type=int, default=0, help="which episodes (default 0)")
     parser.add_argument("--step", type=int, default=None, help="weights of a kept step (default: final)")
-    parser.add_argument("--untrained", action="store_true", help="record the untrained twin, too: the control of most probes")
+    parser.add_argument("--untrained", action="store_true", help="record the untrained control, too; most probes need it")
     parser.add_argument("--half", action="store_true", help="activations as float16, in half the space")
     common_flags(parser, "data", "device", "with")
     return parser
@@ -49,9 +49,9 @@ def run(options: argparse.Namespace) -> int:
     for split in options.splits:
         task.check_split(split)
     batches = {s: activations.draw(task, s, options.episodes, options.seed, options.device) for s in options.splits}
-    twin = trained.untrained_twin() if options.untrained else None
+    untrained = trained.untrained_control() if options.untrained else None
     recording = activations.record(
-        trained.model, batches, sites, options.output, run=origin, step=trained.step, twin=twin, half=options.half
+        trained.model, batches, sites, options.output, run=origin, step=trained.step, untrained=untrained, half=options.half
     )
     for name in sorted(recording.names, key=lambda name: ("/" in name, name)):
         print(recording.folder / f"{name}.npy")

@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def write_report(command: str, options: argparse.Namespace, models: list[Path]) -> None:
-    """Write the page that --output names, and print its verdict; command: what is called, for the page's own words."""
+    """Write the page that --output names, and print its diagnosis; command: what is called, for the page's own words."""
     from compolens import report
 
     typed = " ".join(["compolens", command, *options.folders, "-o", options.output])

@@ -93,18 +93,18 @@ def _train(work: list[Any], engine: Any, out: Path) -> Any:
     outcome = jobs.Local().run(finished)  # read here: no machine need be asked for
     if not outcome.signum:
         left = [job for job in work if job not in finished]
-        outcome.add(jobs.run_claimed(engine, left, _watches(left, out)))
+        outcome.add(jobs.run_leased(engine, left, _watches(left, out)))
     return outcome
 
 
 def _watches(work: list[Any], out: Path) -> dict[str, Any]:
     from compolens.jobs.leases import Watch
 
-    return {job.name: Watch(claims_on(out / job.name), (out / job.name).name) for job in work}
+    return {job.name: Watch(leases_on(out / job.name), (out / job.name).name) for job in work}
 
 
 def _train_together(work: list[Any], engine: Any, out: Path, rank: int) -> Any:
-    """The same under torchrun, whose processes do one run together: the first claims it and speaks for all."""
+    """The same under torchrun, whose processes do one run together: the first takes its lease and speaks for all."""
     from compolens import jobs
 
     if not isinstance(engine, jobs.Local) or engine.workers > 1:
@@ -114,16 +114,16 @@ def _train_together(work: list[Any], engine: Any, out: Path, rank: int) -> Any:
             f"under torchrun all processes train one run, and {len(work)} were named; name one, such as {work[0].name}"
         )
     if rank == 0:
-        return jobs.run_claimed(engine, work, _watches(work, out))
+        return jobs.run_leased(engine, work, _watches(work, out))
     with contextlib.redirect_stderr(io.StringIO()):
         return engine.run(work)
 
 
-def claims_on(folder: Path) -> Any:
-    """Where the claim on a run's folder lies: beside it."""
-    from compolens.jobs.leases import Claims
+def leases_on(folder: Path) -> Any:
+    """Where the lease on a run's folder lies: beside it."""
+    from compolens.jobs.leases import Leases
 
-    return Claims(folder.parent)
+    return Leases(folder.parent)
 
 
 def train_one(
@@ -135,11 +135,11 @@ def train_one(
 
     check_device(device)
     run, place, (rank, size) = with_data(read_runs(file)[name], data), Path(folder), distributed.launched()
-    if size == 1 and (place / "scores.json").exists():  # read, not claimed: any number of commands may look at a finished run
+    if size == 1 and (place / "scores.json").exists():  # read, not leased: any number of commands may look at a finished run
         check_folder(run, place)
         return _scores_line(files.read_json(place / "scores.json"))
-    with claims_on(place).take(place.name) if rank == 0 else contextlib.nullcontext() as claim:
-        owned = claim.check if claim is not None else lambda: None  # a run that was taken over is another's to write
+    with leases_on(place).take(place.name) if rank == 0 else contextlib.nullcontext() as lease:
+        owned = lease.check if lease is not None else lambda: None  # a run that was taken over is another's to write
 
         def progress(state: Any) -> None:
             owned()  # and not worth another step
@@ -170,7 +170,7 @@ def _print_runs(runs: dict[str, Any], out: Path) -> None:
     for name, run in runs.items():
         folder = out / name
         done, begun = (folder / "scores.json").exists(), (folder / "config.json").exists()
-        holder = None if done else claims_on(folder).holder(folder.name)
+        holder = None if done else leases_on(folder).holder(folder.name)
         state = "finished" if done else str(holder) if holder else "begun" if begun else ""
         rows.append([name, type(run.architecture).__name__, type(run.task).__name__, f"{run.steps:,}", state])
     print_table(["run", "architecture", "task", "steps", f"in {out}"], rows)

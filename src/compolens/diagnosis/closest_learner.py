@@ -21,13 +21,14 @@ ALGORITHMS = {"GD++": "GD++", "GD,": "GD, tuned rate", "debiased GD": "GD, tuned
 
 class Closest(NamedTuple):
     """names: the closest reference, then those that point the same way; cosine: the model's with it; rival, floor: the
-    reference most alike to it among the others, and their cosine; twin, shuffled: the controls' cosine with it."""
+    reference most alike to it among the others, and their cosine; untrained, shuffled: the controls' cosine with
+    it."""
 
     names: tuple[str, ...]
     cosine: float
     rival: str
     floor: float
-    twin: float
+    untrained: float
     shuffled: float
 
 

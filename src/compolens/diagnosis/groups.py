@@ -1,4 +1,4 @@
-"""Models that differ in seeds alone form a group: what an analysis, the verdict and the tables of models speak of."""
+"""Models that differ in seeds alone form a group: what an analysis, the diagnosis and the tables of models speak of."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -52,10 +52,10 @@ def group(folders: Sequence[Path]) -> list[Group]:
         key = tuple(sorted((k, str(v)) for k, v in row.items() if k not in _SEEDS))
         groups.setdefault(key, Group(row["architecture"], setting_of(row))).folders.append(Path(folder))
     for key, one in groups.items():
-        twins = [dict(k) for k, g in groups.items() if (g.architecture, g.setting) == (one.architecture, one.setting)]
-        differing = [k for k in dict(key) if len({str(t.get(k)) for t in twins}) > 1]
+        alike = [dict(k) for k, g in groups.items() if (g.architecture, g.setting) == (one.architecture, one.setting)]
+        differing = [k for k in dict(key) if len({str(t.get(k)) for t in alike}) > 1]
         own = [k for k in differing if k.startswith(("architecture.", "task."))]
-        if len({tuple(str(t.get(k)) for k in own) for t in twins}) == len(twins):
+        if len({tuple(str(t.get(k)) for k in own) for t in alike}) == len(alike):
             differing = own  # how they were trained need not be told where what they are tells them apart
         told = ", ".join(f"{k.split('.')[-1]} {dict(key)[k]}" for k in differing)
         one.label = f"{one.architecture} ({told})" if told else one.architecture

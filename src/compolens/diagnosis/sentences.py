@@ -1,6 +1,6 @@
 """The rules that turn tables into sentences: each with its threshold and reason, each pointing to the numbers behind it.
 
-A verdict is about a group: models of one architecture on one setting (same task up to seeds). Reads tables only.
+A diagnosis is about a group: models of one architecture on one setting (same task up to seeds). Reads tables only.
 """
 
 from __future__ import annotations
@@ -269,13 +269,15 @@ def _of_what_can_be_had(group: Group, ood: Evidence) -> list[Clause]:
 
 def _code(group: Group) -> list[Clause]:
     """Where the answer is read: is the code there, shared with held-out compositions, and more than the input offers?"""
-    frame = _rows(group.folders[0], "latent_code", metric="r2", dimension="mean", control="", fit="transfer", split="test")
+    frame = _rows(
+        group.folders[0], "latent_code", metric="r2", dimension="mean", control="", fit="fitted on train", split="test"
+    )
     last = frame["layer"].max()
     role = "all" if "all" in set(frame["role"]) else "readout"
     place = (float(last), role)
-    test, ood = readout(group, place, "transfer", "test"), readout(group, place, "transfer", "ood")
+    test, ood = readout(group, place, "fitted on train", "test"), readout(group, place, "fitted on train", "ood")
     within = readout(group, place, "within", "ood")
-    raw = readout(group, (-1.0, "context"), "transfer", "ood", "raw input")
+    raw = readout(group, (-1.0, "context"), "fitted on train", "ood", "raw input")
     where = "its explicit code" if role == "all" else f"layer {last:.0f}, where the answer is read,"
     numbers = (
         f"(R² {test.value:.2f} on training, {ood.value:.2f} on held-out compositions; {within.value:.2f} if fitted there)"
@@ -314,16 +316,16 @@ def _attention(group: Group) -> list[Clause]:
             found = found if where["role"] == "input" else found[found["layer"] == place[1]]
             return Evidence("attention_code", where, group.names, float(found["value"].mean()))
 
-        ood, twin, raw = mean("ood", ""), mean("ood", "untrained"), mean("ood", "raw input, products")
+        ood, untrained, raw = mean("ood", ""), mean("ood", "untrained"), mean("ood", "raw input, products")
         where = f"layer {layer}, {role} (the best of {len(own)} places)"
         text = f"attention's code at {where} names {label} on held-out compositions with balanced accuracy {ood.value:.2f}"
-        than = f"products of the raw tokens give {raw.value:.2f}, the untrained twin {_told(twin.value, 2)}"
+        than = f"products of the raw tokens give {raw.value:.2f}, the untrained control {_told(untrained.value, 2)}"
         more = (
             "more than its inputs do"
-            if ood.value > np.nanmax([raw.value, twin.value]) + SHARED
+            if ood.value > np.nanmax([raw.value, untrained.value]) + SHARED
             else "no more than its inputs do"
         )
-        clauses.append(Clause(f"{text}, {more} ({than})", (ood, raw, twin)))
+        clauses.append(Clause(f"{text}, {more} ({than})", (ood, raw, untrained)))
     return clauses
 
 
@@ -341,18 +343,18 @@ def _learner(group: Group) -> list[Clause]:
     found = closest_learner.closest(group.folders)
     best, *same = found.names
     where = {"metric": "sensitivity cosine", "split": "test", "reference": best}
-    own, floor, twin, shuffled = (
+    own, floor, untrained, shuffled = (
         Evidence("gd_equivalence", where | which, group.names, value)
         for which, value in (
             ({"learner": "model"}, found.cosine),
             ({"learner": found.rival}, found.floor),
-            ({"learner": "model", "control": "untrained"}, found.twin),
+            ({"learner": "model", "control": "untrained"}, found.untrained),
             ({"learner": "model", "control": "shuffled"}, found.shuffled),
         )
     )
     alias = f" (in direction the same as {', '.join(same)})" if same else ""
     beside = f"{found.rival}, the reference nearest to that, has {found.floor:.3f} with it"
-    controls = f"untrained twin {_told(found.twin, 3)}, shuffled answers {found.shuffled:.3f}"
+    controls = f"untrained control {_told(found.untrained, 3)}, shuffled answers {found.shuffled:.3f}"
     if found.cosine > found.floor:
         share = (found.cosine - found.floor) / max(1 - found.floor, 1e-9)
         text = f"answers most like {best}{alias}: sensitivity cosine {found.cosine:.3f}, where {beside}"
@@ -360,7 +362,7 @@ def _learner(group: Group) -> list[Clause]:
     else:
         text = f"is nearest to {best}{alias}, with sensitivity cosine {found.cosine:.3f}, but {beside}: which of them it is, "
         text += f"if any, cannot be said ({controls})"
-    clauses = [Clause(text, (own, floor, twin, shuffled))]
+    clauses = [Clause(text, (own, floor, untrained, shuffled))]
     return clauses + (_depth(group, best) if _have(group, "algorithm_steps") else [])
 
 
@@ -403,7 +405,7 @@ def _task_key(folder: Path) -> tuple:
 
 
 def sentences(folders: Sequence[Path]) -> list[tuple[str, list[Clause]]]:
-    """(who, clauses) per group, then per pair of architectures on one setting: the whole verdict."""
+    """(who, clauses) per group, then per pair of architectures on one setting: the whole diagnosis."""
     groups = group(folders)
     result = []
     for one in groups:

@@ -56,12 +56,21 @@ MOVED = {
 }
 """Old name -> new name, both below the package."""
 
+_SITES = {"Place": "activations.sites.Site", "places": "activations.sites.sites"}
 MOVED_NAMES = {
-    "models.transformer": dict.fromkeys(("RelativeBias", "relative_buckets"), "models.attention"),
-    "tables": dict.fromkeys(("paired_interval", "two_level_interval", "weighted_mean"), "measures.intervals"),
-    "training": dict.fromkeys(("Evaluation", "summarise"), "measures.intervals"),
+    "activations": _SITES,
+    "activations.sites": _SITES,
+    "jobs": {"run_claimed": "jobs.base.run_leased"},
+    "jobs.leases": {"Claim": "jobs.leases.Lease", "Claims": "jobs.leases.Leases"},
+    "models.transformer": {name: f"models.attention.{name}" for name in ("RelativeBias", "relative_buckets")},
+    "tables": {
+        **{name: f"measures.intervals.{name}" for name in ("paired_interval", "two_level_interval", "weighted_mean")},
+        "with_twins": "tables.with_untrained_control",
+    },
+    "training": {name: f"measures.intervals.{name}" for name in ("Evaluation", "summarise")},
+    "zoo.adopted": {"NO_TWIN": "zoo.adopted.NO_UNTRAINED_CONTROL"},
 }
-"""Module -> name that it had -> module that has it now."""
+"""Module -> name that it had -> that thing's module and name now."""
 
 _PACKAGE = __name__.partition(".")[0]
 
@@ -96,9 +105,14 @@ def elsewhere(module: str, name: str) -> Any:
     old = module.removeprefix(f"{_PACKAGE}.")
     if name not in MOVED_NAMES.get(old, {}):
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
-    new = f"{_PACKAGE}.{MOVED_NAMES[old][name]}"
-    warnings.warn(f"{module}.{name} is now {new}.{name}; the old name works in this version only", FutureWarning, stacklevel=3)
-    return getattr(importlib.import_module(new), name)
+    where, _, new = f"{_PACKAGE}.{MOVED_NAMES[old][name]}".rpartition(".")
+    renamed(f"{module}.{name}", f"{where}.{new}", stacklevel=4)
+    return getattr(importlib.import_module(where), new)
+
+
+def renamed(old: str, new: str, stacklevel: int = 3) -> None:
+    """Warn that something has another name now, and that the old one goes with the next version."""
+    warnings.warn(f"{old} is now {new}; the old name works in this version only", FutureWarning, stacklevel=stacklevel)
 
 
 def install() -> None:

@@ -1,4 +1,4 @@
-"""Interchange interventions: what one episode holds in a linear subspace of a place is put into another episode's run.
+"""Interchange interventions: what one episode holds in a linear subspace of a site is put into another episode's run.
 
 With an orthonormal basis R (d, k), h' = h_b + R diag(m) R^T (h_s - h_b) at every position of a token role (distributed
 alignment search, 2303.02536); m selects coordinates, all of them by default. R is learned so that the edited answer is the
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from compolens.activations.sites import Place, positions, put
+from compolens.activations.sites import Site, positions, put
 from compolens.activations.streams import record
 from compolens.foundation.configs import ConfigError, DoesNotApply, require, require_positive
 from compolens.hooks import HookedModel
@@ -38,12 +38,12 @@ class Pairs(NamedTuple):
     mask: Tensor
 
     def take(self, index: Tensor) -> Pairs:
-        """The pairs at these places (n,), or where (batch,) bool is True."""
+        """The pairs at these sites (n,), or where (batch,) bool is True."""
         return Pairs(self.base.take(index), self.source.take(index), self.wanted.take(index), self.mask[index])
 
 
 class Held(NamedTuple):
-    """What base and source hold at a place, both (batch, pos, d), for every position of the model's own sequence."""
+    """What base and source hold at a site, both (batch, pos, d), for every position of the model's own sequence."""
 
     base: Tensor
     source: Tensor
@@ -132,14 +132,14 @@ def joined(parts: Sequence[Pairs]) -> Pairs:
 
 
 # ---- interventions ---------------------------------------------------------------------------------------------------
-def held(model: HookedModel, pairs: Pairs, places: Sequence[Place]) -> dict[str, Held]:
-    """site -> what bases and sources hold there; one pass over the bases and one over the sources for all places."""
-    sites = list(dict.fromkeys(place.site for place in places))
+def held(model: HookedModel, pairs: Pairs, sites: Sequence[Site]) -> dict[str, Held]:
+    """site -> what bases and sources hold there; one pass over the bases and one over the sources for all sites."""
+    hook_names = list(dict.fromkeys(site.hook_name for site in sites))
     sides = []
     for episodes in (pairs.base, pairs.source):
-        (seen,) = record(model, [episodes], sites)
+        (seen,) = record(model, [episodes], hook_names)
         sides.append(seen.sites)
-    return {site: Held(sides[0][site], sides[1][site]) for site in sites}
+    return {hook_name: Held(sides[0][hook_name], sides[1][hook_name]) for hook_name in hook_names}
 
 
 def interchange(
@@ -165,23 +165,23 @@ def interchange(
 def answers_after(
     model: HookedModel,
     pairs: Pairs,
-    place: Place,
+    site: Site,
     held: Held,
     change: Tensor | None = None,
     mask: Tensor | None = None,
     into: Tensor | None = None,
 ) -> Tensor:
-    """The prediction (batch, seq, d_out) on the bases after `interchange` at a place; blocks before it are not computed."""
-    where, parts = positions(model, place.role), []
+    """The prediction (batch, seq, d_out) on the bases after `interchange` at a site; blocks before it are not computed."""
+    where, parts = positions(model, site.role), []
     for rows in torch.arange(len(held.base)).split(BATCH):
         here = Held(held.base[rows], held.source[rows])
         edited = interchange(here, where, change, None if mask is None else mask[rows], into)
-        parts.append(put(model, pairs.base.tokens[rows], place, edited))
+        parts.append(put(model, pairs.base.tokens[rows], site, edited))
     return torch.cat(parts)
 
 
 def learn(
-    model: HookedModel, task: TaskFamily, pairs: Pairs, place: Place, held: Held, mask: Tensor, search: Search, seed: str
+    model: HookedModel, task: TaskFamily, pairs: Pairs, site: Site, held: Held, mask: Tensor, search: Search, seed: str
 ) -> Subspace:
     """The subspace of mask.shape[1] coordinates whose interchange makes the answers the wanted ones, by `task.loss`.
 
@@ -190,29 +190,29 @@ def learn(
     basis is learned, from (pairs, seed) alone; the model's weights gather no gradient.
     """
     d, k = held.base.shape[-1], mask.shape[1]
-    require(1 <= k <= d, f"{k} coordinates do not fit into the width {d} of {place.site}; ask for a lower rank")
+    require(1 <= k <= d, f"{k} coordinates do not fit into the width {d} of {site.hook_name}; ask for a lower rank")
     rng = torch.Generator().manual_seed(stream(seed, "interchange", k))
     some = torch.randperm(len(mask), generator=rng)[: 4 * search.batch].to(mask.device)
-    free = _steepest(model, task, pairs.take(some), place, Held(held.base[some], held.source[some]), mask[some])
+    free = _steepest(model, task, pairs.take(some), site, Held(held.base[some], held.source[some]), mask[some])
     optimizer = torch.optim.Adam([free], lr=search.rate)
-    where = positions(model, place.role)
+    where = positions(model, site.role)
     for _ in range(search.steps):
         rows = torch.randint(len(mask), (search.batch,), generator=rng).to(mask.device)
         here = Held(held.base[rows], held.source[rows])
         edited = interchange(here, where, torch.linalg.qr(free).Q, mask[rows])
-        loss = task.loss(put(model, pairs.base.tokens[rows], place, edited), pairs.wanted.targets[rows])
+        loss = task.loss(put(model, pairs.base.tokens[rows], site, edited), pairs.wanted.targets[rows])
         (free.grad,) = torch.autograd.grad(loss, [free])
         optimizer.step()
     return Subspace(torch.linalg.qr(free.detach()).Q)
 
 
-def _steepest(model: HookedModel, task: TaskFamily, pairs: Pairs, place: Place, held: Held, mask: Tensor) -> Tensor:
+def _steepest(model: HookedModel, task: TaskFamily, pairs: Pairs, site: Site, held: Held, mask: Tensor) -> Tensor:
     """(d, k) leaf to start from: for h_b + P (h_s - h_b) the loss has slope E[g (h_s - h_b)^T] in P at 0, g its gradient; each
     coordinate in turn gets the direction of steepest descent, over the pairs that swap it, orthogonal to those before.
 
     A random start would leave the search at a saddle wherever it is nearly orthogonal to a direction that matters."""
-    where, base = positions(model, place.role), held.base.clone().requires_grad_()
-    loss = task.loss(put(model, pairs.base.tokens, place, base), pairs.wanted.targets)
+    where, base = positions(model, site.role), held.base.clone().requires_grad_()
+    loss = task.loss(put(model, pairs.base.tokens, site, base), pairs.wanted.targets)
     (gradient,) = torch.autograd.grad(loss, [base])
     slope = torch.einsum("npa,npb->nab", gradient[:, where], (held.source - held.base)[:, where])
     slopes = torch.einsum("nk,nab->kab", mask.to(slope), slope + slope.mT).double().cpu()
@@ -224,10 +224,10 @@ def _steepest(model: HookedModel, task: TaskFamily, pairs: Pairs, place: Place, 
     return torch.stack(columns, dim=1).to(held.base).requires_grad_()
 
 
-# ---- what reads a place ----------------------------------------------------------------------------------------------
-def reader(model: HookedModel, place: Place) -> Tensor | None:
-    """(n, d): the one linear map through which everything after a place reads it; None where there is no such map."""
-    return model.reader(place.layer, place.site, place.role)
+# ---- what reads a site ----------------------------------------------------------------------------------------------
+def reader(model: HookedModel, site: Site) -> Tensor | None:
+    """(n, d): the one linear map through which everything after a site reads it; None where there is no such map."""
+    return model.reader(site.layer, site.hook_name, site.role)
 
 
 # ---- how far an answer moved -----------------------------------------------------------------------------------------

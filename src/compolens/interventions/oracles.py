@@ -8,7 +8,7 @@ A ladder of interventions tells where an answer is lost. Every rung replaces mor
     best code           the code is searched for, on the context's examples, through the frozen executor -> form
     ceiling             what an ideal learner reaches                                                    -> execution
 
-A code is written at a `Place` by what is linear there: what the activations tell about the code is erased, and the mean that
+A code is written at a `Site` by what is linear there: what the activations tell about the code is erased, and the mean that
 goes with another code is added (`measures.erasure.Writer`), both fitted on training compositions. Before that, what stands
 there is brought within what training compositions show there (`measures.erasure.Range`): what no training composition has
 shown, no erasure fitted on them takes out, and a wrong code would go on standing beside the one that is written.
@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from compolens.activations.sites import Place, positions, put
+from compolens.activations.sites import Site, positions, put
 from compolens.activations.streams import Activations, record
 from compolens.foundation.configs import DoesNotApply, require_positive
 from compolens.hooks import HookedModel
@@ -45,14 +45,14 @@ def code_features(task: TaskFamily, codes: dict[str, Tensor]) -> Tensor:
 
 @dataclass(frozen=True)
 class CodeAt:
-    """How the code stands at a place, as fitted on training compositions.
+    """How the code stands at a site, as fitted on training compositions.
 
     readout: from the mean activation of the role's positions to the code; moments: what it was fitted to; left_out: its R² on
     training compositions that the fit did not see; writer: erases and writes the code at every position; shown: where
     activations lie there.
     """
 
-    place: Place
+    site: Site
     readout: RidgeReadout
     moments: Moments
     left_out: float
@@ -60,52 +60,52 @@ class CodeAt:
     shown: Range
 
     def decode(self, model: HookedModel, activation: Tensor) -> Tensor:
-        """(batch, width): the code read from the activation (batch, pos, d) at this place's hook point."""
+        """(batch, width): the code read from the activation (batch, pos, d) at this site's hook point."""
         return self.readout(self.mean(model, activation))
 
     def mean(self, model: HookedModel, activation: Tensor) -> Tensor:
         """(batch, d): what is read."""
-        return activation[:, positions(model, self.place.role)].flatten(2).mean(1)
+        return activation[:, positions(model, self.site.role)].flatten(2).mean(1)
 
     def write(self, model: HookedModel, activation: Tensor, code: Tensor) -> Tensor:
         """The activation (batch, pos, d) with the code (batch, width) in the stead of its own; differentiable in the code."""
-        at = positions(model, self.place.role)
+        at = positions(model, self.site.role)
         edited = activation.clone()
         edited[:, at] = self.writer(self.shown(activation[:, at]), code[:, None])
         return edited
 
 
-def fit_codes(model: HookedModel, task: TaskFamily, batches: Sequence[Episodes], where: Sequence[Place]) -> list[CodeAt]:
-    """How the code stands at every place, from episodes of training compositions."""
-    sites = list(dict.fromkeys(place.site for place in where))
-    seen = list(record(model, batches, sites))
+def fit_codes(model: HookedModel, task: TaskFamily, batches: Sequence[Episodes], where: Sequence[Site]) -> list[CodeAt]:
+    """How the code stands at every site, from episodes of training compositions."""
+    hook_names = list(dict.fromkeys(site.hook_name for site in where))
+    seen = list(record(model, batches, hook_names))
     code = torch.cat([code_features(task, a.episodes.codes) for a in seen])
     composition = torch.cat([a.episodes.composition for a in seen])
     found = []
-    for place in where:
-        at = positions(model, place.role)
-        x = torch.cat([a.sites[place.site][:, at] for a in seen])
+    for site in where:
+        at = positions(model, site.role)
+        x = torch.cat([a.sites[site.hook_name][:, at] for a in seen])
         groups: dict[int, Moments] = {}
         add_by_group(groups, x.flatten(2).mean(1), code, composition)
         l2, scores = leave_groups_out(list(groups.values()), PENALTIES)
         whole = Moments.total(groups.values())
         rows = x.flatten(0, 1)
         writer = Writer.fit(rows, code.repeat_interleave(x.shape[1], dim=0))
-        found.append(CodeAt(place, whole.fit([l2])[0], whole, max(scores), writer, Range.fit(rows)))
+        found.append(CodeAt(site, whole.fit([l2])[0], whole, max(scores), writer, Range.fit(rows)))
     return found
 
 
 def readings(
     model: HookedModel, task: TaskFamily, codes: Sequence[CodeAt], shown: Sequence[Activations], others: Iterable[Episodes]
 ) -> list[list[Tensor]]:
-    """For every place, (batch, width) for every batch shown: the code as readouts of its penalty tell it, fitted on training
+    """For every site, (batch, width) for every batch shown: the code as readouts of its penalty tell it, fitted on training
     compositions and on the episodes of `others`, those of the composition that is read left out."""
-    sites = list(dict.fromkeys(at.place.site for at in codes))
+    hook_names = list(dict.fromkeys(at.site.hook_name for at in codes))
     groups: list[dict[int, Moments]] = [{} for _ in codes]
-    for seen in record(model, others, sites):
+    for seen in record(model, others, hook_names):
         code = code_features(task, seen.episodes.codes)
         for at, found in zip(codes, groups, strict=True):
-            add_by_group(found, at.mean(model, seen.sites[at.place.site]), code, seen.episodes.composition)
+            add_by_group(found, at.mean(model, seen.sites[at.site.hook_name]), code, seen.episodes.composition)
     return [_read(model, at, found, shown) for at, found in zip(codes, groups, strict=True)]
 
 
@@ -114,7 +114,7 @@ def _read(model: HookedModel, at: CodeAt, others: dict[int, Moments], shown: Seq
     readouts: dict[int, RidgeReadout] = {}
     found = []
     for seen in shown:
-        x, composition = at.mean(model, seen.sites[at.place.site]), seen.episodes.composition
+        x, composition = at.mean(model, seen.sites[at.site.hook_name]), seen.episodes.composition
         code = x.new_zeros(len(x), at.moments.xy.shape[1], dtype=torch.float64)
         for c in composition.unique().tolist():
             if c not in readouts:
@@ -126,16 +126,16 @@ def _read(model: HookedModel, at: CodeAt, others: dict[int, Moments], shown: Seq
 
 @torch.no_grad()
 def written(model: HookedModel, episodes: Episodes, at: CodeAt, code: Tensor, activation: Tensor | None = None) -> Tensor:
-    """The prediction with a code (batch, width) written at a place; activation: what stands there, if it is known already."""
+    """The prediction with a code (batch, width) written at a site; activation: what stands there, if it is known already."""
     if activation is None:
-        (seen,) = record(model, [episodes], [at.place.site])
-        activation = seen.sites[at.place.site]
-    return put(model, episodes.tokens, at.place, at.write(model, activation, code))
+        (seen,) = record(model, [episodes], [at.site.hook_name])
+        activation = seen.sites[at.site.hook_name]
+    return put(model, episodes.tokens, at.site, at.write(model, activation, code))
 
 
 @torch.no_grad()
 def recovered(model: HookedModel, task: TaskFamily, at: CodeAt, batches: Iterable[Episodes]) -> Evaluation:
-    """How far the answers move to those of another episode's code when that code is written at a place.
+    """How far the answers move to those of another episode's code when that code is written at a site.
 
     1: all the way; 0: not at all; may be negative. Episodes are paired within a batch. The family must be able to `render`.
     """
@@ -176,7 +176,7 @@ class BestCode:
 def best_code(
     model: HookedModel, task: TaskFamily, episodes: Episodes, at: CodeAt, starts: Sequence[Tensor], search: Search
 ) -> BestCode:
-    """The best code for each episode: fitted to the context's examples alone, through what comes after the place, frozen.
+    """The best code for each episode: fitted to the context's examples alone, through what comes after the site, frozen.
 
     With an explicit code the whole code is free; elsewhere what `CodeAt.write` writes is. starts: codes (batch, width) in the
     terms of `code_features`. `DoesNotApply` where the context's inputs cannot be asked as questions.
@@ -216,17 +216,17 @@ class _FreeCodes:
 
     def __init__(self, model: HookedModel, tokens: Tensor, episodes: Episodes, at: CodeAt, starts: Sequence[Tensor]) -> None:
         self.model, self.tokens, self.episodes, self.at = model, tokens, episodes, at
-        self.explicit = at.place.site == "hook_code"
-        (own,) = record(model, [episodes], [at.place.site])
-        self.shown = own.sites[at.place.site]
+        self.explicit = at.site.hook_name == "hook_code"
+        (own,) = record(model, [episodes], [at.site.hook_name])
+        self.shown = own.sites[at.site.hook_name]
         scale = at.writer.weight.norm(dim=0) if self.explicit else torch.ones(starts[0].shape[1])
         self.scale = scale.clamp(min=1e-3 * float(scale.max())).to(self.shown)
         first = [at.write(model, self.shown, code)[:, 0] if self.explicit else code for code in starts]
         self.free = (torch.stack(first).to(self.shown) / self.scale).detach().requires_grad_(True)
         with torch.no_grad():
             flat = tokens.flatten(0, 1)
-            (seen,) = record(model, [Episodes(flat, flat, {}, flat, flat, {})], [at.place.site])
-            self.base = seen.sites[at.place.site].unflatten(0, tokens.shape[:2])
+            (seen,) = record(model, [Episodes(flat, flat, {}, flat, flat, {})], [at.site.hook_name])
+            self.base = seen.sites[at.site.hook_name].unflatten(0, tokens.shape[:2])
 
     def answers(self, which: list[int] | None) -> Tensor:
         """(start, batch, asked, seq, d_out): under the codes as they are now, to the context's examples that `which` names;
@@ -241,7 +241,7 @@ class _FreeCodes:
         here = here.expand(k, *here.shape).flatten(0, 2)
         asking = asking.expand(k, *asking.shape).flatten(0, 2)
         edited = codes[:, None] if self.explicit else self.at.write(self.model, here, codes)
-        return put(self.model, asking, self.at.place, edited.to(here)).unflatten(0, (k, -1, count))
+        return put(self.model, asking, self.at.site, edited.to(here)).unflatten(0, (k, -1, count))
 
 
 def _losses(prediction: Tensor, targets: Tensor, answers: list[int]) -> Tensor:

@@ -1,7 +1,7 @@
-"""Repairs of one part of a model: the parameters before or after a place, fine-tuned alone.
+"""Repairs of one part of a model: the parameters before or after a site, fine-tuned alone.
 
-A diagnosis that blames a part predicts that a repair there helps more than the same repair elsewhere. What lies after a place
-is read off the graph of the computation: with the activation at the place put in as a constant, a parameter is downstream if
+A diagnosis that blames a part predicts that a repair there helps more than the same repair elsewhere. What lies after a site
+is read off the graph of the computation: with the activation at the site put in as a constant, a parameter is downstream if
 the answers still depend on it, and upstream if they do only without. Random sets of as many scalars are the null.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from compolens.activations.sites import Place, put
+from compolens.activations.sites import Site, put
 from compolens.activations.streams import draw, record
 from compolens.foundation.configs import ConfigError, DoesNotApply, nearest, require, require_positive
 from compolens.hooks import HookedModel
@@ -25,24 +25,24 @@ Masks = Mapping[str, Tensor]
 
 
 # ---- which parameters ------------------------------------------------------------------------------------------------
-def parameters_downstream(model: HookedModel, episodes: Episodes, place: Place) -> frozenset[str]:
-    """Names of the parameters that the answers depend on when the activation at the place's hook point is a constant.
+def parameters_downstream(model: HookedModel, episodes: Episodes, site: Site) -> frozenset[str]:
+    """Names of the parameters that the answers depend on when the activation at the site's hook point is a constant.
 
-    The whole activation is put in, whatever the place's role: what passes it by at other positions is no path around it.
+    The whole activation is put in, whatever the site's role: what passes it by at other positions is no path around it.
     """
-    (seen,) = record(model, [episodes], [place.site])
+    (seen,) = record(model, [episodes], [site.hook_name])
     with torch.enable_grad():
-        return _reached(model, put(model, episodes.tokens, place, seen.sites[place.site]))
+        return _reached(model, put(model, episodes.tokens, site, seen.sites[site.hook_name]))
 
 
-def parameters_upstream(model: HookedModel, episodes: Episodes, place: Place) -> frozenset[str]:
-    """Names of the parameters that the answers depend on through the place's hook point alone.
+def parameters_upstream(model: HookedModel, episodes: Episodes, site: Site) -> frozenset[str]:
+    """Names of the parameters that the answers depend on through the site's hook point alone.
 
-    Empty where every parameter is used after the place too, as with weights that layers share.
+    Empty where every parameter is used after the site too, as with weights that layers share.
     """
     with torch.enable_grad():
         used = _reached(model, model(episodes.tokens))
-    return used - parameters_downstream(model, episodes, place)
+    return used - parameters_downstream(model, episodes, site)
 
 
 def _reached(model: HookedModel, answers: Tensor) -> frozenset[str]:

@@ -102,10 +102,10 @@ def explain(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}{where}; COMPOLENS_DEBUG=1 shows the traceback"
 
 
-def run_claimed(engine: Engine, jobs: list[Job], watches: dict[str, Watch], poll: float = 2.0) -> Outcome:
+def run_leased(engine: Engine, jobs: list[Job], watches: dict[str, Watch], poll: float = 2.0) -> Outcome:
     """Run jobs that other processes may be doing too: what one of them holds is waited for, and done here if it stops.
 
-    watches: job name -> the watch on its claim; a job without one is always free. poll: seconds between looks.
+    watches: job name -> the watch on its lease; a job without one is always free. poll: seconds between looks.
     """
     outcome, waiting, told = Outcome(), {job.name: job for job in jobs}, set[str]()
     while waiting:

@@ -1,4 +1,4 @@
-"""Who is doing what in a folder that several machines share: a claim is a small file beside the run it is about.
+"""Who is doing what in a folder that several machines share: a lease is a small file beside the run it is about.
 
     OUT/.claims/F-softmax-0.claim      {"token": …, "host": …, "pid": …}     its modification time is the owner's heartbeat
 
@@ -6,7 +6,7 @@ The lock that `checkpoints.locked` takes with flock is the kernel's: it is enoug
 ends with its owner. Between machines it is not. A network file system may keep such locks on each client by itself (NFS
 mounted with local_lock or nolock, Lustre without the flock option), so that two machines both get it; and where a server
 does keep them, the lock of a machine that crashed may outlive it for as long as that machine stays down. What holds
-everywhere is that one name is made once: hard links, and O_EXCL where there are none. So a claim is taken by making its
+everywhere is that one name is made once: hard links, and O_EXCL where there are none. So a lease is taken by making its
 name, and a crash is told from its heartbeat standing still.
 """
 
@@ -22,27 +22,28 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from compolens.foundation.configs import ConfigError, require
+from compolens.foundation.moved import elsewhere
 
 BEAT = 20.0
 """Seconds between heartbeats."""
 MISSED = 5
-"""Heartbeats that must be missed before a claim counts as dead; longer, together, than the 90 s for which an NFSv4 server
+"""Heartbeats that must be missed before a lease counts as dead; longer, together, than the 90 s for which an NFSv4 server
 keeps a lost machine's locks."""
 
 
 class Held(ConfigError):
-    """Another process holds the claim."""
+    """Another process holds the lease."""
 
 
 class Lost(Held):
-    """This process held the claim, was taken for dead, and must not go on writing."""
+    """This process held the lease, was taken for dead, and must not go on writing."""
 
 
 class Holder(NamedTuple):
-    """What a claim says: who holds it, since when (Unix time), and the heartbeat (modification time in ns)."""
+    """What a lease says: who holds it, since when (Unix time), and the heartbeat (modification time in ns)."""
 
     token: str
     host: str
@@ -60,23 +61,23 @@ class Holder(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Claims:
-    """The claims on what lies in a folder. beat: seconds between heartbeats; missed: how many make a claim dead."""
+class Leases:
+    """The leases on what lies in a folder. beat: seconds between heartbeats; missed: how many make a lease dead."""
 
     folder: Path
     beat: float = BEAT
     missed: int = MISSED
 
     def __post_init__(self) -> None:
-        require(self.beat > 0, f"Claims: beat must be positive, got {self.beat}")
-        require(self.missed >= 2, f"Claims: missed must be at least 2 (a heartbeat may come late), got {self.missed}")
+        require(self.beat > 0, f"Leases: beat must be positive, got {self.beat}")
+        require(self.missed >= 2, f"Leases: missed must be at least 2 (a heartbeat may come late), got {self.missed}")
 
     def path(self, name: str) -> Path:
-        """Where the claim on a name lies, if there is one."""
+        """Where the lease on a name lies, if there is one."""
         return self.folder / ".claims" / f"{name}.claim"
 
     def holder(self, name: str) -> Holder | None:
-        """Who holds the claim on a name; None if nobody does. Opened afresh, which makes a network file system look anew."""
+        """Who holds the lease on a name; None if nobody does. Opened afresh, which makes a network file system look anew."""
         try:
             with open(self.path(name), "rb") as file:
                 said, beat = file.read(), os.fstat(file.fileno()).st_mtime_ns
@@ -91,25 +92,25 @@ class Claims:
             return Holder("", "", 0, "", "", beat)  # being written, or never finished
 
     @contextlib.contextmanager
-    def take(self, name: str) -> Iterator[Claim]:
-        """Hold the claim on a name for as long as the context lives; raises `Held` if another process holds it."""
-        claim = self._make(name)
-        held = self.holder(name) if claim is None else None
+    def take(self, name: str) -> Iterator[Lease]:
+        """Hold the lease on a name for as long as the context lives; raises `Held` if another process holds it."""
+        lease = self._make(name)
+        held = self.holder(name) if lease is None else None
         if held is not None and held.died_here() and self.remove(name, held.token):
-            claim = self._make(name)
-        if claim is None:
+            lease = self._make(name)
+        if lease is None:
             raise Held(f"{name} is {self.holder(name) or 'in work elsewhere'}")
-        claim.start()
+        lease.start()
         try:
-            yield claim
+            yield lease
         finally:
-            claim.stop()
-            self._release(claim)
+            lease.stop()
+            self._release(lease)
 
     def remove(self, name: str, token: str) -> bool:
-        """Remove the claim of a dead holder, known by its token; False if it is no longer there or another does it.
+        """Remove the lease of a dead holder, known by its token; False if it is no longer there or another does it.
 
-        To take a claim away is to hold the right to, itself a claim, named after the one that goes. Tokens are never used
+        To take a lease away is to hold the right to, itself a lease, named after the one that goes. Tokens are never used
         twice, so whoever comes late with this one finds another, and removes nothing.
         """
         right = self._make(self.right(name, token))
@@ -129,11 +130,11 @@ class Claims:
             self._discard(right.name)
 
     def right(self, name: str, token: str) -> str:
-        """The name of the right to remove a claim."""
+        """The name of the right to remove a lease."""
         return f"{name}~{token}"
 
-    def _make(self, name: str) -> Claim | None:
-        """A claim, if its name could be made. Written beside it, then linked to it: who reads it reads all of it."""
+    def _make(self, name: str) -> Lease | None:
+        """A lease, if its name could be made. Written beside it, then linked to it: who reads it reads all of it."""
         path, token = self.path(name), secrets.token_hex(8)
         draft = path.with_name(f".{token}.draft")
         who = {"token": token, "host": socket.gethostname(), "pid": os.getpid()}
@@ -152,35 +153,35 @@ class Claims:
             # The file decides, not the link's answer: a server's answer may be lost, and asking again is told "exists".
             held = self.holder(name)
             if held is not None and held.token == token:
-                return Claim(self, name, token, os.dup(descriptor))
+                return Lease(self, name, token, os.dup(descriptor))
             return None
         finally:
             os.close(descriptor)
 
-    def _make_exclusively(self, name: str, token: str, text: bytes) -> Claim | None:
+    def _make_exclusively(self, name: str, token: str, text: bytes) -> Lease | None:
         try:
-            return Claim(self, name, token, _new_file(self.path(name), text))
+            return Lease(self, name, token, _new_file(self.path(name), text))
         except FileExistsError:
             return None
 
-    def _release(self, claim: Claim) -> None:
-        """Remove our own claim, unless it was taken away; tidy up."""
+    def _release(self, lease: Lease) -> None:
+        """Remove our own lease, unless it was taken away; tidy up."""
         with contextlib.suppress(OSError):
-            self.remove(claim.name, claim.token)
-        claim.close()
+            self.remove(lease.name, lease.token)
+        lease.close()
         with contextlib.suppress(OSError):
-            os.rmdir(self.folder / ".claims")  # refused while others have claims
+            os.rmdir(self.folder / ".claims")  # refused while others have leases
 
     def _discard(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path(name))
 
 
-class Claim:
-    """A claim that is held, renewed by a thread. Its file stays open: a heartbeat reaches our file, nobody else's."""
+class Lease:
+    """A lease that is held, renewed by a thread. Its file stays open: a heartbeat reaches our file, nobody else's."""
 
-    def __init__(self, claims: Claims, name: str, token: str, descriptor: int) -> None:
-        self.claims, self.name, self.token, self.descriptor = claims, name, token, descriptor
+    def __init__(self, leases: Leases, name: str, token: str, descriptor: int) -> None:
+        self.leases, self.name, self.token, self.descriptor = leases, name, token, descriptor
         self.ending = threading.Event()
         self.lost = False
         self.renewed = time.monotonic()
@@ -192,7 +193,7 @@ class Claim:
     def stop(self) -> None:
         self.ending.set()
         if self.thread.is_alive():
-            self.thread.join(timeout=self.claims.beat)
+            self.thread.join(timeout=self.leases.beat)
 
     def close(self) -> None:
         if self.descriptor >= 0:
@@ -200,15 +201,15 @@ class Claim:
             self.descriptor = -1
 
     def _renew(self) -> None:
-        while not self.ending.wait(self.claims.beat) and not self.lost:
+        while not self.ending.wait(self.leases.beat) and not self.lost:
             self.renew()
 
     def renew(self) -> None:
-        """One heartbeat, then a look whether the claim is still ours."""
+        """One heartbeat, then a look whether the lease is still ours."""
         asked = time.monotonic()
         try:
             os.utime(self.descriptor)
-            held = self.claims.holder(self.name)
+            held = self.leases.holder(self.name)
         except OSError:
             return  # not renewed: `check` says so when it lasts
         if held is None or held.token != self.token:
@@ -217,50 +218,50 @@ class Claim:
             self.renewed = asked
 
     def check(self) -> None:
-        """Raise `Lost` if the claim was taken away, or could not be renewed for so long that it may be.
+        """Raise `Lost` if the lease was taken away, or could not be renewed for so long that it may be.
 
         For a process that was stopped for a while, the thread's last word may be old: then it asks anew first.
         """
-        if time.monotonic() - self.renewed > 2 * self.claims.beat:
+        if time.monotonic() - self.renewed > 2 * self.leases.beat:
             self.renew()
-        if time.monotonic() - self.renewed > (self.claims.missed - 1) * self.claims.beat:
+        if time.monotonic() - self.renewed > (self.leases.missed - 1) * self.leases.beat:
             self.lost = True
         if self.lost:
-            holder = self.claims.holder(self.name)
+            holder = self.leases.holder(self.name)
             raise Lost(
                 f"{self.name} was taken over (this process was not heard of for too long); it is {holder or 'free now'}"
             )
 
 
 class Watch:
-    """Whether the claim on a name is free, judged by looking again and again.
+    """Whether the lease on a name is free, judged by looking again and again.
 
     Only changes of the heartbeat are looked at, and the time between looks is our own clock's: clocks need not agree. A look
     counts for one heartbeat at most, so that a file server that hangs for an hour does not make everybody dead.
     """
 
-    def __init__(self, claims: Claims, name: str) -> None:
-        self.claims, self.name = claims, name
+    def __init__(self, leases: Leases, name: str) -> None:
+        self.leases, self.name = leases, name
         self.seen: Holder | None = None
         self.looked, self.still = 0.0, 0.0
         self.right: Watch | None = None
 
     def free(self) -> bool:
-        """Whether nobody holds the claim; the claim of a holder found dead is removed."""
-        held, now = self.claims.holder(self.name), time.monotonic()
+        """Whether nobody holds the lease; the lease of a holder found dead is removed."""
+        held, now = self.leases.holder(self.name), time.monotonic()
         if held is None:
             return True
         if held != self.seen:
             self.seen, self.still, self.right = held, 0.0, None
         else:
-            self.still += min(now - self.looked, self.claims.beat)
+            self.still += min(now - self.looked, self.leases.beat)
         self.looked = now
-        if not held.died_here() and self.still <= self.claims.missed * self.claims.beat:
+        if not held.died_here() and self.still <= self.leases.missed * self.leases.beat:
             return False
-        if self.claims.remove(self.name, held.token):
+        if self.leases.remove(self.name, held.token):
             return True
-        if self.right is None:  # another is removing it; and should that one have died as well, its right is a claim like this
-            self.right = Watch(self.claims, self.claims.right(self.name, held.token))
+        if self.right is None:  # another is removing it; and should that one have died as well, its right is a lease like this
+            self.right = Watch(self.leases, self.leases.right(self.name, held.token))
         self.right.free()
         return False
 
@@ -300,3 +301,7 @@ def _new_file(path: Path, text: bytes) -> int:
             os.fsync(descriptor)
             return descriptor
     raise ConfigError(f"cannot make {path}: its folder disappears again and again")
+
+
+def __getattr__(name: str) -> Any:
+    return elsewhere(__name__, name)

@@ -22,11 +22,11 @@ def kept_weights(folder: Path, step: int) -> Path:
 
 
 @contextlib.contextmanager
-def claimed(run: Run, folder: Path, group: Processes) -> Iterator[dict[str, Any] | None]:
+def leased(run: Run, folder: Path, group: Processes) -> Iterator[dict[str, Any] | None]:
     """The folder, locked and described; yields the scores of a training that has already ended."""
     with contextlib.ExitStack() as held:
 
-        def claim() -> str:
+        def lease() -> str:
             held.enter_context(files.locked(folder))
             check_folder(run, folder)
             _sweep(folder)
@@ -36,7 +36,7 @@ def claimed(run: Run, folder: Path, group: Processes) -> Iterator[dict[str, Any]
                 files.write_json(folder / "config.json", {"format": 1, "run": describe(run)})
             return "null"
 
-        yield json.loads(group.from_first(claim))
+        yield json.loads(group.from_first(lease))
 
 
 def _sweep(folder: Path) -> None:

@@ -15,7 +15,7 @@ from compolens.foundation import signals
 from compolens.foundation.configs import describe
 from compolens.training import distributed
 from compolens.training.distributed import Processes
-from compolens.training.folders import RESUME, claimed
+from compolens.training.folders import RESUME, leased
 from compolens.training.machine import at_work
 from compolens.training.runs import Run
 from compolens.training.state import Progress, Training
@@ -65,7 +65,7 @@ def _train(
     if not (folder / "config.json").exists():
         run.task.compositions("train")  # data that is not there is an error before it is a folder
     _check_group(run, folder, group)
-    with claimed(run, folder, group) as finished, at_work(group.device), signals.caught() as stop:
+    with leased(run, folder, group) as finished, at_work(group.device), signals.caught() as stop:
         if finished is not None:
             return finished
         resumed = (folder / RESUME).exists()

@@ -17,13 +17,14 @@ from compolens.activations.replaying import Replay, recorded_task
 from compolens.activations.writing import Recorded
 from compolens.foundation import files
 from compolens.foundation.configs import ConfigError, construct
+from compolens.foundation.moved import renamed
 from compolens.hooks import HookedModel
 from compolens.models import ARCHITECTURES
 from compolens.models import PARTS as MODEL_PARTS
 from compolens.tasks import FAMILIES, TaskFamily
 from compolens.tasks import PARTS as TASK_PARTS
 from compolens.training import RECIPES, RESUME, Run, kept_weights
-from compolens.zoo.adopted import NO_TWIN, Adopted
+from compolens.zoo.adopted import NO_UNTRAINED_CONTROL, Adopted
 
 BUILT_IN = [
     Adopted,
@@ -36,7 +37,7 @@ BUILT_IN = [
 @dataclass(frozen=True)
 class TrainedModel:
     """A model with everything it came from. `model` is in evaluation mode; `step` is the training step of its weights;
-    `stand_in`: it stands in for its untrained twin, see `with_stand_in`."""
+    `stand_in`: it stands in for its untrained control, see `with_stand_in`."""
 
     run: Run
     model: HookedModel
@@ -54,29 +55,40 @@ class TrainedModel:
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
 
-    def untrained_twin(self) -> HookedModel:
+    def untrained_control(self) -> HookedModel:
         """The same run as initialised, on the same device: what the architecture shows before it has learned anything.
         `DoesNotApply` to an adopted network that was given no way to initialise it."""
         if self.stand_in:
             return self.model
         if isinstance(self.model, Replay):
-            return self.model.untrained_twin()
+            return self.model.untrained_control()
         run, architecture = self.run, getattr(self.run, "architecture", None)
         if isinstance(architecture, Adopted):
             run = replace(run, architecture=architecture.untrained())
         return run.build().to(self.device).eval()
 
     @property
-    def why_no_twin(self) -> str:
-        """Why there is no untrained twin ("" if there is one)."""
+    def why_no_untrained_control(self) -> str:
+        """Why there is no untrained control ("" if there is one)."""
         if isinstance(self.model, Replay):
-            return self.model.why_no_twin
+            return self.model.why_no_untrained_control
         architecture = getattr(self.run, "architecture", None)
-        return NO_TWIN if isinstance(architecture, Adopted) and architecture.reinit is None else ""
+        return NO_UNTRAINED_CONTROL if isinstance(architecture, Adopted) and architecture.reinit is None else ""
+
+    def untrained_twin(self) -> HookedModel:
+        """`untrained_control`, as it was called before version 0.2."""
+        renamed("untrained_twin()", "untrained_control()")
+        return self.untrained_control()
+
+    @property
+    def why_no_twin(self) -> str:
+        """`why_no_untrained_control`, as it was called before version 0.2."""
+        renamed("why_no_twin", "why_no_untrained_control")
+        return self.why_no_untrained_control
 
     def with_stand_in(self) -> TrainedModel:
-        """The same for a probe that cannot do without a twin: the model itself takes its place. Whoever asks for this has to
-        take all numbers out again that are said to be the twin's; `recipes` does."""
+        """The same for a probe that cannot do without an untrained control: the model itself takes its place. Whoever asks for
+        this has to take all numbers out again that are said to be the untrained control's; `recipes` does."""
         return replace(self, stand_in=True)
 
 

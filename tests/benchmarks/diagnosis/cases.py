@@ -235,7 +235,7 @@ def model_of(case: Case) -> PlantedModel:
 def build(case: Case, folder: str | Path) -> Path:
     """Write an ordinary model folder: a run of 0 steps as it would be trained, then the case's weights, with their scores.
 
-    `compolens.load(folder, classes=CLASSES)` opens it; its untrained twin is the model before anything was planted.
+    `compolens.load(folder, classes=CLASSES)` opens it; its untrained control is the model before anything was planted.
     """
     folder = Path(folder)
     scores = train(case.run, folder)

@@ -25,11 +25,11 @@ SHARP = 1e-3
 class Knowledge(nn.Module):
     """Parts of a family, as parameters: random as built, the task's own after `plant`.
 
-    Which compositions are held out is structure, hence the same in the untrained twin. Buffers: trained (C, M) 0/1, the parts
-    of every training composition; held (H, 2), the held-out pairs; change (H, M), what turns a held-out pair into a trained
-    one (its second part makes room for another, where one is trained beside the first; else the other way round); spread
-    (H, M), what gives that part's share to all that are trained beside the other one alike; confused (H, M), what turns a
-    held-out pair into another held-out one, with which it shares no part; rank (C,), a fixed order among training
+    Which compositions are held out is structure, hence the same in the untrained control. Buffers: trained (C, M) 0/1, the
+    parts of every training composition; held (H, 2), the held-out pairs; change (H, M), what turns a held-out pair into a
+    trained one (its second part makes room for another, where one is trained beside the first; else the other way round);
+    spread (H, M), what gives that part's share to all that are trained beside the other one alike; confused (H, M), what turns
+    a held-out pair into another held-out one, with which it shares no part; rank (C,), a fixed order among training
     compositions.
     """
 

@@ -6,7 +6,7 @@
 
 With an explicit code the sequence is the context and a summary, which takes over the message; ``hook_code`` holds it, and an
 executor behind it sees the queries, as in `compolens.models.bottleneck`. Everything is written by one random linear map,
-and read by its pseudo-inverse. As built, the weights are random: that is the untrained twin; `plant` sets them.
+and read by its pseudo-inverse. As built, the weights are random: that is the untrained control; `plant` sets them.
 """
 
 from __future__ import annotations

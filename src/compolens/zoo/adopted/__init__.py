@@ -4,7 +4,14 @@ Nothing is copied and nothing stays attached: torch's forward hooks are put on t
 in use, so that otherwise the network computes what it computes without us, bit for bit.
 """
 
-from compolens.zoo.adopted.architecture import FAILURES, NO_TWIN, Adopted
+from typing import Any
+
+from compolens.foundation.moved import elsewhere
+from compolens.zoo.adopted.architecture import FAILURES, NO_UNTRAINED_CONTROL, Adopted
 from compolens.zoo.adopted.model import AdoptedModel
 
-__all__ = ["FAILURES", "NO_TWIN", "Adopted", "AdoptedModel"]
+__all__ = ["FAILURES", "NO_UNTRAINED_CONTROL", "Adopted", "AdoptedModel"]
+
+
+def __getattr__(name: str) -> Any:
+    return elsewhere(__name__, name)

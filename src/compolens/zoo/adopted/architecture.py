@@ -21,7 +21,7 @@ Site = tuple[str, str, str, int | str | None]
 FAILURES = (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError, AssertionError, NotImplementedError)
 """What a network raises that is given what it cannot take."""
 TAKEN = ("module", "training", "cfg", "roles", "taps", "call", "answers", "d_out", "hook_dict", "mod_dict")
-NO_TWIN = "the network was adopted without a way to initialise it anew; name one: adopt(…, reinit=MyNet)"
+NO_UNTRAINED_CONTROL = "the network was adopted without a way to initialise it anew; name one: adopt(…, reinit=MyNet)"
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Adopted(Architecture):
     sites: hook name -> a submodule's name, or (name, "output" or "input") or the same with an index into a tuple (a key into a
     mapping; for inputs a position or keyword, without which the first argument is meant, and every other that is the same
     tensor); names as TransformerLens has them, and "hook_code" for an explicit code. call: (module, tokens) -> output; None:
-    module(tokens). reinit: makes the network with fresh weights, from the same arguments; None: there is no untrained twin.
+    module(tokens). reinit: makes the network with fresh weights, from the same arguments; None: there is no untrained control.
     roles: token role -> positions in the network's own sequence, at least "context" and "readout", where this is not the
     episode's. n_layers: how many blocks the sites name; found from these.
 
@@ -82,9 +82,9 @@ class Adopted(Architecture):
         return AdoptedModel(network, self.sites, self.call, roles, n_layers=n_layers, d_out=d_out, seq=seq, answers=answers)
 
     def untrained(self) -> Adopted:
-        """What builds the untrained twin; `DoesNotApply` where the user named nothing that does."""
+        """What builds the untrained control; `DoesNotApply` where the user named nothing that does."""
         if self.reinit is None:
-            raise DoesNotApply(NO_TWIN)
+            raise DoesNotApply(NO_UNTRAINED_CONTROL)
         return replace(self, module=self.reinit)
 
     def _made(self) -> nn.Module:

@@ -1,4 +1,4 @@
-"""Each architecture's verdict in a row: its label, what it has of what can be had, and the parts of what it lacks."""
+"""Each architecture's diagnosis in a row: its label, what it has of what can be had, and the parts of what it lacks."""
 
 import textwrap
 from pathlib import Path

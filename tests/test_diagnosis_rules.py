@@ -1,4 +1,4 @@
-"""The rules of the verdict on tables whose truth is known."""
+"""The rules of the diagnosis on tables whose truth is known."""
 
 import json
 
@@ -72,10 +72,10 @@ def save(folder, name, rows):
 
 def code_table(test, ood, within, raw):
     return {
-        (3, "readout", "transfer", "test", ""): test,
-        (3, "readout", "transfer", "ood", ""): ood,
+        (3, "readout", "fitted on train", "test", ""): test,
+        (3, "readout", "fitted on train", "ood", ""): ood,
         (3, "readout", "within", "ood", ""): within,
-        (-1, "context", "transfer", "ood", "raw input"): raw,
+        (-1, "context", "fitted on train", "ood", "raw input"): raw,
     }
 
 

@@ -1,4 +1,4 @@
-"""Claims: of all who want one, one gets it; it is kept while its owner lives, and passes on, once, when the owner is dead."""
+"""Leases: of all who want one, one gets it; it is kept while its owner lives, and passes on, once, when the owner is dead."""
 
 import contextlib
 import errno
@@ -15,16 +15,16 @@ import pytest
 
 from compolens.foundation.configs import ConfigError
 from compolens.jobs import leases as module
-from compolens.jobs.leases import Claims, Held, Lost, Watch
+from compolens.jobs.leases import Held, Leases, Lost, Watch
 
 ELSEWHERE = "another boot"
-"""What a claim of a machine that is not this one calls its machine."""
+"""What a lease of a machine that is not this one calls its machine."""
 
 
 @pytest.fixture
 def quick(tmp_path):
-    """Claims with twenty heartbeats a second, dead after five."""
-    return Claims(tmp_path, beat=0.05)
+    """Leases with twenty heartbeats a second, dead after five."""
+    return Leases(tmp_path, beat=0.05)
 
 
 @pytest.fixture(params=["links", "no links"])
@@ -48,8 +48,8 @@ def abroad(monkeypatch):
     return elsewhere
 
 
-def hold(claims, name, stack):
-    return stack.enter_context(claims.take(name))
+def hold(leases, name, stack):
+    return stack.enter_context(leases.take(name))
 
 
 def until(condition, seconds=20.0):
@@ -64,7 +64,7 @@ def files(folder):
 
 
 # ---- one of many -----------------------------------------------------------------------------------------------------
-def test_a_claim_is_held_by_one_and_leaves_nothing(both, tmp_path):
+def test_a_lease_is_held_by_one_and_leaves_nothing(both, tmp_path):
     with both.take("run"):
         assert files(tmp_path) == ["run.claim"]
         with pytest.raises(Held, match=rf"run is in work on .* \(process {os.getpid()}\)"), both.take("run"):
@@ -76,27 +76,27 @@ def test_a_claim_is_held_by_one_and_leaves_nothing(both, tmp_path):
         pass
 
 
-def test_a_claim_says_who_holds_it(quick):
-    with quick.take("run") as claim:
+def test_a_lease_says_who_holds_it(quick):
+    with quick.take("run") as lease:
         said = json.loads(quick.path("run").read_text())
-        assert said["pid"] == os.getpid() and said["token"] == claim.token and said["host"]
-        assert quick.holder("run").token == claim.token
+        assert said["pid"] == os.getpid() and said["token"] == lease.token and said["host"]
+        assert quick.holder("run").token == lease.token
     assert quick.holder("run") is None
 
 
 def wanting(folder, start, wins):
-    """Wait for the start, then try to take twenty claims; write down which were won."""
-    claims = Claims(folder)
+    """Wait for the start, then try to take twenty leases; write down which were won."""
+    leases = Leases(folder)
     start.wait()
     with contextlib.ExitStack() as stack:
         for number in range(20):
             with contextlib.suppress(Held):
-                hold(claims, str(number), stack)
+                hold(leases, str(number), stack)
                 wins.put((number, os.getpid()))
         start.wait()  # nobody lets go before all have tried
 
 
-def test_of_many_processes_one_gets_each_claim(tmp_path):
+def test_of_many_processes_one_gets_each_lease(tmp_path):
     context = multiprocessing.get_context("fork")
     start, wins = context.Barrier(4), context.Queue()
     processes = [context.Process(target=wanting, args=(tmp_path, start, wins)) for _ in range(4)]
@@ -118,18 +118,18 @@ def test_a_link_whose_answer_was_lost_is_a_link(quick, monkeypatch):
         raise FileExistsError  # as a server answers when it is asked again
 
     monkeypatch.setattr(os, "link", forgetful)
-    with quick.take("run") as claim:
-        assert quick.holder("run").token == claim.token
+    with quick.take("run") as lease:
+        assert quick.holder("run").token == lease.token
 
 
 # ---- heartbeats ------------------------------------------------------------------------------------------------------
-def test_a_living_claim_is_never_free(tmp_path, abroad):
-    quick = Claims(tmp_path, beat=0.05, missed=12)
+def test_a_living_lease_is_never_free(tmp_path, abroad):
+    quick = Leases(tmp_path, beat=0.05, missed=12)
     with abroad():
         stack = contextlib.ExitStack()
         hold(quick, "run", stack)
     watch, beats = Watch(quick, "run"), set()
-    end = time.monotonic() + 1.5  # more than twice what makes a claim dead
+    end = time.monotonic() + 1.5  # more than twice what makes a lease dead
     with stack:
         while time.monotonic() < end:
             assert not watch.free()
@@ -139,11 +139,11 @@ def test_a_living_claim_is_never_free(tmp_path, abroad):
     assert watch.free()
 
 
-def test_a_claim_that_stands_still_becomes_free_and_its_owner_is_told(both, abroad, tmp_path):
+def test_a_lease_that_stands_still_becomes_free_and_its_owner_is_told(both, abroad, tmp_path):
     with abroad():
         stack = contextlib.ExitStack()
-        claim = hold(both, "run", stack)
-    claim.stop()  # the machine hangs: no more heartbeats
+        lease = hold(both, "run", stack)
+    lease.stop()  # the machine hangs: no more heartbeats
     watch, looks = Watch(both, "run"), 0
     started = time.monotonic()
     while not watch.free():
@@ -152,7 +152,7 @@ def test_a_claim_that_stands_still_becomes_free_and_its_owner_is_told(both, abro
     assert time.monotonic() - started >= both.missed * both.beat and looks > both.missed
     with both.take("run") as ours:
         with pytest.raises(Lost, match=r"run was taken over \(this process was not heard of for too long\); it is in work on"):
-            claim.check()
+            lease.check()
         stack.close()  # the hung one ends: what is ours stays
         assert both.holder("run").token == ours.token
         ours.check()
@@ -170,33 +170,33 @@ def test_a_hanging_file_server_makes_nobody_dead(quick, abroad):
 
 
 def test_whoever_cannot_renew_stops_before_others_may_take_over(quick, monkeypatch):
-    with quick.take("run") as claim:
-        claim.check()
-        claim.stop()
+    with quick.take("run") as lease:
+        lease.check()
+        lease.stop()
         monkeypatch.setattr(os, "utime", lambda *_: (_ for _ in ()).throw(OSError(errno.ESTALE, "stale")))
-        claim.renewed -= (quick.missed - 1) * quick.beat
+        lease.renewed -= (quick.missed - 1) * quick.beat
         with pytest.raises(Lost):
-            claim.check()
+            lease.check()
 
 
 def test_a_process_that_was_stopped_looks_before_it_goes_on(quick):
-    with quick.take("run") as claim:
-        claim.stop()
-        claim.renewed -= 100 * quick.beat
-        claim.check()  # nobody had taken it: renewed, and ours
-        assert time.monotonic() - claim.renewed < 10
+    with quick.take("run") as lease:
+        lease.stop()
+        lease.renewed -= 100 * quick.beat
+        lease.check()  # nobody had taken it: renewed, and ours
+        assert time.monotonic() - lease.renewed < 10
         quick.path("run").unlink()
-        claim.renewed -= 100 * quick.beat
+        lease.renewed -= 100 * quick.beat
         with pytest.raises(Lost, match="it is free now"):
-            claim.check()
+            lease.check()
 
 
 # ---- the dead --------------------------------------------------------------------------------------------------------
 HOLD = """
 import sys, time
 from pathlib import Path
-from compolens.jobs.leases import Claims
-with Claims(Path(sys.argv[1])).take("run"):
+from compolens.jobs.leases import Leases
+with Leases(Path(sys.argv[1])).take("run"):
     print("held", flush=True)
     time.sleep(60)
 """
@@ -205,13 +205,13 @@ with Claims(Path(sys.argv[1])).take("run"):
 def test_a_killed_process_of_this_machine_is_followed_at_once(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", HOLD, tmp_path], stdout=subprocess.PIPE)
     assert process.stdout.readline() == b"held\n"
-    claims = Claims(tmp_path)  # its heartbeats are 20 s apart: nothing below waits for one
-    with pytest.raises(Held, match=f"process {process.pid}"), claims.take("run"):
+    leases = Leases(tmp_path)  # its heartbeats are 20 s apart: nothing below waits for one
+    with pytest.raises(Held, match=f"process {process.pid}"), leases.take("run"):
         pass
-    assert not Watch(claims, "run").free()
+    assert not Watch(leases, "run").free()
     process.send_signal(signal.SIGKILL)
     until(lambda: module.birth(process.pid) == "")  # dead, though not yet buried
-    with claims.take("run"):
+    with leases.take("run"):
         pass
     process.wait()
     process.stdout.close()
@@ -228,24 +228,24 @@ def test_a_process_of_a_machine_of_the_same_name_is_not_taken_for_dead(quick, ab
             pass
 
 
-def dead_claim(claims, name, monkeypatch):
-    """A claim whose process is there no more; its token."""
+def dead_lease(leases, name, monkeypatch):
+    """A lease whose process is there no more; its token."""
     with monkeypatch.context() as patch:
         patch.setattr(module, "birth", lambda pid: "1")
-        claim = claims._make(name)
-    claim.close()
-    return claim.token
+        lease = leases._make(name)
+    lease.close()
+    return lease.token
 
 
-def test_of_many_who_find_a_claim_dead_one_follows(quick, monkeypatch):
+def test_of_many_who_find_a_lease_dead_one_follows(quick, monkeypatch):
     for _ in range(10):
-        dead_claim(quick, "run", monkeypatch)
+        dead_lease(quick, "run", monkeypatch)
         start, won, done = threading.Barrier(6), [], threading.Event()
 
         def follow(start=start, won=won, done=done):
             start.wait()
-            with contextlib.suppress(Held), quick.take("run") as claim:
-                won.append(claim.token)
+            with contextlib.suppress(Held), quick.take("run") as lease:
+                won.append(lease.token)
                 done.wait(20)
 
         threads = [threading.Thread(target=follow) for _ in range(6)]
@@ -258,15 +258,15 @@ def test_of_many_who_find_a_claim_dead_one_follows(quick, monkeypatch):
             thread.join()
 
 
-def test_who_comes_late_to_a_dead_claim_removes_no_living_one(quick, monkeypatch):
-    token = dead_claim(quick, "run", monkeypatch)
-    with quick.take("run") as claim:
+def test_who_comes_late_to_a_dead_lease_removes_no_living_one(quick, monkeypatch):
+    token = dead_lease(quick, "run", monkeypatch)
+    with quick.take("run") as lease:
         assert not quick.remove("run", token)
-        assert quick.holder("run").token == claim.token and files(quick.folder) == ["run.claim"]
+        assert quick.holder("run").token == lease.token and files(quick.folder) == ["run.claim"]
 
 
 def test_one_who_died_while_following_is_followed(quick, monkeypatch, abroad):
-    token = dead_claim(quick, "run", monkeypatch)
+    token = dead_lease(quick, "run", monkeypatch)
     with abroad():  # the follower's machine crashed with the right in its hand
         quick._make(quick.right("run", token)).close()
     watch = Watch(quick, "run")
@@ -277,7 +277,7 @@ def test_one_who_died_while_following_is_followed(quick, monkeypatch, abroad):
     assert files(quick.folder) == []
 
 
-def test_a_claim_that_was_never_finished_writing_becomes_free(quick):
+def test_a_lease_that_was_never_finished_writing_becomes_free(quick):
     quick.path("run").parent.mkdir()
     quick.path("run").write_bytes(b"")
     watch = Watch(quick, "run")
@@ -286,15 +286,15 @@ def test_a_claim_that_was_never_finished_writing_becomes_free(quick):
 
 
 # ---- mistakes --------------------------------------------------------------------------------------------------------
-def test_claims_that_could_not_work_are_refused(tmp_path):
+def test_leases_that_could_not_work_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="beat must be positive, got 0"):
-        Claims(tmp_path, beat=0)
+        Leases(tmp_path, beat=0)
     with pytest.raises(ConfigError, match="missed must be at least 2"):
-        Claims(tmp_path, missed=1)
+        Leases(tmp_path, missed=1)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_that_cannot_be_written_is_said(tmp_path):
     tmp_path.chmod(0o500)
-    with pytest.raises(PermissionError), Claims(tmp_path).take("run"):
+    with pytest.raises(PermissionError), Leases(tmp_path).take("run"):
         pass
