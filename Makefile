@@ -8,6 +8,7 @@ CODES := attention_code latent_geometry activation_sparsity
 CLAIMS := who_generalizes where_codes_live where_the_task_is_decided
 DEMO := runs/demo
 ZOO := trained_models
+PRINT = --dpi 150  # what the repository holds is for reading; papers draw their own
 MODELS := $(ZOO)/*-?
 RELATIONS := $(ZOO)/relations
 REGRESSION := $(ZOO)/regression
@@ -54,29 +55,29 @@ docs: setup  ## the site, into docs/_build
 	$(BIN)/sphinx-build -q -W -b html docs docs/_build
 
 figures: setup  ## redraw every figure of docs/findings from the shipped tables
-	$(BIN)/compolens analyze $(CLAIMS) $(ZOO)/F-softmax-? $(ZOO)/F-hypernetwork-? --out $(ZOO)/figures/F
-	$(BIN)/compolens analyze who_generalizes $(ZOO)/F-* $(ZOO)/R-* $(ZOO)/unstructured-* --out $(ZOO)/figures/all
-	$(BIN)/compolens analyze failure_has_a_place decodable_is_not_used factors_are_reused when_codes_appear $(WHY) --out $(ZOO)/figures/why
-	$(BIN)/compolens analyze which_factors_fail $(ZOO)/F-softmax-? --out $(ZOO)/figures/why
-	$(BIN)/compolens analyze diagnoses $(WHY) $(ZOO)/R-* $(ZOO)/F-bottleneck-wide-? --out $(ZOO)/figures/why
-	$(BIN)/compolens analyze ablations scaling $(ZOO)/fuzzy-* --out $(ZOO)/figures/fuzzy
-	$(BIN)/compolens analyze codes_decode_rules $(FUZZY) --out $(ZOO)/figures/fuzzy
-	$(BIN)/compolens analyze codes_decode_rules $(ZOO)/sraven3-* --out $(ZOO)/figures/sraven3
-	$(BIN)/compolens analyze latent_maps rule_similarity $(ZOO)/sraven3-* --capture 'row mates' --out $(ZOO)/figures/sraven3
-	$(BIN)/compolens analyze is_it_sparsity_or_transfer $(ZOO)/sraven3-s* --out $(ZOO)/figures/sraven3
-	$(BIN)/compolens analyze is_it_sparsity_or_transfer $(RELATIONS)/?L-* --out $(ZOO)/figures/relations
-	$(BIN)/compolens analyze is_it_sparsity_or_transfer $(RELATIONS)/images-* --metric R² --out $(ZOO)/figures/images
-	$(BIN)/compolens analyze sparsity_curves $(FUZZY) $(ZOO)/sraven3-* $(SPARSE) --out $(ZOO)/figures/sparsity
-	$(BIN)/compolens analyze sparsity_vs_generalization $(FUZZY) --out $(ZOO)/figures/fuzzy
-	$(BIN)/compolens analyze sparsity_vs_generalization $(ZOO)/sraven3-* --out $(ZOO)/figures/sraven3
-	$(BIN)/compolens analyze sparsity_vs_generalization $(RELATIONS)/2L-*-relative-? --out $(ZOO)/figures/relations
-	$(BIN)/compolens analyze sparsity_vs_generalization $(RELATIONS)/images-*-relative-? --out $(ZOO)/figures/images
-	$(BIN)/compolens analyze which_learner $(REGRESSION)/linear-?L-* --out $(ZOO)/figures/regression
-	$(BIN)/compolens analyze weights_have_structure $(LEARNERS) --out $(ZOO)/figures/regression
-	$(BIN)/compolens analyze layers_are_gradient_steps $(REGRESSION)/linear-?L-* --out $(ZOO)/figures/regression
-	$(BIN)/compolens analyze newton_or_gradient $(REGRESSION)/linear-5L-? --out $(ZOO)/figures/regression
-	$(BIN)/compolens analyze attention_modifications $(REGRESSION) --out $(ZOO)/figures/regression
-	$(BIN)/compolens analyze dual_model_agrees random_features_converge $(DUAL) --out $(ZOO)/figures/dual
+	$(BIN)/compolens analyze $(CLAIMS) $(ZOO)/F-softmax-? $(ZOO)/F-hypernetwork-? --out $(ZOO)/figures/F $(PRINT)
+	$(BIN)/compolens analyze who_generalizes $(ZOO)/F-* $(ZOO)/R-* $(ZOO)/unstructured-* --out $(ZOO)/figures/all $(PRINT)
+	$(BIN)/compolens analyze failure_has_a_place decodable_is_not_used factors_are_reused when_codes_appear $(WHY) --out $(ZOO)/figures/why $(PRINT)
+	$(BIN)/compolens analyze which_factors_fail $(ZOO)/F-softmax-? --out $(ZOO)/figures/why $(PRINT)
+	$(BIN)/compolens analyze diagnoses $(WHY) $(ZOO)/R-* $(ZOO)/F-bottleneck-wide-? --out $(ZOO)/figures/why $(PRINT)
+	$(BIN)/compolens analyze ablations scaling $(ZOO)/fuzzy-* --out $(ZOO)/figures/fuzzy $(PRINT)
+	$(BIN)/compolens analyze codes_decode_rules $(FUZZY) --out $(ZOO)/figures/fuzzy $(PRINT)
+	$(BIN)/compolens analyze codes_decode_rules $(ZOO)/sraven3-* --out $(ZOO)/figures/sraven3 $(PRINT)
+	$(BIN)/compolens analyze latent_maps rule_similarity $(ZOO)/sraven3-* --capture 'row mates' --out $(ZOO)/figures/sraven3 $(PRINT)
+	$(BIN)/compolens analyze is_it_sparsity_or_transfer $(ZOO)/sraven3-s* --out $(ZOO)/figures/sraven3 $(PRINT)
+	$(BIN)/compolens analyze is_it_sparsity_or_transfer $(RELATIONS)/?L-* --out $(ZOO)/figures/relations $(PRINT)
+	$(BIN)/compolens analyze is_it_sparsity_or_transfer $(RELATIONS)/images-* --metric R² --out $(ZOO)/figures/images $(PRINT)
+	$(BIN)/compolens analyze sparsity_curves $(FUZZY) $(ZOO)/sraven3-* $(SPARSE) --out $(ZOO)/figures/sparsity $(PRINT)
+	$(BIN)/compolens analyze sparsity_vs_generalization $(FUZZY) --out $(ZOO)/figures/fuzzy $(PRINT)
+	$(BIN)/compolens analyze sparsity_vs_generalization $(ZOO)/sraven3-* --out $(ZOO)/figures/sraven3 $(PRINT)
+	$(BIN)/compolens analyze sparsity_vs_generalization $(RELATIONS)/2L-*-relative-? --out $(ZOO)/figures/relations $(PRINT)
+	$(BIN)/compolens analyze sparsity_vs_generalization $(RELATIONS)/images-*-relative-? --out $(ZOO)/figures/images $(PRINT)
+	$(BIN)/compolens analyze which_learner $(REGRESSION)/linear-?L-* --out $(ZOO)/figures/regression $(PRINT)
+	$(BIN)/compolens analyze weights_have_structure $(LEARNERS) --out $(ZOO)/figures/regression $(PRINT)
+	$(BIN)/compolens analyze layers_are_gradient_steps $(REGRESSION)/linear-?L-* --out $(ZOO)/figures/regression $(PRINT)
+	$(BIN)/compolens analyze newton_or_gradient $(REGRESSION)/linear-5L-? --out $(ZOO)/figures/regression $(PRINT)
+	$(BIN)/compolens analyze attention_modifications $(REGRESSION) --out $(ZOO)/figures/regression $(PRINT)
+	$(BIN)/compolens analyze dual_model_agrees random_features_converge $(DUAL) --out $(ZOO)/figures/dual $(PRINT)
 
 zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept) and measure it
 	$(BIN)/compolens train trained_models/runs.py --out trained_models --jobs $(JOBS)

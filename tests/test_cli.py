@@ -225,7 +225,9 @@ def test_unknown_words_are_answered_with_the_nearest(refuse, runs_file, folder):
     assert "unknown argument --ouut=x; did you mean '--out'" in refuse("train", runs_file, "--ouut=x")
     assert "argument --episodes: invalid int value: 'many'" in refuse("probe", "patching", folder, "--episodes", "many")
     assert "--steps must be final, all or a number, got 'last'" in refuse("probe", "patching", folder, "--steps", "last")
-    assert "invalid choice: 'poster' (choose from 'column', 'page')" in refuse("analyze", folder, "--width", "poster")
+    assert "argument --width: Unknown width: 'poster'. Allowed: 'column', 'page', 'neurips'" in refuse(
+        "analyze", folder, "--width", "poster"
+    )
 
 
 def test_flags_of_another_recipe_are_unknown(refuse, folder):

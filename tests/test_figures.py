@@ -13,6 +13,7 @@ import zlib
 from pathlib import Path
 
 import matplotlib
+import matplotlib.style
 import numpy as np
 import pandas as pd
 import pytest
@@ -107,7 +108,7 @@ def everything() -> Drawing:
 def saved(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     sidecar = {"seed": np.int64(3), "score": np.float32(0.5), "missing": NAN, "by": {"layer": np.array([1.0, np.inf])}}
     folder = tmp_path_factory.mktemp("figures") / "new" / "folder"
-    return save(everything(), folder, "fig.1", width="column", sidecar=sidecar | {"shape": (2, 3)})
+    return save(everything(), folder, "fig.1", width="page", sidecar=sidecar | {"shape": (2, 3)})
 
 
 # --- the table -------------------------------------------------------------------------------------------------------
@@ -199,7 +200,7 @@ def test_lone_points_are_centred_on_their_category() -> None:
     marks = [Points(pd.DataFrame({"arch": [name], "acc": [0.5]}), "arch", "acc", name) for name in ("HYLA", "SparseCoding")]
     axes = axes_of(one(*marks))
     assert [line.get_xdata().tolist() for line in axes.lines] == [[0.0], [1.0]]
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["HYLA", "SparseCoding"]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["HYLA", "sparse coding"]
 
 
 def test_band_on_numbers_has_a_gap_at_nan() -> None:
@@ -493,7 +494,7 @@ def test_save_writes_four_complete_files(saved: list[Path]) -> None:
     assert sorted(os.listdir(saved[0].parent)) == sorted(path.name for path in saved)  # no temporary files left
     pdf, png, csv, notes = (path.read_bytes() for path in saved)
     assert pdf.startswith(b"%PDF") and png.startswith(b"\x89PNG")
-    assert int.from_bytes(png[16:20], "big") == pytest.approx(WIDTHS["column"] * 300, abs=1)
+    assert int.from_bytes(png[16:20], "big") == pytest.approx(WIDTHS["page"] * 300, abs=1)
     assert csv.decode().splitlines()[0].startswith("panel,series,mark,label,x,y")
     assert len(pd.read_csv(saved[2])) == len(everything().frame())
     assert json.loads(notes) == {
@@ -540,15 +541,99 @@ def test_failure_leaves_the_old_files_alone(tmp_path: Path, monkeypatch: pytest.
     assert [(tmp_path / name).read_bytes() for name in names] == before
 
 
-def test_the_callers_style_neither_changes_nor_matters(tmp_path: Path) -> None:
+def test_what_notebooks_set_changes_nothing_and_nothing_of_theirs_is_changed(tmp_path: Path) -> None:
     plain = save(one(Line(BY_LAYER, "layer", "r2")), tmp_path, "plain")[1].read_bytes()
-    with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red", "pdf.fonttype": 3}):
+    with matplotlib.rc_context({"figure.dpi": 72, "figure.facecolor": "red", "savefig.bbox": "tight", "pdf.fonttype": 3}):
         before = dict(matplotlib.rcParams)
         styled = save(one(Line(BY_LAYER, "layer", "r2")), tmp_path, "styled")[1].read_bytes()
         everything().plotly()
         assert dict(matplotlib.rcParams) == before
     assert styled == plain
     assert "matplotlib.pyplot" not in sys.modules or not sys.modules["matplotlib.pyplot"].get_fignums()
+
+
+def test_the_callers_style_decides_fonts_axes_and_the_colours_of_series(tmp_path: Path) -> None:
+    file = tmp_path / "paper.mplstyle"
+    file.write_text(
+        "font.family: serif\nfont.size: 12\naxes.facecolor: eeeeee\naxes.prop_cycle: cycler('color', ['123456'])\n"
+    )
+    drawing = one(Line(BY_LAYER, "layer", "r2", "a series"), Line(BY_LAYER, "layer", "lo", "HYLA"))
+    with matplotlib.style.context(file):
+        axes = axes_of(drawing)
+    assert to_hex(axes.get_facecolor()) == "#eeeeee"
+    assert [to_hex(line.get_color()) for line in axes.lines] == ["#123456", ARCHITECTURE_COLORS["HYLA"].lower()]
+    assert axes.xaxis.label.get_family() == ["serif"]
+    sizes = [axes.title.get_size(), axes.xaxis.label.get_size(), axes.get_xticklabels()[0].get_size()]
+    assert sizes == [12, 12, 9], "sizes keep their proportions: 8, 8 and 6 points of a text of 8"
+    assert to_hex(axes_of(drawing).lines[0].get_color()) == SERIES_COLORS[0].lower(), "and it ends with the context"
+
+
+def test_names_of_classes_are_short_and_labels_replace_them_without_touching_colours_or_numbers() -> None:
+    drawing = one(
+        Line(BY_LAYER, "layer", "r2", "SoftmaxTransformer (n_layers 5, transfer OutputTransfer)"),
+        Line(BY_LAYER, "layer", "lo", "HYLA"),
+    )
+    texts = [text.get_text() for text in drawing.matplotlib().legends[0].get_texts()]
+    assert texts == ["softmax (5 layers, output transfer)", "HYLA"]
+    named = drawing.relabelled({texts[0]: "with transfer", "HYLA": "hyper"})
+    assert [text.get_text() for text in named.matplotlib().legends[0].get_texts()] == ["with transfer", "hyper"]
+    assert [trace.name for trace in named.plotly().data] == ["with transfer", "hyper"]
+    pd.testing.assert_frame_equal(named.frame(), drawing.frame())
+    assert [line.get_color() for line in axes_of(named).lines] == [line.get_color() for line in axes_of(drawing).lines]
+
+
+def test_only_and_ordered_choose_panels_labels_and_categories() -> None:
+    def panel(title: str) -> Panel:
+        return Panel(title, "", "", [Bars(BY_SPLIT, "split", "acc", "one"), Bars(BY_SPLIT, "split", "lo", "two"), Rule(0.5)])
+
+    drawing = Drawing("c", [panel("left"), panel("right")])
+    frame = drawing.only("right", "two").frame()
+    assert set(frame["panel"]) == {"right"} and set(frame["label"]) == {"two", ""}
+    frame = drawing.only("held out", "seen").frame()
+    assert set(frame["panel"]) == {"left", "right"} and set(frame["x"].dropna()) == {"held out", "seen"}
+    turned = drawing.ordered("right", "two", "longer")
+    assert [p.title for p in turned.panels] == ["right", "left"]
+    assert [mark.label for mark in turned.panels[0].marks] == ["two", "one", ""]
+    assert turned.panels[0].marks[0].rows()["x"].tolist() == ["longer", "seen", "held out"]
+    columns = ["panel", "mark", "label", "x", "y"]
+    rows = [sorted(map(tuple, d.frame()[columns].astype(str).to_numpy())) for d in (drawing, turned)]
+    assert rows[0] == rows[1], "an order changes no number"
+    for choose in (drawing.only, drawing.ordered, lambda name: drawing.relabelled({name: "x"})):
+        with pytest.raises(ValueError, match=r"Unknown name in this drawing: 'lft'. Did you mean 'left'"):
+            choose("lft")
+
+
+def test_what_is_higher_than_a_page_becomes_pages_with_the_same_colours(tmp_path: Path) -> None:
+    labels = [f"series {i}" for i in range(20)]
+    drawing = Drawing("tall", [Panel(label, "", "", [Line(BY_LAYER, "layer", "r2", label)]) for label in labels], columns=1)
+    pages = drawing.pages("page")
+    assert len(pages) > 1 and max(page.get_figheight() for page in pages) <= 9 < drawing.matplotlib().get_figheight()
+    shown = [axes for page in pages for axes in page.axes]
+    assert [axes.get_title() for axes in shown] == labels
+    whole = drawing.matplotlib().axes
+    assert [axes.lines[0].get_color() for axes in shown] == [axes.lines[0].get_color() for axes in whole]
+    paths = save(drawing, tmp_path, "tall", dpi=60)
+    assert [path.name for path in paths[4:]] == [f"tall.page{i}.png" for i in range(2, len(pages) + 1)]
+    assert paths[0].read_bytes().count(b"/Type /Page ") == len(pages)
+    (tmp_path / "tall.page_of_mine.png").touch()
+    save(one(Rule(1)), tmp_path, "tall", dpi=60)
+    assert sorted(path.name for path in tmp_path.glob("tall.page*")) == ["tall.page_of_mine.png"]
+
+
+@pytest.mark.parametrize(("width", "inches"), [("neurips", 5.5), ("iclr", 5.5), ("acl", 6.3), ("5.5in", 5.5), ("12.7cm", 5.0)])
+def test_figures_are_as_wide_as_a_venue_asks(width: str, inches: float) -> None:
+    assert one(Rule(1)).matplotlib(width).get_figwidth() == pytest.approx(inches)
+
+
+def test_an_edited_figure_is_saved_as_it_was_edited(tmp_path: Path) -> None:
+    drawing = one(Line(BY_LAYER, "layer", "r2"))
+    figure = drawing.matplotlib()
+    plain = drawing.save(tmp_path, "plain")[1].read_bytes()
+    assert drawing.save(tmp_path, "same", figure=figure)[1].read_bytes() == plain
+    figure.axes[0].axvline(2)
+    edited = drawing.save(tmp_path, "edited", figure=figure)
+    assert edited[1].read_bytes() != plain
+    assert edited[2].read_bytes() == (tmp_path / "plain.csv").read_bytes()
 
 
 def test_import_is_light() -> None:
@@ -583,6 +668,9 @@ def test_import_is_light() -> None:
         (lambda: Drawing("c", [Panel("", "", "", [Rule(1)])], columns=0), ["columns is 0", "1 and more"]),
         (lambda: one(Rule(1)).matplotlib("pgae"), ["width", "'pgae'", "Did you mean 'page'", "'column', 'page'"]),
         (lambda: save(one(Rule(1)), "unused", "f", width="slide"), ["'slide'", "'column', 'page'"]),
+        (lambda: one(Rule(1)).matplotlib("90in"), ["90in", "2 to 20 in"]),
+        (lambda: save(one(Rule(1)), "unused", "f", dpi=5), ["5 dpi", "50 to 1200"]),
+        (lambda: one(Line(BY_LAYER, "layer", "r2", "a")).only("a", "b"), ["'b'", "'a'"]),
         (lambda: save(one(Rule(1)), "unused", "f", sidecar={"claim": "other"}), ["sidecar", "claim"]),
     ],
 )

@@ -12,16 +12,20 @@ import ast
 import functools
 import importlib.util
 import inspect
+import shlex
 import sys
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import compolens
 from compolens.foundation.builtin import built_in, room
 from compolens.foundation.configs import ConfigError, DoesNotApply, nearest
+
+if TYPE_CHECKING:
+    from compolens.figures import Look
 
 RENAMED = {"verdicts": "diagnoses"}
 """Recipes' earlier names, which still find them."""
@@ -220,12 +224,32 @@ def run_probe(
     return tables.save(folder, path.stem, pd.concat(parts, ignore_index=True), provenance, all_rows)
 
 
-def run_analysis(path: Path, models: list[Path], arguments: dict[str, Any], out: Path, width: str) -> list[Path]:
-    """Draw one analysis from the models' tables; writes <name>.pdf, .png, .csv and a .json that names the runs."""
+def run_analysis(
+    path: Path,
+    models: list[Path],
+    arguments: dict[str, Any],
+    out: Path,
+    look: Look | str = "page",
+) -> list[Path]:
+    """Draw one analysis from the models' tables; writes <name>.pdf, .png, .csv and a .json that names the runs.
+
+    Args:
+        path: the recipe's file.
+        models: model folders; those without a table that is needed are left out, which the .json says.
+        arguments: the recipe's keyword arguments.
+        out: where the files go.
+        look: how the figure is to look; a word is its width.
+
+    Returns:
+        The paths of the files.
+
+    Raises:
+        ConfigError: no model has every table that is needed, or the look asks for what the figure has not got.
+    """
     from compolens import figures
 
+    look = figures.Look(look) if isinstance(look, str) else look
     used, dropped = choose_models(path, models)
-    drawing = load_recipe("analyses", path)(used, **arguments)
     sidecar = {
         "recipe": path.name,
         "runs": [str(m) for m in used],
@@ -233,9 +257,38 @@ def run_analysis(path: Path, models: list[Path], arguments: dict[str, Any], out:
         "arguments": {k: v for k, v in arguments.items() if v is not None},
         "version": compolens.__version__,
         "versions": {name: metadata.version(name) for name in ("numpy", "pandas", "matplotlib", "plotly")},
-        "command": " ".join(["compolens", "analyze", path.stem, *(str(m) for m in used)]),
+        "command": shlex.join(analysis_command(path, used, arguments, out, look)),
     }
-    return figures.save(drawing, out, path.stem, width, sidecar)
+    drawing = load_recipe("analyses", path)(used, **arguments)
+    try:
+        with look.styled():
+            return figures.save(look.arranged(drawing), out, path.stem, look.width, sidecar, dpi=look.dpi)
+    except ValueError as error:  # what the look asks for; what an analysis raises itself is its own
+        raise error if isinstance(error, ConfigError) else ConfigError(f"{path.stem}: {error}") from error
+
+
+def analysis_command(path: Path, models: list[Path], arguments: dict[str, Any], out: Path, look: Look) -> list[str]:
+    """The words to type for a figure: its recipe (by path where it is not a built-in one), models, flags and look.
+
+    Args:
+        path: the recipe's file.
+        models: the models that are drawn.
+        arguments: the recipe's keyword arguments.
+        out: where the files go.
+        look: how the figure is to look.
+
+    Returns:
+        The command, word by word.
+    """
+    own = built_in("analyses").get(path.stem) != path
+    words = ["compolens", "analyze", str(path) if own else path.stem, *map(str, models), "--out", str(out)]
+    for name, parameter in options(load_recipe("analyses", path)).items():
+        value = arguments.get(name, parameter.default)
+        if value is None or value == parameter.default:
+            continue
+        flag = name.replace("_", "-")
+        words += [f"--{flag}" if value else f"--no-{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
+    return words + look.flags()
 
 
 def choose_models(path: Path, models: list[Path]) -> tuple[list[Path], dict[str, str]]:

@@ -20,23 +20,50 @@ def make(commands: Any) -> Parser:
     parser.add_argument("--out", default="figures", help="where the figures go (default figures)")
     parser.add_argument(
         "--width",
+        type=_width,
         default="page",
-        choices=["column", "page"],
-        help="column or page: a one-column or a full-width figure (default page)",
+        help="page, column, neurips, iclr, icml, icml-column, acl, acl-column, or a length: 5.5in",
     )
+    parser.add_argument(
+        "--dpi", type=int, default=300, metavar="N", help="pixels per inch of the PNG, 50 to 1200 (default 300)"
+    )
+    parser.add_argument(
+        "--style", default="", help="a matplotlib style file, or a style's name: fonts, axes, colours of series"
+    )
+    parser.add_argument(
+        "--labels", action="append", default=[], metavar="NAME=WORDS", help="show other words for a name (may be repeated)"
+    )
+    parser.add_argument("--order", action="append", default=[], metavar="NAME", help="draw this name first (may be repeated)")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="NAME",
+        help="leave out other panels, labels or categories than this one (may be repeated)",
+    )  # fmt: skip
     return parser
+
+
+def _width(text: str) -> str:
+    from compolens.figures import inches
+
+    try:
+        inches(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
 
 
 def run(options: argparse.Namespace) -> int:
     if options.list:
         return list_recipes("analyses")
     from compolens import recipes, tables
+    from compolens.figures import Look
 
     files, folders = split_items("analyses", options.items)
     need_both("analyses", "analyze", files, folders)
     models = finished_models(tables.find(folders), folders)
+    lists = {name: tuple(getattr(options, name)) for name in ("labels", "order", "only")}
+    look = Look(options.width, options.dpi, options.style, **lists)
     for file in files:
         arguments = recipe_arguments("analyses", file, options)
-        for path in recipes.run_analysis(file, models, arguments, Path(options.out), options.width):
+        for path in recipes.run_analysis(file, models, arguments, Path(options.out), look):
             print(path)
     return 0

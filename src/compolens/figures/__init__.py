@@ -9,12 +9,14 @@ next to it. matplotlib and plotly are imported only when a rendering needs them.
 """
 
 from compolens.figures.colors import ARCHITECTURE_COLORS, CONTROL_COLORS, SERIES_COLORS, color_of
-from compolens.figures.drawings import WIDTHS, Drawing, save
+from compolens.figures.drawings import Drawing, save
+from compolens.figures.looks import Look
 from compolens.figures.maps import HeatMap, Map
 from compolens.figures.marks import Band, Bars, Line, Mark, Points, Rule
 from compolens.figures.panels import Panel
+from compolens.figures.widths import WIDTHS, inches
 
 __all__ = [
-    "ARCHITECTURE_COLORS", "CONTROL_COLORS", "SERIES_COLORS", "WIDTHS", "Band", "Bars", "Drawing", "HeatMap", "Line", "Map",
-    "Mark", "Panel", "Points", "Rule", "color_of", "save",
+    "ARCHITECTURE_COLORS", "CONTROL_COLORS", "SERIES_COLORS", "WIDTHS", "Band", "Bars", "Drawing", "HeatMap", "Line", "Look",
+    "Map", "Mark", "Panel", "Points", "Rule", "color_of", "inches", "save",
 ]  # fmt: skip

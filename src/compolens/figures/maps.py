@@ -67,7 +67,7 @@ class HeatMap(Mark):
         # Vector cells stay sharp in every viewer, but very many of them only make the file heavy.
         mesh = axes.pcolormesh(*edges, values, rasterized=values.size > 10_000, **scene.print_scale())
         axes.set(facecolor=_MISSING, ylim=(len(names) - 0.5, -0.5))
-        axes.set_yticks(range(len(names)), list(map(as_text, names)))
+        axes.set_yticks(range(len(names)), [scene.shown(name) for name in names])
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0)
         scene.colorbar(axes, mesh)
@@ -80,7 +80,7 @@ class HeatMap(Mark):
         if max(values.shape) <= 12:
             style |= {"text": cell_texts(values), "texttemplate": "%{text}"}
         figure.add_trace({"type": "heatmap", **where, **style}, **scene.cell)
-        ticks = {"tickvals": where["y"], "ticktext": list(map(as_text, names)), "range": [len(names) - 0.5, -0.5]}
+        ticks = {"tickvals": where["y"], "ticktext": [scene.shown(name) for name in names], "range": [len(names) - 0.5, -0.5]}
         figure.update_yaxes(ticks="", showline=False, **ticks, **scene.cell)
         figure.update_xaxes(ticks="", showline=False, **scene.cell)
         behind = {"x0": 0, "x1": 1, "y0": 0, "y1": 1, "xref": "x domain", "yref": "y domain", "layer": "below"}
@@ -127,12 +127,12 @@ class Map(Mark):
         size, many = _diameter(len(self.data)), len(self.data) > 5_000
         if scene.scale:
             rows = self.rows().dropna(subset="value")
-            x, style = scene.places(rows["x"]), scene.print_scale()
+            x, style = scene.positions(rows["x"]), scene.print_scale()
             shown = axes.scatter(x, rows["y"], s=size**2, c=rows["value"], lw=0, zorder=3, rasterized=many, **style)
             scene.colorbar(axes, shown)
             return
         for category, rows in self.groups():
-            x, color = scene.places(rows["x"]), scene.legend.colors[category]
+            x, color = scene.positions(rows["x"]), scene.legend.colors[category]
             (points,) = axes.plot(x, rows["y"], "o", color=color, ms=size, mew=0, zorder=3, rasterized=many)
             scene.legend.enter(self._entry(category), color, points)
 
@@ -148,7 +148,7 @@ class Map(Mark):
             else:
                 marker = {"color": (color := scene.legend.colors[category])}
                 style |= scene.legend.entry(self._entry(category), color)
-            where = {"x": scene.places(rows["x"]), "y": rows["y"].to_numpy()}
+            where = {"x": scene.positions(rows["x"]), "y": rows["y"].to_numpy()}
             figure.add_trace({"type": kind, **where, **style, "marker": {"size": size, **marker}}, **scene.cell)
 
 

@@ -88,12 +88,12 @@ class Line(Mark):
     def draw(self, axes: Axes, scene: Stage) -> None:
         rows, color = self.rows(), scene.legend.color(self)
         style: dict[str, Any] = {"ls": (0, DASHES[0]) if self.dash else "-", "marker": "o" if len(rows) <= 40 else ""}
-        (line,) = axes.plot(scene.places(rows["x"]), rows["y"], color=color, lw=1.2, ms=2.2, zorder=3, **style)
+        (line,) = axes.plot(scene.positions(rows["x"]), rows["y"], color=color, lw=1.2, ms=2.2, zorder=3, **style)
         scene.legend.enter(self.label, color, line)
 
     def trace(self, figure: go.Figure, scene: Stage) -> None:
         rows, color = self.rows(), scene.legend.color(self)
-        where = {"x": scene.places(rows["x"]), "y": rows["y"].to_numpy()}
+        where = {"x": scene.positions(rows["x"]), "y": rows["y"].to_numpy()}
         line = {"color": color, "width": 2, "dash": _css(DASHES[0], 2) if self.dash else "solid"}
         style = {"mode": "lines+markers" if len(rows) <= 40 else "lines", "line": line, "marker": {"size": 5}}
         entry = scene.legend.entry(self.label, color)
@@ -102,7 +102,7 @@ class Line(Mark):
 
 @dataclass(frozen=True, eq=False)
 class Points(Mark):
-    """Separate points. On a categorical axis each label has its own place, and repeats within it are spread out.
+    """Separate points. On a categorical axis each label has its own position, and repeats within it are spread out.
 
     `hover` names a column shown on hover in plotly; `open` marks are for values quoted from elsewhere.
     """
@@ -156,7 +156,7 @@ class Band(Mark):
     def outlines(self, scene: Stage) -> list[np.ndarray]:
         """The shaded polygons, each an (n, 2) array of x and y: one per run without NaN, or per category."""
         rows = self.rows()
-        edges = np.column_stack([scene.places(rows["x"]), rows["lo"], rows["hi"]])
+        edges = np.column_stack([scene.positions(rows["x"]), rows["lo"], rows["hi"]])
         whole = np.isfinite(edges).all(axis=1)
         if scene.categories is not None:
             reach = np.array([[-SHARE / 2, 0, 0], [SHARE / 2, 0, 0]])

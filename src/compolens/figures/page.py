@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from compolens.figures.colors import SERIES_COLORS
 from compolens.figures.marks import size_of
 from compolens.figures.panels import Panel
 from compolens.figures.scenes import Scene, scenes_of
-from compolens.figures.words import as_text, cell_texts, width_of, wrap
+from compolens.figures.words import cell_texts, width_of, wrap
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,7 +31,14 @@ _STYLE: dict[Any, Any] = {
 class Page:
     """Lays a drawing out for print. Lengths are in points, 1/72 inch, unless they say otherwise."""
 
-    def __init__(self, panels: Sequence[Panel], columns: int | None, width_in: float) -> None:
+    def __init__(
+        self,
+        panels: Sequence[Panel],
+        columns: int | None,
+        width_in: float,
+        labels: Mapping[str, str],
+        among: Sequence[Panel] | None = None,
+    ) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
         from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -38,7 +46,8 @@ class Page:
         # Narrower panels would have no room for their labels or colour bars.
         narrowest_in = 2.2 if any(mark.scaled() is not None for panel in panels for mark in panel.marks) else 1.6
         columns = min(columns or max(1, min(3, int(width_in / narrowest_in))), len(panels))
-        self.scenes = scenes_of(panels, columns)
+        self.columns, self.sizes = columns, Sizes.in_use()
+        self.scenes = scenes_of(panels, columns, labels, _series(), among)
         rows = self.scenes[-1].row
         layout = ConstrainedLayoutEngine(w_pad=0.03, h_pad=0.03, wspace=0.02, hspace=0.03)
         self.figure = Figure(figsize=(width_in, 2 * rows), layout=layout)
@@ -78,32 +87,33 @@ class Page:
     def _height(self, axes: Axes, scene: Scene) -> float:
         """The height that suits these axes: a little less than their width, with space for the rows of a heat map."""
         rows = len(scene.heat.grid()[2]) if scene.heat else 0
-        return min(max(0.75 * size_of(axes)[0], 8.0 * rows, 80), 150)
+        return min(max(0.75 * size_of(axes)[0], (self.sizes.tick + 2) * rows, 80), 150)
 
     def _fit(self, axes: Axes, scene: Scene, height: float) -> None:
         """Wrap, turn or thin out text so that it fits axes of this height."""
-        width = size_of(axes)[0]
-        title = wrap(scene.panel.title, 8, width)
-        axes.set_title(title, size=min(8, max(5, 8 * width / max(width_of(title, 8), 1))))  # for words wider than this
-        axes.set_xlabel(wrap(scene.panel.x, 8, width))
-        axes.set_ylabel(wrap(axes.get_ylabel(), 8, height))
+        width, size = size_of(axes)[0], self.sizes
+        title = wrap(scene.shown(scene.panel.title), size.title, width)
+        fitting = size.title * width / max(width_of(title, size.title), 1)
+        axes.set_title(title, size=min(size.title, max(5, fitting)))  # smaller for words wider than this
+        axes.set_xlabel(wrap(scene.panel.x, size.label, width))
+        axes.set_ylabel(wrap(axes.get_ylabel(), size.label, height))
         if scene.heat:
-            names = list(map(as_text, scene.heat.grid()[2]))
-            step = math.ceil(7 * len(names) / height)
+            names = list(map(scene.shown, scene.heat.grid()[2]))
+            step = math.ceil((size.tick + 1) * len(names) / height)
             axes.set_yticks(range(0, len(names), step), names[::step])
         if not scene.categories:
             return
-        texts, slot = list(map(as_text, scene.categories)), width / len(scene.categories)
-        folded = [wrap(text, 6, slot - 6) for text in texts]
-        widest = max(width_of(text, 6) for text in folded) + 6
+        texts, slot = list(map(scene.shown, scene.categories)), width / len(scene.categories)
+        folded = [wrap(text, size.tick, slot - 6) for text in texts]
+        widest = max(width_of(text, size.tick) for text in folded) + 6
         step, style = 1, dict[str, Any]()
         if widest <= slot and max(text.count("\n") for text in folded) < 3:
             texts = folded
         elif max(map(len, texts)) <= 3:  # short ones, such as layers, can be left out
             step = math.ceil(widest / slot)
         else:
-            step, style = math.ceil(7 / slot), {"rotation": 90}
-            if slot >= 11:  # points between the lines of text, with room for their slant
+            step, style = math.ceil((size.tick + 1) / slot), {"rotation": 90}
+            if slot >= size.tick + 5:  # points between the lines of text, with room for their slant
                 style = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
         axes.set_xticks(range(0, len(texts), step), texts[::step], **style)
 
@@ -112,7 +122,7 @@ class Page:
         entries = [(label, tuple(kinds)) for (label, _), kinds in self.scenes[0].legend.entries.items() if label]
         handles: list[Any] = [kinds for _, kinds in entries]  # the kinds of one entry are drawn on top of each other
         available, height = 72 * self.figure.get_figwidth(), 0.0
-        labels = [wrap(label, 7, available - 40) for label, _ in entries]
+        labels = [wrap(label, self.sizes.legend, available - 40) for label, _ in entries]
         for columns in dict.fromkeys(math.ceil(len(entries) / rows) for rows in range(1, len(entries) + 1)):
             style: dict[str, Any] = {"loc": "outside lower center", "columnspacing": 1.2, "handletextpad": 0.5}
             legend = self.figure.legend(handles, labels, ncols=columns, **style)
@@ -129,17 +139,62 @@ class Page:
             return
         texts, (width, height) = cell_texts(values), size_of(axes)
         widest = max(width_of(text, 1) for line in texts for text in [*line, "0"])
-        size = min(6, 0.8 * width / values.shape[1] / widest, 0.8 * height / values.shape[0])
+        size = min(self.sizes.tick, 0.8 * width / values.shape[1] / widest, 0.8 * height / values.shape[0])
         for (i, j), value in np.ndenumerate(values) if size >= 4 else ():
             axes.text(j, i, texts[i][j], size=size, color=scene.scale.ink(value), ha="center", va="center")
 
 
+class Sizes(NamedTuple):
+    """Font sizes in points, as the style in use has them."""
+
+    title: float
+    label: float
+    tick: float
+    legend: float
+
+    @classmethod
+    def in_use(cls) -> Sizes:
+        import matplotlib
+        from matplotlib.font_manager import FontProperties
+
+        names = ("axes.titlesize", "axes.labelsize", "xtick.labelsize", "legend.fontsize")
+        style: Any = matplotlib.rcParams
+        return cls(*(float(FontProperties(size=style[name]).get_size_in_points()) for name in names))
+
+
+_CALLERS = ("axes.", "font.", "grid.", "hatch.", "legend.", "mathtext.", "text.", "xtick.", "ytick.")
+"""What a caller's style decides. Sizes, resolutions and file formats of figures are ours: notebooks set these on their own."""
+
+
 @contextmanager
 def print_style() -> Iterator[None]:
-    """matplotlib's defaults plus ours, whatever style the caller has set; theirs comes back afterwards."""
+    """matplotlib's defaults, then ours, then what the caller has set otherwise; the caller's style comes back afterwards.
+
+    What a caller sets counts where it differs from matplotlib's own defaults, by rcParams or by a style file.
+    """
     import matplotlib
 
+    theirs = {
+        name: value
+        for name, value in matplotlib.rcParams.items()
+        if name.startswith(_CALLERS) and value != matplotlib.rcParamsDefault[name]
+    }
+    if "font.size" in theirs:  # sizes that are ours keep their proportion to the text
+        scale = theirs["font.size"] / _STYLE["font.size"]
+        sizes = {name: scale * value for name, value in _STYLE.items() if name.endswith("size") and "major" not in name}
+        theirs = sizes | theirs
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_STYLE)
+        matplotlib.rcParams.update(_STYLE | theirs)
         yield
+
+
+def _series() -> Sequence[str]:
+    """Colours of series: the caller's cycle where one is set, else ours."""
+    import matplotlib
+    from matplotlib.colors import to_hex
+
+    cycle = matplotlib.rcParams["axes.prop_cycle"]
+    if cycle == matplotlib.rcParamsDefault["axes.prop_cycle"] or "color" not in cycle.keys:
+        return SERIES_COLORS
+    return [to_hex(color) for color in cycle.by_key()["color"]]

@@ -1,10 +1,10 @@
-"""What both renderers share: a drawing's legend and colour scales, and every panel's places on x."""
+"""What both renderers share: a drawing's legend and colour scales, and every panel's positions on x."""
 
 from __future__ import annotations
 
 import html
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from compolens.figures.colors import ARCHITECTURE_COLORS, CONTROL_COLORS, SERIES
 from compolens.figures.maps import HeatMap
 from compolens.figures.marks import DASHES, SHARE, Bars, Mark, Points, Rule
 from compolens.figures.panels import Panel
-from compolens.figures.words import as_text, is_categorical
+from compolens.figures.words import as_text, displayed, is_categorical
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -45,7 +45,8 @@ class Scale:
 class Legend:
     """Colours and legend entries, shared by the panels of a drawing."""
 
-    def __init__(self, marks: Sequence[Mark]) -> None:
+    def __init__(self, marks: Sequence[Mark], labels: Mapping[str, str], series: Sequence[str] = SERIES_COLORS) -> None:
+        self.labels = labels
         marks_of: dict[str, list[Mark]] = {}
         for mark in marks:
             for label in mark.legend_labels():
@@ -53,7 +54,7 @@ class Legend:
         self.colors = {label: ARCHITECTURE_COLORS.get(label, "") for label in marks_of}  # in order of appearance
         for label, owners in marks_of.items():
             self.colors[label] = self.colors[label] or next((mark.color for mark in owners if mark.color), "")
-        free = iter([color for color in SERIES_COLORS if color not in self.colors.values()])
+        free = iter([color for color in series if color not in self.colors.values()])
         greys = itertools.cycle(CONTROL_COLORS)
         for label, owners in marks_of.items():
             if not self.colors[label]:
@@ -72,19 +73,21 @@ class Legend:
 
     def enter(self, label: str, color: str, handle: Any) -> None:
         """Add a matplotlib artist; kinds of marks with the same label and colour share an entry."""
+        label = displayed(label, self.labels)
         handles = self.entries.setdefault((label, color), [])
         if type(handle) not in map(type, handles):
             handles.append(handle)
 
     def entry(self, label: str, color: str) -> dict[str, Any]:
         """plotly attributes: the first trace of a label stands for all of them, and switches all."""
+        label = displayed(label, self.labels)
         first = (label, color) not in self.entries
         self.entries[label, color] = []
         return {"name": label, "legendgroup": label or None, "showlegend": bool(label) and first}
 
 
 class Scene:
-    """One panel, with its place in the drawing and what the drawing decides: legend, colour scale, places on x."""
+    """One panel, with its position in the drawing and what the drawing decides: legend, colour scale, positions on x."""
 
     def __init__(self, panel: Panel, cell: tuple[int, int], legend: Legend, scale: Scale | None, bar: bool) -> None:
         self.panel, self.legend, self.scale = panel, legend, scale
@@ -94,16 +97,20 @@ class Scene:
         named = any(isinstance(mark, Bars | HeatMap) for mark in panel.marks) or any(map(is_categorical, columns))
         found = dict.fromkeys(x for column in columns for x in column.dropna())
         self.categories = list(found) if named and found else None
-        numbers = np.concatenate([np.empty(0), *map(self.places, columns)])
+        numbers = np.concatenate([np.empty(0), *map(self.positions, columns)])
         self.numbers = numbers[np.isfinite(numbers)]
         self.whole = len(self.numbers) > 0 and bool((self.numbers == self.numbers.round()).all())
-        self.taken: dict[float, list[tuple[str, int]]] = {}  # seats by place
+        self.taken: dict[float, list[tuple[str, int]]] = {}  # seats by position
         for mark in panel.marks:
             if isinstance(mark, Bars | Points) and self.categories:
-                for at in dict.fromkeys(self.places(mark.rows()["x"].dropna()).tolist()):
+                for at in dict.fromkeys(self.positions(mark.rows()["x"].dropna()).tolist()):
                     seats = self.taken.setdefault(at, [])
                     if self._seat(mark) not in seats:
                         seats.append(self._seat(mark))
+
+    def shown(self, name: object) -> str:
+        """A name as this drawing shows it."""
+        return displayed(name, self.legend.labels)
 
     @property
     def heat(self) -> HeatMap | None:
@@ -113,7 +120,7 @@ class Scene:
     def cell(self) -> dict[str, int]:
         return {"row": self.row, "col": self.column}
 
-    def places(self, x: pd.Series) -> np.ndarray:
+    def positions(self, x: pd.Series) -> np.ndarray:
         """Positions on the x axis: the numbers themselves, or the index of each category; NaN where x is missing."""
         if self.categories is None:
             return x.to_numpy(dtype=float, na_value=np.nan)
@@ -122,7 +129,7 @@ class Scene:
 
     def seats(self, mark: Bars | Points) -> tuple[np.ndarray, float]:
         """Positions moved aside so that nothing in a category overlaps, and the width of one seat."""
-        x = self.places(mark.rows()["x"])
+        x = self.positions(mark.rows()["x"])
         if not self.taken:
             return x, SHARE
         bars = any(isinstance(other, Bars) for other in self.panel.marks)
@@ -153,7 +160,11 @@ class Scene:
         """plotly attributes of the x axis."""
         if self.categories is not None:
             n = len(self.categories)
-            return {"range": [-0.5, n - 0.5], "tickvals": np.arange(n), "ticktext": list(map(as_text, self.categories))}
+            return {
+                "range": [-0.5, n - 0.5],
+                "tickvals": np.arange(n),
+                "ticktext": [self.shown(name) for name in self.categories],
+            }
         return {"dtick": 1} if self.whole and np.ptp(self.numbers) <= 12 else {}
 
     def print_scale(self) -> dict[str, Any]:
@@ -182,8 +193,28 @@ class Scene:
             bar.set_label(self.scale.title, size=7)
 
 
-def scenes_of(panels: Sequence[Panel], columns: int) -> list[Scene]:
-    legend, scales = Legend([mark for panel in panels for mark in panel.marks]), _scales(panels)
+def scenes_of(
+    panels: Sequence[Panel],
+    columns: int,
+    labels: Mapping[str, str],
+    series: Sequence[str] = SERIES_COLORS,
+    among: Sequence[Panel] | None = None,
+) -> list[Scene]:
+    """The panels, each with its position and with what the drawing decides for all of them.
+
+    Args:
+        panels: in reading order.
+        columns: panels per row.
+        labels: name -> what is shown for it, where the drawing names things otherwise.
+        series: colours of labels that have none of their own, in order of appearance.
+        among: all panels of the drawing, where these are one page of it: colours are the same on every page.
+
+    Returns:
+        One scene per panel.
+    """
+    everything = panels if among is None else among
+    legend = Legend([mark for panel in everything for mark in panel.marks], labels, series)
+    scales = _scales(everything)[everything.index(panels[0]) :][: len(panels)] if among is not None else _scales(panels)
     # A scale has one colour bar per row of panels, right of the last panel that uses it.
     last = {(i // columns, scale): i for i, scale in enumerate(scales)}
     scenes = []

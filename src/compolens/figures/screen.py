@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from compolens.figures.panels import Panel
 from compolens.figures.scenes import scenes_of
+from compolens.figures.words import displayed
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 
-def on_screen(panels: Sequence[Panel], columns: int | None) -> go.Figure:
+def on_screen(panels: Sequence[Panel], columns: int | None, labels: Mapping[str, str]) -> go.Figure:
     """Panels as one plotly figure: as wide as its container, with a fixed height in pixels; columns: panels per row."""
     from plotly.subplots import make_subplots
 
     columns = min(columns or 3, len(panels))
-    scenes = scenes_of(panels, columns)
+    scenes = scenes_of(panels, columns, labels)
     bars = {scene.column for scene in scenes if scene.bar}
-    titles = ["<br>".join(textwrap.wrap(panel.title, max(100 // columns, 16))) for panel in panels]
+    titles = ["<br>".join(textwrap.wrap(displayed(panel.title, labels), max(100 // columns, 16))) for panel in panels]
     # Heights in px: titles and axis labels around each row of axes. Widths are shares of a page of about 1000 px.
     rows, head, axes, foot = scenes[-1].row, 30 + 18 * max(title.count("<br>") for title in titles), 260, 70
     body = rows * axes + (rows - 1) * (head + foot)
-    legend = 24 * math.ceil(sum(len(label) + 8 for label in scenes[0].legend.colors) / 120)
+    legend = 24 * math.ceil(sum(len(displayed(label, labels)) + 8 for label in scenes[0].legend.colors) / 120)
     figure = make_subplots(
         rows=rows,
         cols=columns,
@@ -42,7 +43,7 @@ def on_screen(panels: Sequence[Panel], columns: int | None) -> go.Figure:
             mark.trace(figure, scene)
     return figure.update_layout(
         template="simple_white",
-        barmode="overlay",  # bars come with places of their own
+        barmode="overlay",  # bars come with positions of their own
         height=head + 20 + body + foot + legend,
         margin={"t": head + 20, "b": foot, "l": 70, "r": 90 if columns in bars else 20},
         legend={"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom", "x": 0},

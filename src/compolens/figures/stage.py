@@ -49,13 +49,16 @@ class Stage(Protocol):
 
     @property
     def categories(self) -> list[Any] | None:
-        """The places on a categorical x axis, in order; None where it is numeric."""
+        """The names on a categorical x axis, in order; None where it is numeric."""
 
     @property
     def cell(self) -> dict[str, int]:
         """Row and column of the panel, from 1."""
 
-    def places(self, x: pd.Series) -> np.ndarray:
+    def shown(self, name: object) -> str:
+        """A name as the drawing shows it."""
+
+    def positions(self, x: pd.Series) -> np.ndarray:
         """Positions on the x axis."""
 
     def seats(self, mark: Any) -> tuple[np.ndarray, float]:

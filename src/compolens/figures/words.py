@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -43,16 +45,67 @@ def cell_texts(values: np.ndarray) -> list[list[str]]:
 
 
 def width_of(text: str, size: float) -> float:
-    """The printed width of a text's widest line in points, in our own style."""
-    return size * max((_line(line) for line in text.split("\n") if line.strip()), default=0.0)
+    """The printed width of a text's widest line in points, in the font that is in use."""
+    import matplotlib
+
+    style: Any = matplotlib.rcParams
+    font = (*style["font.family"], *(name for kind in style["font.family"] for name in style.get(f"font.{kind}", ())))
+    return size * max((_line(line, font) for line in text.split("\n") if line.strip()), default=0.0)
 
 
 @lru_cache(4096)
-def _line(text: str) -> float:
-    """Its width at a size of 1 point. Panels of one figure ask for the same labels again and again, and outlines are slow."""
+def _line(text: str, font: tuple[str, ...]) -> float:
+    """Its width at a size of 1 point. Panels of one figure ask for the same labels again and again, and outlines are slow.
+
+    font: the names that the style in use tries, on which the width depends."""
     from matplotlib.textpath import TextPath
 
     return float(TextPath((0, 0), text, size=100).get_extents().width / 100)
+
+
+SHORT: Mapping[str, str] = {
+    "SoftmaxTransformer": "softmax",
+    "HypernetworkTransformer": "hypernetwork",
+    "BottleneckMLP": "bottleneck",
+    "LinearAttention": "linear",
+    "LinearRMSHead": "linear with RMSHead",
+    "HYLAWithoutRMSHead": "HYLA without RMSHead",
+    "HYLAWithoutNonlinearity": "HYLA without nonlinearity",
+    "HYLAWithoutBoth": "HYLA without both",
+    "HYLAWithSoftmax": "HYLA with softmax",
+    "DeepHYLA": "deep HYLA",
+    "SparseCoding": "sparse coding",
+    "LinearSelfAttention": "linear",
+    "SoftmaxSelfAttention": "softmax",
+    "RegularizedSelfAttention": "regularized",
+    "AugmentedSelfAttention": "augmented",
+    "NegativeSampleSelfAttention": "negative samples",
+    "ConstructedGradientDescent": "constructed descent",
+    "UnstructuredTeacher": "unstructured teacher",
+    "FuzzyLogic": "fuzzy logic",
+    "SRaven": "S-RAVEN",
+    "RelationImages": "relations on images",
+    "LinearRegression": "linear regression",
+}
+"""Name of a class -> what a figure calls it; classes that are not here keep their names."""
+_CLASSES = re.compile(rf"\b({'|'.join(SHORT)})\b")
+_SETTINGS = (
+    (re.compile(r"\btransfer (Output|Relative)Transfer\b(\(\))?"), lambda found: f"{found[1].lower()} transfer"),
+    (re.compile(r"\bthreshold (Fixed|Calibrated|Learned)Threshold\b"), lambda found: f"{found[1].lower()} threshold"),
+    (re.compile(r"\bn_layers (\d+)\b"), lambda found: f"{found[1]} layer{'s' * (found[1] != '1')}"),
+    (re.compile(r"\bxi (?=[\d.])"), lambda found: "ξ = "),
+)
+"""Settings as a config writes them -> in words."""
+
+
+def displayed(text: object, labels: Mapping[str, str]) -> str:
+    """A name as a figure shows it: under the label that was chosen for it, else with short names for classes."""
+    name = as_text(text)
+    if name in labels:
+        return labels[name]
+    for pattern, words in _SETTINGS:
+        name = pattern.sub(words, name)
+    return _CLASSES.sub(lambda found: SHORT[found[1]], name)
 
 
 def wrap(text: str, size: float, width: float) -> str:
