@@ -33,7 +33,11 @@ _FRAME = ["panel", "series", "mark", "label", "x", "y", "lo", "hi", "value", "ho
 class Drawing:
     """A figure: panels in reading order that together show one claim.
 
-    `columns` is the number of panels per row; by default up to 3, or fewer where the printed figure is narrow.
+    Args:
+        claim: the sentence that it shows, its title.
+        panels: at least one.
+        caption: what a reader needs to know besides.
+        columns: panels per row (None: up to 3, or fewer where the printed figure is narrow).
     """
 
     claim: str
@@ -62,9 +66,18 @@ class Drawing:
         return pd.concat(parts, ignore_index=True).reindex(columns=_FRAME)
 
     def matplotlib(self, width: str = "page") -> Figure:
-        """The figure for print, `WIDTHS[width]` inches wide and as high as its content needs.
+        """The figure for print, as high as its content needs.
 
         `save` embeds fonts as TrueType; a `savefig` of your own follows your rcParams instead.
+
+        Args:
+            width: a name of `WIDTHS`, in inches: "column" or "page".
+
+        Returns:
+            The figure.
+
+        Raises:
+            ValueError: there is no such width.
         """
         if width not in WIDTHS:
             raise unknown("width", width, WIDTHS)
@@ -87,11 +100,23 @@ class Drawing:
 def save(
     drawing: Drawing, folder: str | Path, name: str, width: str = "page", sidecar: Mapping[str, Any] | None = None
 ) -> list[Path]:
-    """Write name.pdf, name.png (300 dpi), name.csv (`Drawing.frame`) and name.json; return the four paths.
+    """Write a drawing as name.pdf, name.png (300 dpi), name.csv (`Drawing.frame`) and name.json.
 
-    The json holds claim, caption and everything in `sidecar`, with NaN and infinities as null. No file is touched
-    unless all four could be rendered, and each is complete before it takes its name. The same drawing gives the same
-    bytes, so under version control a figure changes only when its content does.
+    No file is touched unless all four could be rendered, and each is complete before it takes its name. The same drawing gives
+    the same bytes, so under version control a figure changes only when its content does.
+
+    Args:
+        drawing: what is written.
+        folder: where, made if there is none.
+        name: of the files, without suffix.
+        width: a name of `WIDTHS`.
+        sidecar: what the json holds beside claim and caption; NaN and infinities become null.
+
+    Returns:
+        The four paths.
+
+    Raises:
+        ValueError: the sidecar contradicts the drawing.
     """
     notes, extra = {"claim": drawing.claim, "caption": drawing.caption}, dict(sidecar or {})
     if clash := {key for key in notes if key in extra and extra[key] != notes[key]}:
