@@ -33,7 +33,12 @@ INSTRUMENTS = ("measures", "references", "interchange", "oracles", "untrained", 
 
 @dataclass(frozen=True)
 class Use:
-    """An arXiv number that a folder's model rests on, and why: the class or table whose docstrings name it."""
+    """An arXiv number that a folder's model rests on, and why.
+
+    Args:
+        arxiv: the number.
+        by: the class or table whose docstrings name it.
+    """
 
     arxiv: str
     by: str
@@ -41,20 +46,25 @@ class Use:
 
 @dataclass(frozen=True)
 class Bibliography:
-    """The entries of a BibTeX file: key -> text, and arXiv number -> key."""
+    """The entries of a BibTeX file.
+
+    Args:
+        entries: key -> text.
+        keys: arXiv number -> key.
+    """
 
     entries: dict[str, str]
     keys: dict[str, str]
 
     @classmethod
     def read(cls, path: Path = PAPERS) -> Bibliography:
-        """From a file whose entries begin with @ and end with } at the start of a line."""
+        """The entries of the file `path`, each of which begins with @ and ends with } at the start of a line."""
         entries = {m.group(1): m.group(0) for m in ENTRY.finditer(path.read_text(encoding="utf-8"))}
         numbers = {key: EPRINT.search(text) for key, text in entries.items()}
         return cls(entries, {found.group(1): key for key, found in numbers.items() if found})
 
     def entry(self, arxiv: str) -> str:
-        """The entry of an arXiv number; a minimal one for a number that the file does not have."""
+        """The entry of the number `arxiv`; a minimal one for a number that the file does not have."""
         if arxiv in self.keys:
             return self.entries[self.keys[arxiv]]
         fields = {
@@ -68,8 +78,15 @@ class Bibliography:
 
 # ---- what a folder uses ----------------------------------------------------------------------------------------------
 def uses(folder: str | Path, files: Iterable[str | Path] = ()) -> list[Use]:
-    """What the model in a folder rests on: task, architecture and training by the classes in its config.json, measures by its
-    tables. `files`: Python files of your own with classes that config.json names."""
+    """What a model rests on: task, architecture and training by the classes in its config.json, measures by its tables.
+
+    Args:
+        folder: the model's folder.
+        files: Python files of your own with classes that config.json names.
+
+    Returns:
+        The numbers, each once per class or table.
+    """
     folder = Path(folder)
     classes = _class_texts([*_described_files(), *map(Path, files)])
     found = [Use(number, name) for name in classes_named(folder) for number in _numbers(classes.get(name, ""))]
@@ -79,7 +96,7 @@ def uses(folder: str | Path, files: Iterable[str | Path] = ()) -> list[Use]:
 
 
 def classes_named(folder: Path) -> list[str]:
-    """The names of all classes in a folder's config.json, task and architecture before how it was trained."""
+    """The names of all classes in the config.json of `folder`, task and architecture before how it was trained."""
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} holds no trained model (no config.json); `compolens models DIR` lists those below DIR")
     config = checkpoints.read_json(folder / "config.json")
@@ -102,7 +119,16 @@ def _names(description: Any) -> list[str]:
 def bibtex(folders: Iterable[str | Path], files: Iterable[str | Path] = ()) -> str:
     """BibTeX of the tool and of every paper that the models rest on; a comment over each entry says who uses it.
 
-    files: as in `uses`; ConfigError where a folder holds no model."""
+    Args:
+        folders: model folders.
+        files: as in `uses`.
+
+    Returns:
+        The text of a BibTeX file.
+
+    Raises:
+        ConfigError: a folder holds no model.
+    """
     files, by, known = list(files), dict[str, dict[str, None]](), Bibliography.read()
     for folder in folders:
         for use in uses(folder, files):

@@ -44,12 +44,21 @@ class HookedModel(HookedRootModule):
     roles: dict[str, list[int]]
 
     def answer(self, tokens: Tensor) -> Tensor:
-        """The prediction, right at least where an answer is read; an architecture may skip the rest. For training."""
+        """The prediction for `tokens`, right at least where an answer is read; an architecture may skip the rest. For
+        training."""
         return self(tokens)
 
     def resume(self, resid: Tensor, layer: int, tokens: Tensor) -> Tensor:
-        """The prediction from the residual stream (batch, pos, d_model) that enters block `layer` (n_layers: that leaves the
-        last); tokens: the episode's own, for parts that read them beside the stream. Earlier hook points may not fire."""
+        """The prediction from the residual stream on. Earlier hook points may not fire.
+
+        Args:
+            resid: (batch, pos, d_model), the stream that enters the block.
+            layer: the block's number; n_layers: the stream leaves the last block.
+            tokens: the episode's own, for parts that read them beside the stream.
+
+        Returns:
+            (batch, seq, d_out).
+        """
         after = layer == self.cfg.n_layers
         site = f"blocks.{layer - 1}.hook_resid_post" if after else f"blocks.{layer}.hook_resid_pre"
         return self.run_with_hooks(tokens, fwd_hooks=[(site, lambda tensor, hook: resid)])
@@ -68,7 +77,7 @@ class HookedModel(HookedRootModule):
         return None
 
     def draw_from(self, generator: torch.Generator | None) -> None:
-        """Let everything random in training mode (dropout) draw from this generator; None: from torch's global one."""
+        """Let everything random in training mode (dropout) draw from `generator`; None: from torch's global one."""
         for module in self.modules():
             if hasattr(module, "generator"):
                 module.generator = generator  # type: ignore[assignment]
@@ -105,27 +114,61 @@ class HookedModel(HookedRootModule):
         reset_hooks_end: bool = True,
         clear_contexts: bool = False,
     ) -> Any:
-        """As in TransformerLens; names are checked before anything is attached."""
+        """As in TransformerLens; names are checked before anything is attached.
+
+        Args:
+            fwd_hooks: (name or filter, function) for the forward pass.
+            bwd_hooks: the same for the backward pass.
+            reset_hooks_end: remove them at the context's end.
+            clear_contexts: also clear the contexts of hook points.
+
+        Returns:
+            A context in which the hooks are attached.
+        """
         for name, _ in [*fwd_hooks, *bwd_hooks]:
             self._check_filter(name)
         return super().hooks(fwd_hooks, bwd_hooks, reset_hooks_end, clear_contexts)
 
     def add_hook(self, name: str | Callable[[str], bool], *args: Any, **kwargs: Any) -> None:
-        """As in TransformerLens; the name is checked first."""
+        """As in TransformerLens; the name is checked first.
+
+        Args:
+            name: a hook point's name, or a filter.
+            args: as there.
+            kwargs: as there.
+        """
         self._check_filter(name)
         super().add_hook(name, *args, **kwargs)
 
     def add_caching_hooks(  # type: ignore[override]
         self, names_filter: NamesFilter = None, *args: Any, **kwargs: Any
     ) -> dict:
-        """As in TransformerLens; names are checked first."""
+        """As in TransformerLens; names are checked first.
+
+        Args:
+            names_filter: which hook points are cached.
+            args: as there.
+            kwargs: as there.
+
+        Returns:
+            The cache, which the next forward pass fills.
+        """
         self._check_filter(names_filter)
         return super().add_caching_hooks(names_filter, *args, **kwargs)
 
     def get_caching_hooks(  # type: ignore[override]
         self, names_filter: NamesFilter = None, *args: Any, **kwargs: Any
     ) -> tuple:
-        """As in TransformerLens; names are checked first, and hook points that are switched off are left out."""
+        """As in TransformerLens; names are checked first, and hook points that are switched off are left out.
+
+        Args:
+            names_filter: which hook points are cached.
+            args: as there.
+            kwargs: as there.
+
+        Returns:
+            (cache, forward hooks, backward hooks).
+        """
         self._check_filter(names_filter)
         cache, forward, backward = super().get_caching_hooks(names_filter, *args, **kwargs)
         return cache, [h for h in forward if self._fires(h[0])], [h for h in backward if self._fires(h[0])]
@@ -143,10 +186,26 @@ class HookedModel(HookedRootModule):
         pos_slice: Any = None,
         **model_kwargs: Any,
     ) -> tuple[Tensor, Cache]:
-        """The output, and an `ActivationCache` of what the hook points saw.
+        """The output, and what the hook points saw.
 
-        `clone=True` copies each activation as it is stored: a hook that edits in place (``t[:, 0] = 0``) otherwise also
-        edits what is already cached, since neighbouring hook points share storage.
+        Args:
+            model_args: of the forward pass, the tokens first.
+            names_filter: which hook points are cached (None: all); a name, names, or a filter.
+            clone: copies each activation as it is stored. A hook that edits in place (``t[:, 0] = 0``) otherwise also edits
+                what is already cached, since neighbouring hook points share storage.
+            remove_batch_dim: leave the batch dimension of 1 out.
+            device: where the cache is kept (None: where the model is).
+            incl_bwd: also run backward, from an output of one number, and cache gradients.
+            reset_hooks_end: remove the hooks afterwards.
+            clear_contexts: also clear the contexts of hook points.
+            pos_slice: which positions are kept (None: all).
+            model_kwargs: of the forward pass.
+
+        Returns:
+            (output, `ActivationCache`).
+
+        Raises:
+            ConfigError: a name is misspelt, or the batch or the output does not fit what is asked for.
         """
         self._check_filter(names_filter)
         if remove_batch_dim and model_args and model_args[0].shape[0] != 1:
@@ -168,7 +227,7 @@ class HookedModel(HookedRootModule):
         return output, Cache(cache, self, has_batch_dim=not remove_batch_dim)
 
     def set_use_attn_result(self, use: bool) -> None:
-        """Whether ``attn.hook_result`` (batch, pos, head, d_model) is computed; off by default, since it is large."""
+        """`use`: whether ``attn.hook_result`` (batch, pos, head, d_model) is computed; off by default, since it is large."""
         self.cfg.use_attn_result = use
         for module in self.modules():
             if hasattr(module, "use_attn_result"):
@@ -180,7 +239,12 @@ def _cloning(save: Callable) -> Callable:
 
 
 class LayerNorm(nn.Module):
-    """Layer normalisation with TransformerLens' hook points, fused unless they are in use (3e-6 relative apart)."""
+    """Layer normalisation with TransformerLens' hook points, fused unless they are in use (3e-6 relative apart).
+
+    Args:
+        width: of what is normalised, its last dimension.
+        eps: added to the variance.
+    """
 
     def __init__(self, width: int, eps: float = 1e-6) -> None:
         super().__init__()
@@ -191,6 +255,7 @@ class LayerNorm(nn.Module):
         self.hook_normalized = HookPoint()
 
     def forward(self, x: Tensor) -> Tensor:
+        """`x` (..., width) normalised: the same shape."""
         if self.hook_scale.has_hooks() or self.hook_normalized.has_hooks():
             x = x - x.mean(-1, keepdim=True)
             scale = self.hook_scale((x.square().mean(-1, keepdim=True) + self.eps).sqrt())
@@ -199,7 +264,12 @@ class LayerNorm(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """Division by the root mean square, with a gain and no bias; TransformerLens' hook points, fused unless in use."""
+    """Division by the root mean square, with a gain and no bias; TransformerLens' hook points, fused unless in use.
+
+    Args:
+        width: of what is normalised, its last dimension.
+        eps: added to the mean square.
+    """
 
     def __init__(self, width: int, eps: float = 1e-6) -> None:
         super().__init__()
@@ -209,6 +279,7 @@ class RMSNorm(nn.Module):
         self.hook_normalized = HookPoint()
 
     def forward(self, x: Tensor) -> Tensor:
+        """`x` (..., width) normalised: the same shape."""
         if self.hook_scale.has_hooks() or self.hook_normalized.has_hooks():
             scale = self.hook_scale((x.square().mean(-1, keepdim=True) + self.eps).sqrt())
             return self.hook_normalized(x / scale) * self.w

@@ -31,7 +31,15 @@ CHUNK = 64
 
 
 def wanted(task: TaskFamily, episodes: Episodes) -> Tensor:
-    """(batch, answer, d_out): what a least-squares learner is fitted to; classes as one-hot vectors."""
+    """What a least-squares learner is fitted to; classes as one-hot vectors.
+
+    Args:
+        task: the family.
+        episodes: a batch of episodes.
+
+    Returns:
+        (batch, answer, d_out).
+    """
     targets = episodes.targets[:, list(task.answers)]
     return targets if targets.is_floating_point() else one_hot(targets, task.d_out).to(torch.get_default_dtype())
 
@@ -44,8 +52,10 @@ def _untrained(trained: TrainedModel) -> HookedModel:
 
 
 def last_site(model: HookedModel) -> str:
-    """The hook point nearest before the last linear map, at the episode's own positions: the executor's hidden layer, else
-    the normalised residual stream, else (where nothing is normalised) the stream itself."""
+    """The hook point of `model` nearest before the last linear map, at the episode's own positions.
+
+    It is the executor's hidden layer, else the normalised residual stream, else (where nothing is normalised) the stream
+    itself."""
     for site in ("executor.hook_hidden", "ln_final.hook_normalized"):
         if site in model.hook_dict:
             return site
@@ -62,7 +72,14 @@ def _placed(task: TaskFamily, answers: Tensor) -> Tensor:
 # ---- the frozen net --------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class FrozenReadout:
-    """Ridge regression, with intercept, from the untrained control's last features to the answers."""
+    """Ridge regression, with intercept, from the untrained control's last features to the answers.
+
+    Args:
+        task: the family.
+        untrained: the untrained control.
+        site: the hook point whose features are taken.
+        readout: from the features to the answers.
+    """
 
     task: TaskFamily
     untrained: HookedModel
@@ -73,8 +90,21 @@ class FrozenReadout:
     def fit(
         cls, trained: TrainedModel, *, episodes: int = 4096, seed: int | str = 0, penalties: Sequence[float] = PENALTIES
     ) -> FrozenReadout:
-        """On episodes of training compositions; the penalty (on standardised features) is the one whose readouts answer
-        left-out training compositions best. `DoesNotApply` to a net without features of every position before its answers."""
+        """Fit on episodes of training compositions.
+
+        Args:
+            trained: the model with its run and task.
+            episodes: how many.
+            seed: of the episodes.
+            penalties: on standardised features; the one whose readouts answer left-out training compositions best is taken.
+
+        Returns:
+            The learner.
+
+        Raises:
+            DoesNotApply: the net has no features of every position before its answers.
+            ConfigError: there is no penalty, or a negative one.
+        """
         require(
             bool(penalties) and min(penalties) >= 0,
             f"penalties must be one or more numbers of at least 0, got {tuple(penalties)}; for example (0.1, 1, 10)",
@@ -97,7 +127,8 @@ class FrozenReadout:
         return activation[:, list(task.answers)].flatten(2)
 
     def predict(self, episodes: Episodes) -> Tensor:
-        """(batch, seq, d_out); for classes, numbers whose largest one is the answer."""
+        """What the learner answers to `episodes`, (batch, seq, d_out); for classes, numbers whose largest one is the
+        answer."""
         (batch,) = record(self.untrained, [episodes], [self.site])
         x = self._features(self.task, batch.sites[self.site])
         return _placed(self.task, self.readout(x.flatten(0, 1)).unflatten(0, x.shape[:2]).to(batch.prediction))
@@ -108,7 +139,12 @@ class Tangent:
     """A net's first-order expansion in its parameters, at the parameters it has: f0 and products with J, chunk by chunk.
 
     Directions are flat (parameters,) tensors; J p is had by differentiating J^T u by u, which asks of a net no more than
-    second derivatives."""
+    second derivatives.
+
+    Args:
+        model: the net.
+        answers: positions whose predictions count.
+    """
 
     def __init__(self, model: HookedModel, answers: Sequence[int]) -> None:
         self.model, self.at = model, list(answers)
@@ -134,7 +170,15 @@ class Tangent:
 
     @torch.enable_grad()
     def along(self, tokens: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
-        """(f0, J direction), each (batch, answer, d_out)."""
+        """f0 and its change along a direction.
+
+        Args:
+            tokens: (batch, seq, d_in).
+            direction: (parameters,).
+
+        Returns:
+            (f0, J direction), each (batch, answer, d_out).
+        """
         parts = []
         for chunk in tokens.split(CHUNK):
             answers = self._forward(chunk)
@@ -144,7 +188,15 @@ class Tangent:
 
     @torch.enable_grad()
     def gradient(self, tokens: Tensor, residual: Tensor) -> Tensor:
-        """J^T residual, float64 (parameters,); residual (batch, answer, d_out)."""
+        """J^T residual.
+
+        Args:
+            tokens: (batch, seq, d_in).
+            residual: (batch, answer, d_out).
+
+        Returns:
+            (parameters,) float64.
+        """
         total = torch.zeros(self.size, dtype=torch.float64, device=tokens.device)
         for chunk, u in zip(tokens.split(CHUNK), residual.split(CHUNK), strict=True):
             answers = self._forward(chunk)
@@ -153,7 +205,15 @@ class Tangent:
 
     @torch.enable_grad()
     def normal(self, tokens: Tensor, direction: Tensor) -> tuple[float, Tensor]:
-        """(|J p|², J^T J p) of a direction p, from one pass."""
+        """The normal equations along a direction p, from one pass.
+
+        Args:
+            tokens: (batch, seq, d_in).
+            direction: p (parameters,).
+
+        Returns:
+            (|J p|², J^T J p).
+        """
         length, total = 0.0, torch.zeros(self.size, dtype=torch.float64, device=tokens.device)
         for chunk in tokens.split(CHUNK):
             answers = self._forward(chunk)
@@ -168,8 +228,13 @@ def _flat(parts: list[Tensor]) -> Tensor:
 
 
 class Descent(NamedTuple):
-    """Where conjugate gradients ended: delta (parameters,); left_out: the held-back loss after 0, 1, … iterations; best: the
-    iteration that delta belongs to."""
+    """Where conjugate gradients ended.
+
+    Args:
+        delta: (parameters,).
+        left_out: the held-back loss after 0, 1, … iterations.
+        best: the iteration that delta belongs to.
+    """
 
     delta: Tensor
     left_out: tuple[float, ...]
@@ -185,8 +250,16 @@ def conjugate_gradients(
 ) -> Descent:
     """Least squares by conjugate gradients on the normal equations J^T J delta = J^T r, from delta = 0.
 
-    normal: p -> (|J p|², J^T J p); gradient: J^T r; left_out(p, step): the held-back loss after going on by step * p, asked
-    once with step 0 and then once an iteration. Ends after `patience` iterations without a smaller loss.
+    Args:
+        normal: p -> (|J p|², J^T J p).
+        gradient: J^T r.
+        left_out: (p, step) -> the held-back loss after going on by step * p; asked once with step 0 and then once an
+            iteration.
+        iterations: at most.
+        patience: iterations without a smaller loss after which it ends.
+
+    Returns:
+        The delta of least held-back loss.
     """
     delta, residual, p = torch.zeros_like(gradient), gradient.clone(), gradient.clone()
     losses, best, kept = [left_out(p, 0.0)], 0, delta.clone()
@@ -211,7 +284,13 @@ def conjugate_gradients(
 @dataclass(frozen=True)
 class Linearised:
     """f0(x) + J(x) delta around the initialisation; delta from least squares on training compositions, stopped early on
-    training compositions that were held back (one in four)."""
+    training compositions that were held back (one in four).
+
+    Args:
+        task: the family.
+        tangent: of the untrained control.
+        descent: delta, and how it was found.
+    """
 
     task: TaskFamily
     tangent: Tangent
@@ -227,8 +306,22 @@ class Linearised:
         patience: int = 5,
         seed: int | str = 0,
     ) -> Linearised:
-        """episodes: of training compositions, held-back ones a quarter more; iterations 0: the untrained control itself.
-        `DoesNotApply` to a model without an untrained control."""
+        """Fit on episodes of training compositions.
+
+        Args:
+            trained: the model with its run and task.
+            episodes: how many; held-back ones a quarter more.
+            iterations: of conjugate gradients, at most; 0: the untrained control itself.
+            patience: as in `conjugate_gradients`.
+            seed: of the episodes.
+
+        Returns:
+            The learner.
+
+        Raises:
+            DoesNotApply: the model has no untrained control.
+            ConfigError: iterations or patience are out of range, or there is no training composition to hold back.
+        """
         require(iterations >= 0 and patience >= 1, f"need iterations >= 0 and patience >= 1, got {iterations} and {patience}")
         task, tangent = trained.task, Tangent(_untrained(trained), trained.task.answers)
         train = task.compositions("train")
@@ -253,7 +346,8 @@ class Linearised:
         return cls(task, tangent, descent)
 
     def predict(self, episodes: Episodes) -> Tensor:
-        """(batch, seq, d_out); for classes, numbers whose largest one is the answer."""
+        """What the learner answers to `episodes`, (batch, seq, d_out); for classes, numbers whose largest one is the
+        answer."""
         start, moved = self.tangent.along(episodes.tokens, self.descent.delta)
         return _placed(self.task, start + moved)
 

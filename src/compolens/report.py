@@ -28,8 +28,20 @@ MAX_ATTENTION = 4
 
 
 def write(folders: Sequence[Path], path: Path, classes: tuple[type, ...] = (), command: str = "") -> tuple[Path, list[str]]:
-    """Write the page; returns its path and the diagnosis as plain lines. command: what regenerates it, as shown on the
-    page."""
+    """Write the page.
+
+    Args:
+        folders: model folders; those that are not finished are left out.
+        path: of the page.
+        classes: as for `zoo.load`.
+        command: what regenerates the page, as shown on it.
+
+    Returns:
+        Its path, and the diagnosis as plain lines.
+
+    Raises:
+        ConfigError: no folder is finished, or nothing was measured.
+    """
     finished = [f for f in folders if tables.finished(f)]
     if not finished:
         raise ConfigError(f"none of the {len(folders)} folders is finished; run the same `compolens train` command to go on")
@@ -61,7 +73,7 @@ def write(folders: Sequence[Path], path: Path, classes: tuple[type, ...] = (), c
 
 
 def plain(judged: list[tuple[str, list[sentences.Clause]]]) -> list[str]:
-    """The diagnosis as lines of text."""
+    """The diagnosis `judged`, from `sentences.sentences`, as lines of text."""
     return [line for who, clauses in judged for line in (who, *(f"  - {c.text}" for c in clauses))]
 
 

@@ -24,22 +24,25 @@ class NotRecorded(DoesNotApply, AttributeError):
 
 
 def is_recording(folder: str | Path) -> bool:
-    """Whether a folder holds a recording, whole or interrupted."""
+    """Whether `folder` holds a recording, whole or interrupted."""
     return any((Path(folder) / name).exists() for name in (MANIFEST, UNFINISHED))
 
 
 def as_array(value: Tensor) -> np.ndarray:
-    """In memory; bfloat16, which numpy does not know, as float32."""
+    """`value` in memory as a numpy array; bfloat16, which numpy does not know, as float32."""
     value = value.detach().cpu()
     return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
 
 
 class Recording(Stored):
-    """A recording's arrays by name: ``recording["blocks.1.hook_resid_post"]`` is a read-only memory map (episode, position, …)
-    of which only what is touched is read; likewise "tokens", "targets", "prediction", "composition", "codes.<name>", and
-    "untrained/<site>" where the untrained control was recorded.
+    """A recording's arrays by name, as read-only memory maps (episode, position, …) of which only what is touched is read.
 
-    sites: the hook points; ``recording.part("ood")`` the slice of a split's rows.
+    ``recording["blocks.1.hook_resid_post"]`` is what a hook point saw; likewise "tokens", "targets", "prediction",
+    "composition", "codes.<name>", and "untrained/<site>" where the untrained control was recorded. `sites` names the hook
+    points; ``recording.part("ood")`` is the slice of a split's rows.
+
+    Args:
+        folder: what `record` wrote; another, or one that was interrupted, is a `ConfigError`.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -78,7 +81,7 @@ class Recording(Stored):
         return plain + [f"{UNTRAINED}/{name}" for name in [*self.sites, "prediction"] if self.info.get(UNTRAINED)]
 
     def part(self, split: str) -> slice:
-        """The rows of a split, for indexing arrays."""
+        """The rows of `split` as a slice, for indexing arrays."""
         rows = self.of_split(split)
         return slice(int(rows[0]), int(rows[-1]) + 1)
 
@@ -104,7 +107,18 @@ class Recording(Stored):
         return prints[order], order
 
     def rows_of(self, tokens: Tensor) -> np.ndarray:
-        """(batch,) the rows of episodes, recognised by their tokens bit for bit."""
+        """The rows of episodes, recognised by their tokens bit for bit.
+
+        Args:
+            tokens: (batch, seq, d_in), as recorded.
+
+        Returns:
+            (batch,) ints.
+
+        Raises:
+            NotRecorded: an episode is none of those recorded.
+            ConfigError: the tokens are of another shape or type.
+        """
         recorded, wanted = self.array("tokens"), as_array(tokens)
         fits = wanted.shape[1:] == recorded.shape[1:] and wanted.dtype == recorded.dtype
         require(fits, f"recorded were tokens {recorded.dtype} {recorded.shape[1:]}, not {wanted.dtype} {wanted.shape[1:]}")

@@ -38,8 +38,15 @@ class _Part(nn.Module):
 
 
 class Replay(HookedModel):
-    """A model that knows its answers by heart: hook points show, and ``model(tokens)`` returns, what was recorded for these
-    episodes. Other episodes, other hook points and every edit raise `NotRecorded`."""
+    """A model that knows its answers by heart.
+
+    Hook points show, and ``model(tokens)`` returns, what was recorded for these episodes. Other episodes, other hook points
+    and every edit raise `NotRecorded`.
+
+    Args:
+        recording: what it replays.
+        untrained: replay the untrained control that was recorded beside the model.
+    """
 
     def __init__(self, recording: Recording, untrained: bool = False) -> None:
         super().__init__()
@@ -59,6 +66,7 @@ class Replay(HookedModel):
         self.setup()
 
     def forward(self, tokens: Tensor) -> Tensor:
+        """The recorded prediction (batch, seq, d_out) for `tokens`; a `NotRecorded` where a hook edits what it sees."""
         rows = self.recording.rows_of(tokens)
         for site in self.recording.sites:
             point = self.hook_dict[site]
@@ -121,7 +129,15 @@ class RecordedEpisodes(StoredEpisodes):
 
 
 def recorded_task(task: TaskFamily, recording: Recording) -> TaskFamily:
-    """The family as it is (loss, score, factors, references that know it), but for its episodes: those of the recording."""
+    """The family as it is (loss, score, factors, references that know it), but for its episodes: those of the recording.
+
+    Args:
+        task: the family.
+        recording: where its episodes come from.
+
+    Returns:
+        A family of the same class name.
+    """
     if isinstance(task, FixedEpisodes) and not recording.info["known"]:
         return FixedEpisodes(os.fspath(recording.folder))
     kind = type(type(task).__name__, (RecordedEpisodes, type(task)), {"__module__": type(task).__module__})

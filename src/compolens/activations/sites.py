@@ -12,10 +12,19 @@ from compolens.hooks import HookedModel
 
 
 def at_role(activation: Tensor, model: HookedModel, role: str) -> Tensor:
-    """(batch, features): an activation (batch, pos, ...) at a token role.
+    """An activation at a token role, one vector an episode.
 
-    "context": the mean over the context's positions; "readout": the first position from which the answer is read (the
-    queries of an episode are exchangeable); "all": flattened over positions.
+    Args:
+        activation: (batch, pos, ...).
+        model: whose roles count.
+        role: "context": the mean over the context's positions; "readout": the first position from which the answer is read
+            (the queries of an episode are exchangeable); "all": flattened over positions.
+
+    Returns:
+        (batch, features).
+
+    Raises:
+        ConfigError: the model has no such role.
     """
     if role == "all":
         return activation.flatten(1)
@@ -28,12 +37,21 @@ def at_role(activation: Tensor, model: HookedModel, role: str) -> Tensor:
 
 
 def at_answers(activation: Tensor, model: HookedModel) -> Tensor:
-    """(batch, answer, ...): an activation (batch, pos, ...) at the positions from which answers are read, in order."""
+    """An activation at the positions from which answers are read, in order.
+
+    Args:
+        activation: (batch, pos, ...).
+        model: whose positions count.
+
+    Returns:
+        (batch, answer, ...).
+    """
     return activation[:, model.roles["readout"]]
 
 
 def residual_sites(model: HookedModel) -> dict[int, str]:
-    """layer -> hook point: 0 is the stream entering the first block, l the stream leaving block l."""
+    """layer -> hook point of the residual stream of `model`: 0 is the stream entering the first block, l the stream leaving
+    block l."""
     last = model.cfg.n_layers
     return {0: "blocks.0.hook_resid_pre", **{i + 1: f"blocks.{i}.hook_resid_post" for i in range(last)}}
 
@@ -41,7 +59,11 @@ def residual_sites(model: HookedModel) -> dict[int, str]:
 class Site(NamedTuple):
     """Where something can be read, or put: a hook point at a token role.
 
-    layer: as in `residual_sites`; an explicit code, where the architecture has one, counts as one layer more."""
+    Args:
+        layer: as in `residual_sites`; an explicit code, where the architecture has one, counts as one layer more.
+        hook_name: the hook point.
+        role: the token role, see `positions`.
+    """
 
     layer: int
     hook_name: str
@@ -59,7 +81,8 @@ EVERYWHERE = "context+readout"
 
 
 def sites(model: HookedModel) -> list[Site]:
-    """The residual stream at every layer, at every token role and at their union; then the explicit code, if there is one.
+    """Every site that probes look at in `model`: the residual stream at every layer, at every token role and at their union;
+    then the explicit code, if there is one.
 
     The last layer's context tokens are left out: nothing reads them any more."""
     last, roles = model.cfg.n_layers, [*model.roles, EVERYWHERE]
@@ -72,7 +95,18 @@ def sites(model: HookedModel) -> list[Site]:
 
 
 def positions(model: HookedModel, role: str) -> list[int] | slice:
-    """The positions of a token role in the model's own sequence; "all": every one; "context+readout": of both, ascending."""
+    """The positions of a token role in the model's own sequence.
+
+    Args:
+        model: whose roles count.
+        role: one of its roles; "all": every position; "context+readout": those of both, ascending.
+
+    Returns:
+        Positions, at least 0.
+
+    Raises:
+        ConfigError: the model has no such role.
+    """
     if role == "all":
         return slice(None)
     for name in role.split("+"):
@@ -84,9 +118,19 @@ def positions(model: HookedModel, role: str) -> list[int] | slice:
 
 
 def put(model: HookedModel, tokens: Tensor, site: Site, activation: Tensor) -> Tensor:
-    """The prediction (batch, seq, d_out) with the whole activation at a site's hook point replaced; gradients flow.
+    """The prediction with the whole activation at a site's hook point replaced; gradients flow.
 
-    Blocks before a residual site are not computed."""
+    Blocks before a residual site are not computed.
+
+    Args:
+        model: the model.
+        tokens: (batch, seq, d_in).
+        site: whose hook point is written; its role is not looked at.
+        activation: of that hook point's shape.
+
+    Returns:
+        (batch, seq, d_out).
+    """
     execute = getattr(model, "execute", None) if site.hook_name == "hook_code" else None
     if execute is not None:
         return execute(activation, tokens)

@@ -23,7 +23,13 @@ Batches = Iterable[Episodes] | Mapping[str, Iterable[Episodes]]
 
 
 class Activations(NamedTuple):
-    """One batch: site name -> detached activation, the model's prediction, and the episodes that caused both."""
+    """One batch of what was seen.
+
+    Args:
+        sites: hook point -> detached activation.
+        prediction: (batch, seq, d_out), the model's.
+        episodes: those that caused both.
+    """
 
     sites: dict[str, Tensor]
     prediction: Tensor
@@ -39,9 +45,25 @@ def draw(
     compositions: Sequence[int] | None = None,
     batch: int = BATCH,
 ) -> Iterator[Episodes]:
-    """n episodes of a split in batches, a pure function of (seed, split): never what a training drew from its own seed.
+    """Episodes of a split in batches, a pure function of (seed, split): never what a training drew from its own seed.
 
-    Of a family whose episodes are stored, each at most once, hence fewer where fewer are stored: `StoredEpisodes.deal`."""
+    Of a family whose episodes are stored, each at most once, hence fewer where fewer are stored: `StoredEpisodes.deal`.
+
+    Args:
+        task: the family.
+        split: "train", "test" or "ood".
+        n: episodes in all, at least 1.
+        seed: of the measurement, and what for ("0/score").
+        device: where the episodes are put; they are drawn on the CPU.
+        compositions: only these of the split's compositions (None: all).
+        batch: most episodes at once.
+
+    Returns:
+        Batches of episodes.
+
+    Raises:
+        ConfigError: n is below 1.
+    """
     require(n >= 1, f"need at least one episode, got {n}")
     if isinstance(task, StoredEpisodes):
         yield from (episodes.to(device) for episodes in task.deal(n, split, seed, batch, compositions))
@@ -81,12 +103,27 @@ def record(
     half: bool = False,
     twin: HookedModel | None = None,
 ) -> Iterator[Activations] | Recording:
-    """The activations at the given hook points: as a stream, one `Activations` per batch, detached, of which nothing
-    accumulates; or, with `to`, in a new folder, one .npy per hook point beside the episodes (see `Recording`).
+    """The activations at hook points: as a stream, or in a folder.
 
-    batches: episodes; to a folder: {split: episodes}, such as ``{s: draw(task, s, 4096, 0) for s in ("train", "ood")}``.
-    run, step: what the model came from (``trained.run``, ``trained.step``), so that the folder knows its task;
-    untrained: the untrained control, recorded beside it; half: activations as float16.
+    A stream gives one `Activations` per batch, detached, of which nothing accumulates. With `to`, a new folder gets one .npy
+    per hook point beside the episodes.
+
+    Args:
+        model: in evaluation mode.
+        batches: episodes; to a folder: {split: episodes}, such as ``{s: draw(task, s, 4096, 0) for s in ("train", "ood")}``.
+        sites: names of hook points.
+        to: the folder (None: a stream).
+        run: what the model came from (``trained.run``), so that the folder knows its task.
+        step: of its weights (``trained.step``).
+        untrained: the untrained control, recorded beside it.
+        half: activations as float16.
+        twin: `untrained`, as it was called before version 0.2.
+
+    Returns:
+        The stream, or the `Recording` that was written.
+
+    Raises:
+        ConfigError: several splits without a folder, or a folder without splits.
     """
     if twin is not None:
         renamed("record(twin=…)", "record(untrained=…)")
@@ -120,9 +157,15 @@ def _stream(model: HookedModel, batches: Iterable[Episodes], sites: Sequence[str
 
 @torch.no_grad()
 def intervene(model: HookedModel, episodes: Episodes, edits: dict[str, Callable[[Tensor], Tensor]]) -> Tensor:
-    """The prediction (batch, seq, d_out) when each site's activation is replaced by ``edit(activation)``.
+    """The prediction when activations are replaced.
 
-    An edit gets a copy, so editing it in place is safe.
+    Args:
+        model: the model.
+        episodes: a batch of episodes.
+        edits: hook point -> activation to activation. An edit gets a copy, so editing it in place is safe.
+
+    Returns:
+        (batch, seq, d_out).
     """
 
     def apply(edit: Callable[[Tensor], Tensor]) -> Callable:

@@ -75,12 +75,18 @@ class _Column:
 
 
 class Writer:
-    """Takes batches, split after split, and leaves a recording. Use as a context: only where it ends without an error is the
-    folder whole.
+    """Takes batches, split after split, and leaves a recording.
 
-    run: what the model came from; scores of the recorded episodes are then written, too. half: activations as float16, of
-    which those that do not fit are an error; everything else is kept as it is. untrained: the untrained control,
-    recorded as well.
+    Use it as a context: only where it ends without an error is the folder whole.
+
+    Args:
+        folder: a new one.
+        model: whose hook points are recorded.
+        sites: their names.
+        run: what the model came from; scores of the recorded episodes are then written, too.
+        step: of the model's weights.
+        untrained: the untrained control, recorded as well.
+        half: activations as float16; one that does not fit is an error. Everything else is kept as it is.
     """
 
     def __init__(
@@ -127,7 +133,17 @@ class Writer:
                 self.folder.rmdir()  # nothing came, so nothing is left behind
 
     def add(self, split: str, episodes: Episodes, prediction: Tensor, sites: dict[str, Tensor]) -> None:
-        """One batch of a split; the batches of a split follow each other."""
+        """Append one batch of a split; the batches of a split follow each other.
+
+        Args:
+            split: "train", "test" or "ood".
+            episodes: the batch.
+            prediction: (batch, seq, d_out), the model's.
+            sites: hook point -> activation.
+
+        Raises:
+            ConfigError: there is no such split, or its batches do not follow each other.
+        """
         require(split in SPLITS, f"no split {split!r}; {nearest(str(split), SPLITS)}")
         total, n = sum(stop - start for start, stop in self.rows.values()), len(episodes.tokens)
         start, stop = self.rows.setdefault(split, [total, total])
@@ -148,7 +164,12 @@ class Writer:
             self.measured.setdefault(split, []).append(np.stack([as_array(value).astype(float) for value in found]))
 
     def add_untrained(self, prediction: Tensor, sites: dict[str, Tensor]) -> None:
-        """What the untrained control did on the batch just added."""
+        """Append what the untrained control did on the batch just added.
+
+        Args:
+            prediction: (batch, seq, d_out).
+            sites: hook point -> activation.
+        """
         for name, value in (sites | {"prediction": prediction}).items():
             array = as_array(value)
             self._put(f"{UNTRAINED}/{name}", array if name == "prediction" else self._narrow(name, array))

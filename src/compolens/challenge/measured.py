@@ -54,7 +54,12 @@ INPUTS = ("as trained", "skewed")
 
 
 class Challenge(NamedTuple):
-    """table: a row per specification (metric "effect") and the summary's rows; drawing: the specification curve."""
+    """What a claim's effects are under every specification.
+
+    Args:
+        table: a row per specification (metric "effect") and the summary's rows.
+        drawing: the specification curve.
+    """
 
     table: pd.DataFrame
     drawing: Drawing
@@ -69,16 +74,29 @@ def run(
     seed: int = 0,
     classes: Iterable[type] = (),
 ) -> Challenge:
-    """Measure a claim about the model in a folder under every specification; classes: as in `zoo.load`.
+    """Measure a claim about a model under every specification.
 
-    episodes: training episodes a readout is fitted on, and held-out ones it is scored on; permutations: of the codes, shared
-    by all specifications. Effects are differences of R² on held-out compositions (0: no better than the control), lo and hi
-    95 % bootstrap intervals over compositions; decoded values are clipped to the range seen in training.
+    Effects are differences of R² on held-out compositions (0: no better than the control), lo and hi 95 % bootstrap intervals
+    over compositions; decoded values are clipped to the range seen in training.
 
     Two nulls, each with a p-value (one-sided) for the median effect and for the share of specifications with a positive one.
     "permuted codes": codes shuffled over all training episodes, so that neither features know them; any code that is better
     decodable from the model rejects it. "swapped with control": the model's features are as good as the control's, so their
     roles are exchanged at random per held-out composition; the claim's own null, with few compositions a blunt one.
+
+    Args:
+        folder: the model's folder.
+        claim: a name of `claims()`.
+        episodes: training episodes a readout is fitted on, and held-out ones it is scored on; at least 64.
+        permutations: of the codes, shared by all specifications; at least 1.
+        seed: which episodes.
+        classes: as in `zoo.load`.
+
+    Returns:
+        The table and the curve.
+
+    Raises:
+        ConfigError: there is no such claim.
     """
     known = claims()
     if claim not in known:
@@ -95,7 +113,7 @@ def run(
 
 # ---- choices ---------------------------------------------------------------------------------------------------------
 def choices(trained: TrainedModel) -> list[Specification]:
-    """Every combination of choices that apply to a model; `left_out` says which do not.
+    """Every combination of choices that apply to the model `trained`; `left_out` says which do not.
 
     Layers: all that a block leaves, and the explicit code where there is one; the embedding carries no code by design."""
     here = [p for p in sites(trained.model) if p.layer > 0 and p.role in (*trained.model.roles, "all")]
@@ -110,7 +128,7 @@ def choices(trained: TrainedModel) -> list[Specification]:
 
 
 def left_out(trained: TrainedModel) -> dict[str, str]:
-    """Choices that do not apply to a model, each with the reason."""
+    """Choices that do not apply to the model `trained`, each with the reason."""
     task, found = trained.task, {}
     try:
         (one,) = draw(task, "train", 1, "challenge/law", trained.device)
@@ -134,12 +152,24 @@ def left_out(trained: TrainedModel) -> dict[str, str]:
 
 
 def half(task: TaskFamily) -> tuple[int, ...]:
-    """Every second training composition."""
+    """Every second training composition of `task`."""
     return task.compositions("train")[::2]
 
 
 def shortened(trained: TrainedModel, model: HookedModel, n_context: int) -> tuple[HookedModel, TaskFamily]:
-    """The same weights on a task that shows n_context examples; raises ConfigError where they do not fit."""
+    """The same weights on a task that shows fewer examples.
+
+    Args:
+        trained: the model with its run and task.
+        model: whose weights are taken.
+        n_context: examples shown, at least 1.
+
+    Returns:
+        The model and the task.
+
+    Raises:
+        ConfigError: the weights do not fit.
+    """
     require(hasattr(trained.task, "n_context"), "the family has no number of examples to change")
     require(n_context >= 1, f"{n_context} examples are too few")
     task = replace(trained.task, n_context=n_context)  # type: ignore[call-arg]
@@ -153,8 +183,13 @@ def shortened(trained: TrainedModel, model: HookedModel, n_context: int) -> tupl
 
 # ---- the claim -------------------------------------------------------------------------------------------------------
 class Data(NamedTuple):
-    """One context length and law of inputs: features by source ("raw input", or (model, site, role)) as (train, held out),
-    float64; labels (train, held out), and compositions of both."""
+    """One context length and law of inputs; everything in pairs (train, held out).
+
+    Args:
+        features: by source ("raw input", or (model, hook point, role)), (n, features) float64.
+        labels: (n, width) codes.
+        composition: (n,) ints.
+    """
 
     features: dict[Any, tuple[Tensor, Tensor]]
     labels: tuple[Tensor, Tensor]
@@ -164,7 +199,18 @@ class Data(NamedTuple):
 def latent_code(
     trained: TrainedModel, specifications: list[Specification], *, episodes: int, permutations: int, seed: int
 ) -> Evidence:
-    """Decodability of every part of the code (`TaskFamily.factors`: coefficients, or one-hot values)."""
+    """Decodability of every part of the code (`TaskFamily.factors`: coefficients, or one-hot values).
+
+    Args:
+        trained: the model with its run and task.
+        specifications: under which it is measured.
+        episodes: per split.
+        permutations: of the codes.
+        seed: which episodes.
+
+    Returns:
+        Effects and nulls.
+    """
     models, hook_names = {"": trained.model}, {(s.site, s.role) for s in specifications}
     if any(s.control == "untrained control" for s in specifications):
         models["untrained control"] = trained.untrained_control()
@@ -182,7 +228,19 @@ def _shown_to(task: TaskFamily, episodes: Episodes, law: str) -> Episodes:
 
 
 def observe(models, hook_names, law, episodes, seed, device) -> Data:
-    """Features of train and held-out episodes at all sites, of model and untrained control, and the raw input's."""
+    """Features of train and held-out episodes at all sites, of model and untrained control, and the raw input's.
+
+    Args:
+        models: "" or a control's name -> (model, task).
+        hook_names: (hook point, role) of every site.
+        law: of the inputs, "as trained" or "skewed".
+        episodes: per split.
+        seed: which episodes.
+        device: where the models are.
+
+    Returns:
+        What readouts are fitted on and scored on.
+    """
     task = models[""][1]
     codes, compositions, parts = [], [], []
     for split in ("train", "ood"):
@@ -200,7 +258,17 @@ def observe(models, hook_names, law, episodes, seed, device) -> Data:
 
 
 def measure(data: dict[tuple[int, str], Data], specifications: list[Specification], permutations: int, seed: int) -> Evidence:
-    """The effects of all specifications, under the true codes and the same permutations of them; data by context and law."""
+    """The effects of all specifications, under the true codes and the same permutations of them.
+
+    Args:
+        data: (examples shown, law of inputs) -> what was observed.
+        specifications: under which it is measured.
+        permutations: of the codes.
+        seed: of the permutations.
+
+    Returns:
+        Effects and nulls.
+    """
     errors: dict[tuple, dict[float | None, tuple[Tensor, Tensor]]] = {}
     spread: dict[tuple[int, str], tuple[Tensor, Tensor]] = {}
     rows = []

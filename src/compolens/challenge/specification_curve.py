@@ -15,10 +15,20 @@ DRAWS = 999
 
 @dataclass(frozen=True)
 class Specification:
-    """One way to measure. layer, role, site: as in `activations.places`; penalty None: chosen; rank None: all directions, else
-    so many principal components; hidden: random rectified features; share: of the training compositions; context: examples
-    shown, 0 where the family has no such number; inputs: their law, "as trained" or "skewed"; control: what the model has to
-    beat."""
+    """One way to measure.
+
+    Args:
+        layer: as in `activations.sites`.
+        role: the token role.
+        site: the hook point.
+        penalty: l2 of the readout (None: chosen).
+        rank: so many principal components (None: all directions).
+        hidden: random rectified features that are read (0: the activations themselves).
+        share: of the training compositions.
+        context: examples shown, 0 where the family has no such number.
+        inputs: their law, "as trained" or "skewed".
+        control: what the model has to beat.
+    """
 
     layer: int
     role: str
@@ -33,8 +43,15 @@ class Specification:
 
 
 class Evidence(NamedTuple):
-    """By specification: gain (S, C), what each held-out composition adds to the effect; weight (S, C), its share of the code's
-    variance; r2, control (S,): R² of the model's and the control's readout; null (S, P): effects under permuted codes."""
+    """Effects by specification (S) and held-out composition (C), and under permutations (P).
+
+    Args:
+        gain: (S, C), what each held-out composition adds to the effect.
+        weight: (S, C), its share of the code's variance.
+        r2: (S,) R² of the model's readout.
+        control: (S,) R² of the control's readout.
+        null: (S, P) effects under permuted codes.
+    """
 
     gain: np.ndarray
     weight: np.ndarray
@@ -48,12 +65,21 @@ class Evidence(NamedTuple):
         return self.gain.sum(1)
 
     def of(self, kept: np.ndarray) -> Evidence:
-        """Of some specifications, kept (S,) bool."""
+        """The evidence of some specifications, `kept` (S,) bool."""
         return Evidence(*(part[kept] for part in self))
 
 
 def tabulate(specifications: list[Specification], evidence: Evidence, episodes: int) -> pd.DataFrame:
-    """Tidy: the effect of every specification; then, over all of them and by control, what `summary` says."""
+    """Tidy: the effect of every specification; then, over all of them and by control, what `summary` says.
+
+    Args:
+        specifications: what was measured.
+        evidence: their effects.
+        episodes: per split, for the column n.
+
+    Returns:
+        The table.
+    """
     lo, hi = _intervals(evidence)
     rows = [
         {"metric": "effect", "value": evidence.effect[i], "lo": lo[i], "hi": hi[i], "split": "ood", **asdict(s),
@@ -70,7 +96,8 @@ def tabulate(specifications: list[Specification], evidence: Evidence, episodes: 
 
 
 def summary(evidence: Evidence) -> dict[str, float]:
-    """Median effect, share of positive ones, share whose interval is above 0; p-values of the first two under both nulls."""
+    """Median effect in `evidence`, share of positive ones, share whose interval is above 0; p-values of the first two under
+    both nulls."""
     flips = np.random.default_rng(0).choice([-1.0, 1.0], size=(evidence.gain.shape[1], DRAWS))
     found = {"median effect": float(np.median(evidence.effect)), "share positive": float((evidence.effect > 0).mean())}
     found["share with interval above 0"] = float((_intervals(evidence)[0] > 0).mean())
@@ -92,7 +119,18 @@ def _intervals(evidence: Evidence) -> tuple[np.ndarray, np.ndarray]:
 def draw_curve(
     title: str, table: pd.DataFrame, specifications: list[Specification], evidence: Evidence, omitted: str = ""
 ) -> Drawing:
-    """Effects in ascending order with their intervals, over the curve that permuted codes give; below, each one's choices."""
+    """Effects in ascending order with their intervals, over the curve that permuted codes give; below, each one's choices.
+
+    Args:
+        title: of the drawing.
+        table: from `tabulate`.
+        specifications: what was measured.
+        evidence: their effects.
+        omitted: which choices do not apply, and why.
+
+    Returns:
+        The specification curve.
+    """
     own = table[table["metric"] == "effect"].reset_index(drop=True)
     order = own["value"].to_numpy().argsort(kind="stable")
     rank = [str(i + 1) for i in range(len(order))]

@@ -20,9 +20,16 @@ ALGORITHMS = {"GD++": "GD++", "GD,": "GD, tuned rate", "debiased GD": "GD, tuned
 
 
 class Closest(NamedTuple):
-    """names: the closest reference, then those that point the same way; cosine: the model's with it; rival, floor: the
-    reference most alike to it among the others, and their cosine; untrained, shuffled: the controls' cosine with
-    it."""
+    """The reference learner whose answers a model's are closest to.
+
+    Args:
+        names: the closest reference, then those that point the same way.
+        cosine: the model's with it.
+        rival: the reference most alike to it among the others.
+        floor: their cosine.
+        untrained: the untrained control's cosine with it.
+        shuffled: the cosine of answers to other episodes with it.
+    """
 
     names: tuple[str, ...]
     cosine: float
@@ -33,7 +40,15 @@ class Closest(NamedTuple):
 
 
 def closest(folders: Sequence[Path], split: str = "test") -> Closest:
-    """The reference whose derivative by the query has the largest mean cosine with the model's, over all seeds."""
+    """The reference whose derivative by the query has the largest mean cosine with the model's, over all seeds.
+
+    Args:
+        folders: models that differ in seeds alone, with the table `gd_equivalence`.
+        split: "train", "test" or "ood".
+
+    Returns:
+        The reference and its rivals.
+    """
     rows = pd.concat([tables.at_last_step(tables.read(folder, "gd_equivalence")) for folder in folders])
     rows = rows[(rows["metric"] == "sensitivity cosine") & (rows["split"] == split)]
     mean = rows.groupby(["control", "learner", "reference"])["value"].mean()
@@ -48,8 +63,15 @@ def closest(folders: Sequence[Path], split: str = "test") -> Closest:
 
 
 class Depth(NamedTuple):
-    """algorithm; steps, levels: by layer, the best-matching step (mean over seeds) and its similarity; first: the first layer
-    from which on every level is at least `LIKE_LAYER`, or None; edge: whether a best step is the last one looked at."""
+    """How far an algorithm has come after every layer.
+
+    Args:
+        algorithm: its name.
+        steps: by layer, the best-matching step, mean over seeds.
+        levels: by layer, its similarity.
+        first: the first layer from which on every level is at least `LIKE_LAYER`, or None.
+        edge: whether a best step is the last one looked at.
+    """
 
     algorithm: str
     steps: tuple[float, ...]
@@ -59,7 +81,15 @@ class Depth(NamedTuple):
 
 
 def along_layers(folders: Sequence[Path], reference: str) -> Depth:
-    """Of the algorithm that the reference is a step of, else of the one with the highest level at the last layer."""
+    """The depth of the algorithm that a reference is a step of, else of the one with the highest level at the last layer.
+
+    Args:
+        folders: models that differ in seeds alone, with the table `algorithm_steps`.
+        reference: a reference's name.
+
+    Returns:
+        The algorithm's steps by layer.
+    """
     rows = pd.concat([tables.at_last_step(tables.read(folder, "algorithm_steps")) for folder in folders])
     rows = rows[(rows["control"] == "") & (rows["split"] == "test")]
     named = [algorithm for begin, algorithm in ALGORITHMS.items() if reference.startswith(begin)]

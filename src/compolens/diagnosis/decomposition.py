@@ -37,7 +37,13 @@ PRIOR, STRUCTURE = "which_prior", "code_structure"
 
 
 class Loss(NamedTuple):
-    """One part of a loss in score units, with its 95 % interval (two-level bootstrap over seeds and compositions)."""
+    """One part of a loss, in units of the score.
+
+    Args:
+        value: the part.
+        lo: lower end of its 95 % interval (two-level bootstrap over seeds and compositions).
+        hi: upper end.
+    """
 
     value: float
     lo: float
@@ -49,15 +55,26 @@ class Loss(NamedTuple):
 
 
 class Rungs(NamedTuple):
-    """One model's ladder on one split: rung -> (score, weight) per composition, (compositions,) each, in one order for all; a
-    composition that a rung was not measured on has weight 0."""
+    """One model's ladder on one split.
+
+    Args:
+        names: the compositions, in one order for all rungs.
+        scores: rung -> (score, weight) per composition, (compositions,) each; one that the rung was not measured on has weight
+            0.
+    """
 
     names: tuple[str, ...]
     scores: dict[str, tuple[np.ndarray, np.ndarray]]
 
     def pooled(self, drawn: np.ndarray | None = None) -> dict[str, np.ndarray]:
-        """Every rung's score over all compositions, (1,), or (draws,) where drawn (draws, compositions) says how often each
-        was drawn; NaN where a rung was measured on none of them."""
+        """Every rung's score over all compositions.
+
+        Args:
+            drawn: (draws, compositions), how often each was drawn (None: every one once).
+
+        Returns:
+            rung -> (draws,), or (1,); NaN where a rung was measured on none of them.
+        """
         counts = np.ones((1, len(self.names))) if drawn is None else drawn
         found = {}
         for rung, (score, weight) in self.scores.items():
@@ -70,7 +87,15 @@ class Rungs(NamedTuple):
         return self.pooled(np.eye(len(self.names)))
 
     def lowered(self, rungs: Sequence[str], loss: float) -> Rungs:
-        """The same with the scores of these rungs lower by a loss, on every composition."""
+        """The same ladder with the scores of some rungs lower by a loss, on every composition.
+
+        Args:
+            rungs: which.
+            loss: by how much, in units of the score.
+
+        Returns:
+            The ladder.
+        """
         lower = {name: (score - loss * (name in rungs), weight) for name, (score, weight) in self.scores.items()}
         return self._replace(scores=lower)
 
@@ -85,8 +110,14 @@ def _fairly(scores: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 @dataclass(frozen=True)
 class Measured:
-    """One model's tables at its last step: `generalization` (scores), `inference_or_execution` (ladder), `which_prior` and
-    `code_structure` (prior, structure; empty without one)."""
+    """One model's tables at its last step.
+
+    Args:
+        scores: `generalization`.
+        ladder: `inference_or_execution`.
+        prior: `which_prior`, empty without one.
+        structure: `code_structure`, empty without one.
+    """
 
     scores: pd.DataFrame
     ladder: pd.DataFrame
@@ -95,7 +126,7 @@ class Measured:
 
     @classmethod
     def read(cls, folder: str | Path) -> Measured:
-        """From a model folder; a missing table names the command to type."""
+        """The tables of the model in `folder`; a missing one is a `ConfigError` that names the command to type."""
         scores, ladder = (tables.at_last_step(tables.read(folder, name)) for name in NEEDS)
         if "effective" not in ladder:
             raise ConfigError(
@@ -108,7 +139,7 @@ class Measured:
         return cls(scores[scores["metric"] == "score"], ladder, prior, structure)
 
     def rungs(self, split: str) -> Rungs:
-        """Own answer and oracles, per composition; of the places where the code is read, the best for each rung."""
+        """Own answer and oracles on `split`, per composition; of the sites where the code is read, the best for each rung."""
         return self._rungs[split]
 
     @cached_property
@@ -164,11 +195,11 @@ class Measured:
         return rows[rows["composition"] != "all"][["composition", "value", "weight"]]
 
     def distances(self, split: str) -> pd.Series:
-        """reference -> distance of the model's answers to its own, the truth included; empty without a table."""
+        """reference -> distance of the model's answers on `split` to its own, the truth included; empty without a table."""
         return self._distances(split, "").set_index("reference")["value"]
 
     def errors_of_learners(self, split: str) -> pd.Series:
-        """learner -> distance of its answers to the truth; empty without a table."""
+        """learner -> distance of its answers on `split` to the truth; empty without a table."""
         rows = self._distances(split, "reference")
         return rows[rows["reference"] == "truth"].set_index("learner")["value"]
 
@@ -201,9 +232,16 @@ def _named(site: str, layer: float, role: str) -> str:
 
 
 def split_loss(top: float, score: dict[str, np.ndarray], cost: np.ndarray) -> dict[str, np.ndarray]:
-    """The parts of top - own answer, from every rung's score; cost: what the interventions lose on training compositions.
+    """The parts of top - own answer. A rung that was not measured, NaN, is passed over.
 
-    All (draws,). A rung that was not measured, NaN, is passed over."""
+    Args:
+        top: the ceiling.
+        score: rung -> (draws,).
+        cost: (draws,) what the interventions lose on training compositions.
+
+    Returns:
+        part -> (draws,), in units of the score.
+    """
     informed = np.fmax(score["own answer"], score["own code written"])
     right = np.fmax(informed, score["true code written"])
     able = np.fmax(right, score.get("best code", np.nan))
@@ -223,7 +261,15 @@ Ladders = Sequence[dict[str, Rungs]]
 
 
 def decompose(models: Sequence[Measured], top: float) -> dict[str, dict[str, Loss]]:
-    """split -> part -> loss: means over the models, with two-level intervals; "lost" holds ood minus test, part by part."""
+    """The loss in parts: means over the models, with two-level intervals.
+
+    Args:
+        models: tables of models that differ in seeds alone.
+        top: the ceiling.
+
+    Returns:
+        split -> part -> loss; "lost" holds ood minus test, part by part.
+    """
     found = _measurement(ladders(models), top)
     return {
         split: {
@@ -235,7 +281,7 @@ def decompose(models: Sequence[Measured], top: float) -> dict[str, dict[str, Los
 
 
 def ladders(models: Sequence[Measured]) -> Ladders:
-    """What `decompose` splits."""
+    """What `decompose` splits: of each of the `models`, the ladder by split."""
     return [{split: model.rungs(split) for split in ("test", "ood")} for model in models]
 
 
@@ -248,10 +294,20 @@ BELOW = {
 
 
 def power(seeds: Ladders, top: float, part: str, loss: float) -> float:
-    """How likely a loss of that size, planted on held-out compositions, would have shown: its interval excluding 0.
+    """How likely a loss of some size, planted on held-out compositions, would have shown: its interval excluding 0.
 
-    Planted in the models' own scores, on every composition, and split anew: as noisy as they are, as many seeds and
-    compositions. loss: in score units; part: one of `BELOW`. In [0, 1]."""
+    It is planted in the models' own scores, on every composition, and split anew: as noisy as they are, as many seeds and
+    compositions.
+
+    Args:
+        seeds: the models' ladders.
+        top: the ceiling.
+        part: one of `BELOW`.
+        loss: its size, in units of the score.
+
+    Returns:
+        A probability, in [0, 1].
+    """
     planted = [{"test": seed["test"], "ood": seed["ood"].lowered(BELOW[part], loss)} for seed in seeds]
     value, sampled = _measurement(planted, top)["lost"][part]
     return float(np.mean(sampled > value - np.quantile(sampled, 0.025)))
@@ -301,7 +357,18 @@ def _cost(test: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def by_composition(model: Measured, top: float) -> pd.DataFrame:
-    """A row per held-out composition: its loss, whole and in parts, its weight, and its factors, a tuple of names."""
+    """A row per held-out composition.
+
+    Args:
+        model: the model's tables.
+        top: the ceiling.
+
+    Returns:
+        Its loss, whole and in parts, its weight, and its factors, a tuple of names.
+
+    Raises:
+        ConfigError: the table does not name factors.
+    """
     rungs, cost = model.rungs("ood"), _cost(model.rungs("test").pooled())
     if "parts" not in model.ladder:
         raise ConfigError("the table does not name factors; type: compolens probe inference_or_execution FOLDER --again")
@@ -315,13 +382,21 @@ def by_composition(model: Measured, top: float) -> pd.DataFrame:
 
 
 def factors_of(rows: pd.DataFrame) -> dict[str, np.ndarray]:
-    """factor -> which rows of `by_composition` it takes part in."""
+    """factor -> which `rows` of `by_composition` it takes part in."""
     names = sorted({factor for factors in rows["factors"] for factor in factors})
     return {name: np.array([i for i, factors in enumerate(rows["factors"]) if name in factors]) for name in names}
 
 
 def by_factor(model: Measured, top: float) -> pd.DataFrame:
-    """A row per factor: mean loss, whole and in parts, over the n held-out compositions that it takes part in, by weight."""
+    """A row per factor.
+
+    Args:
+        model: the model's tables.
+        top: the ceiling.
+
+    Returns:
+        Mean loss, whole and in parts, over the n held-out compositions that it takes part in, by weight.
+    """
     rows = by_composition(model, top)
     weight = rows["weight"].to_numpy()
     return pd.DataFrame(
@@ -332,6 +407,6 @@ def by_factor(model: Measured, top: float) -> pd.DataFrame:
 
 
 def in_words(parts: dict[str, Loss]) -> str:
-    """The parts of a loss that are not next to nothing, the largest first."""
+    """The `parts` of a loss that are not next to nothing, the largest first."""
     ordered = sorted(parts.items(), key=lambda item: -abs(item[1].value))
     return ", ".join(f"{name} {loss}" for name, loss in ordered if abs(loss.value) >= NOTHING) or "nothing"

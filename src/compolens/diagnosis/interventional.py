@@ -25,7 +25,14 @@ RANDOM = ("random orthogonal", "random whitened", "random variance-matched")
 
 
 class Number(NamedTuple):
-    """One number of a table: which rows, and the mean over models of value, lo and hi."""
+    """One number of a table: a mean over models.
+
+    Args:
+        where: column -> value, which rows.
+        value: the number.
+        lo: lower end of its interval.
+        hi: upper end.
+    """
 
     where: dict[str, str]
     value: float
@@ -34,7 +41,13 @@ class Number(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """A sentence, and the numbers that carry it."""
+    """A sentence, and the numbers that carry it.
+
+    Args:
+        text: the sentence.
+        table: the table's name.
+        numbers: those of the sentence, controls among them.
+    """
 
     text: str
     table: str
@@ -42,7 +55,7 @@ class Finding(NamedTuple):
 
 
 def findings(folders: Sequence[Path]) -> list[Finding]:
-    """What the tables that all models have say."""
+    """What the tables that all models in `folders` have say."""
     sentences = {"erase_code": erased, "swap_code": exchanged, "swap_factor": reused}
     have = [name for name in sentences if all(tables.path_of(folder, name).exists() for folder in folders)]
     return [sentences[name]([_placed(folder, name) for folder in folders]) for name in have]
@@ -86,7 +99,8 @@ def _best(rows: pd.DataFrame) -> str:
 
 # ---- sentences -------------------------------------------------------------------------------------------------------
 def erased(frames: Sequence[pd.DataFrame]) -> Finding:
-    """Does erasing the code cost more than erasing a random subspace of the same rank?"""
+    """Does erasing the code cost more than erasing a random subspace of the same rank? From `frames`, a table `erase_code` a
+    model."""
     places = []
     for frame in frames:
         rows = _rows(frame, scope="one layer", metric="drop", split="test")
@@ -112,7 +126,8 @@ def erased(frames: Sequence[pd.DataFrame]) -> Finding:
 
 
 def exchanged(frames: Sequence[pd.DataFrame]) -> Finding:
-    """Does the answer follow another episode's activations, and how few directions carry that?"""
+    """Does the answer follow another episode's activations, and how few directions carry that? From `frames`, a table
+    `swap_code` a model."""
     places, enough, full = [], [], []
     known = {"metric": "recovered", "split": "test"}
     for frame in frames:
@@ -140,7 +155,8 @@ def exchanged(frames: Sequence[pd.DataFrame]) -> Finding:
 
 
 def reused(frames: Sequence[pd.DataFrame]) -> Finding:
-    """Does one factor, exchanged alone, turn the answer into the recombined task's?"""
+    """Does one factor, exchanged alone, turn the answer into the recombined task's? From `frames`, a table `swap_factor` a
+    model."""
     places = [str(frame[frame["chosen"].astype(str).isin(["True", "1"])]["place"].iloc[0]) for frame in frames]
     every = {"factor": "all"}
     test, ood = (_number(frames, places, **every, metric="recovered", split=s, control="") for s in ("test", "ood"))

@@ -62,8 +62,14 @@ LABELS = {
 
 
 class Like(NamedTuple):
-    """A learner that a model answers like; distance: of its answers to that learner's; cosine: between the errors of both;
-    share: how far the model goes with them, 0 at the truth, 1 at the learner's answers."""
+    """A learner that a model answers like.
+
+    Args:
+        learner: its name.
+        distance: of the model's answers to that learner's, squared.
+        cosine: between the errors of both.
+        share: how far the model goes with them, 0 at the truth, 1 at the learner's answers.
+    """
 
     learner: str
     distance: float
@@ -79,11 +85,22 @@ class Like(NamedTuple):
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """A label with its reasons. parts: split -> part -> loss; share: (score - floor) / (ceiling - floor) on held-out ones;
-    blamed: the part, "" if none; place: where the code is read; change: what would change the label; power: part of which no
-    loss was found (its interval reaches down to nothing) -> how likely one of `FAILS` would have been (see
-    `decomposition.power`); errors_like: of each label of `OWN_ERRORS` the learner whose errors on held-out compositions are
-    most like the models' own."""
+    """A label with its reasons.
+
+    Args:
+        label: what is wrong, in a word or two.
+        reasons: sentences.
+        parts: split -> part -> loss.
+        scores: "test", "ood", "ceiling" and "floor".
+        share: (score - floor) / (ceiling - floor) on held-out compositions.
+        blamed: the part of the loss, "" if none.
+        place: the site where the code is read, in words.
+        change: what would change the label.
+        power: part of which no loss was found (its interval reaches down to nothing) -> how likely one of `FAILS` would have
+            been (see `decomposition.power`).
+        errors_like: of each label of `OWN_ERRORS` the learner whose errors on held-out compositions are most like the models'
+            own.
+    """
 
     label: str
     reasons: tuple[str, ...]
@@ -104,19 +121,27 @@ class Diagnosis:
 
 
 def faithful(models: Sequence[Measured]) -> bool:
-    """Whether the right code, written, costs next to nothing on training compositions."""
+    """Whether the right code, written into `models`, costs next to nothing on training compositions."""
     test = [model.rungs("test").pooled() for model in models]
     return float(np.mean([(t["own answer"] - t["true code written"]).item() for t in test])) <= FAITHFUL
 
 
 def frame_of_scores(models: Sequence[Measured]) -> dict[str, float]:
-    """test, ood, ceiling and floor: pooled scores, averaged over the models."""
+    """test, ood, ceiling and floor: pooled scores, averaged over the `models`."""
     rows = [model.frame() for model in models]
     return {k: float(np.mean([row[k] for row in rows])) for k in rows[0]}
 
 
 def share_of_what_can_be_had(models: Sequence[Measured], scores: dict[str, float]) -> Loss:
-    """(ood - floor) / (ceiling - floor) with its two-level interval."""
+    """(ood - floor) / (ceiling - floor).
+
+    Args:
+        models: tables of models that differ in seeds alone.
+        scores: from `frame_of_scores`.
+
+    Returns:
+        The share with its two-level interval.
+    """
     found = two_level_interval([model.per_composition() for model in models])
     scale = max(scores["ceiling"] - scores["floor"], 1e-9)
     return Loss(*((value - scores["floor"]) / scale for value in found))
@@ -141,7 +166,12 @@ def _means(rows: Sequence[pd.Series]) -> dict[str, float]:
 
 
 class Beside(NamedTuple):
-    """The models' own mean squared error on a split, NaN without a table, and the learners beside them, nearest first."""
+    """The models beside learners, on one split.
+
+    Args:
+        wrong: the models' own mean squared error, NaN without a table.
+        learners: name -> comparison, nearest first.
+    """
 
     wrong: float
     learners: dict[str, Like]
@@ -151,7 +181,15 @@ class Beside(NamedTuple):
         """How the models' answers p compare with a learner's, q, beside the truth t: means over models that all have tables.
 
         Distances are squared, all in one unit, so that of the third side of a triangle tells the angle:
-        2 <p - t, q - t> = |p - t|² + |q - t|² - |p - q|². (For classes: the vectors that are 1 at the answer.)"""
+        2 <p - t, q - t> = |p - t|² + |q - t|² - |p - q|². (For classes: the vectors that are 1 at the answer.)
+
+        Args:
+            models: tables of models that differ in seeds alone.
+            split: "test" or "ood".
+
+        Returns:
+            The comparison.
+        """
         own, theirs = _means([m.distances(split) for m in models]), _means([m.errors_of_learners(split) for m in models])
         wrong, found = own.pop("truth", np.nan), {}
         for learner, far in sorted(own.items(), key=lambda item: item[1]):
@@ -162,37 +200,37 @@ class Beside(NamedTuple):
         return cls(wrong, found)
 
     def taken_for(self, among: Sequence[str]) -> Like | None:
-        """The nearest of those learners whose answers the models give, nearer than the truth; None if none is."""
+        """The nearest of the learners `among` whose answers the models give, nearer than the truth; None if none is."""
         like = [self.learners[learner] for learner in self.learners if learner in among]
         return next((one for one in like if one.distance <= min(NEAR, NEARER * self.wrong)), None)
 
     def most_like(self, among: Sequence[str]) -> Like | None:
-        """Of those learners, the one whose errors are most along the models' own; None if none is there."""
+        """Of the learners `among`, the one whose errors are most along the models' own; None if none is there."""
         like = [self.learners[learner] for learner in among if learner in self.learners]
         return max(like, key=lambda one: one.cosine, default=None)
 
     def errs_like(self, among: Sequence[str]) -> Like | None:
-        """That one, if the models' errors are its own; else None."""
+        """`most_like` of the learners `among`, if the models' errors are its own; else None."""
         like = self.most_like(among)
         return like if like is not None and like.cosine >= ALONG else None
 
 
 def told_by_parts(models: Sequence[Measured]) -> tuple[float, str]:
-    """(share, place) of `Measured.parts_told`: the mean over the models, and the first one's place; NaN without a table."""
+    """(share, site) of `Measured.parts_told`: the mean over the `models`, and the first one's site; NaN without a table."""
     shares, places = zip(*(model.parts_told(READABLE) for model in models), strict=True)
     return float(np.mean(shares)), places[0]
 
 
 # ---- the label ---------------------------------------------------------------------------------------------------------
 def measured(folders: Sequence[Path]) -> list[Measured] | None:
-    """The models' tables; None where one that is needed is missing."""
+    """The tables of the models in `folders`; None where one that is needed is missing."""
     if not all(tables.path_of(folder, table).exists() for folder in folders for table in NEEDS):
         return None
     return [Measured.read(folder) for folder in folders]
 
 
 def diagnose(folders: Sequence[Path]) -> Diagnosis | None:
-    """The diagnosis of models that differ in seeds alone; None where a table is missing."""
+    """The diagnosis of the models in `folders`, which differ in seeds alone; None where a table is missing."""
     models = measured(folders)
     if models is None:
         return None

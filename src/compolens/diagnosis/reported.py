@@ -8,7 +8,14 @@ TABLE_A1 = "2406.05816 (v4), Table A1: mean ± standard error over three seeds"
 
 
 class Quoted(NamedTuple):
-    """A reported score and its standard error, as fractions; the metric under which ours is comparable; the source."""
+    """A reported score.
+
+    Args:
+        value: as a fraction.
+        se: its standard error, as a fraction.
+        metric: the metric under which ours is comparable.
+        source: paper and table.
+    """
 
     value: float
     se: float
@@ -45,7 +52,8 @@ _ALIKE: dict[str, dict[str, Any]] = {
 
 
 def held_out_score(settings: dict[str, Any]) -> Quoted | None:
-    """What the paper reports for a model's held-out score, given `tables.settings` of it; None where nothing is reported."""
+    """What the paper reports for a model's held-out score, given the model's `settings` (`tables.settings`); None where
+    nothing is reported."""
     alike = _ALIKE.get(settings["task"])
     if alike is None or settings["architecture"] not in _A1 or any(settings.get(k) != v for k, v in alike.items()):
         return None
@@ -55,7 +63,13 @@ def held_out_score(settings: dict[str, Any]) -> Quoted | None:
 
 
 class QuotedSparsity(NamedTuple):
-    """A reported share of attention coefficients that are zero, as a fraction, at a threshold xi; the source."""
+    """A reported share of attention coefficients that are zero.
+
+    Args:
+        xi: the threshold.
+        sparsity: the share, as a fraction.
+        source: paper and figure.
+    """
 
     xi: float
     sparsity: float

@@ -37,7 +37,16 @@ SAYS_NOTHING_OF_ERRORS = ("compositional", "has not learned its training composi
 
 @dataclass(frozen=True)
 class Evidence:
-    """Where a number stands: table, row filter, the models averaged over, and the number."""
+    """Where a number comes from.
+
+    Args:
+        table: the table's name.
+        where: column -> value, which rows.
+        models: names of the models averaged over.
+        value: the number.
+        lo: lower end of its interval; NaN without one.
+        hi: upper end.
+    """
 
     table: str
     where: dict[str, str]
@@ -54,14 +63,28 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Clause:
-    """One claim in words, with the numbers that carry it."""
+    """One claim in words.
+
+    Args:
+        text: the words.
+        evidence: the numbers that carry it.
+    """
 
     text: str
     evidence: tuple[Evidence, ...]
 
 
 def score(group: Group, split: str, reference: str = "model") -> Evidence:
-    """Pooled score of the model (or of a reference) on a split, with its two-level interval over seeds and compositions."""
+    """Pooled score on a split, with its two-level interval over seeds and compositions.
+
+    Args:
+        group: the models.
+        split: "train", "test" or "ood".
+        reference: "model", or the reference that is scored.
+
+    Returns:
+        The score.
+    """
     parts = [_per_composition(folder, split, reference) for folder in group.folders]
     if len(parts) < 2:
         pooled = _rows(group.folders[0], "generalization", metric="score", split=split, reference=reference, composition="all")
@@ -73,7 +96,18 @@ def score(group: Group, split: str, reference: str = "model") -> Evidence:
 
 
 def readout(group: Group, layer_role: tuple[float, str], fit: str, split: str, control: str = "") -> Evidence:
-    """Mean over seeds of the code's R² at a layer and token role."""
+    """Mean over seeds of the code's R² at a layer and token role.
+
+    Args:
+        group: the models.
+        layer_role: (layer, token role).
+        fit: what the readout was fitted on, as in the column `fit` of `latent_code`.
+        split: on which it is scored.
+        control: "" for the model itself, else which control.
+
+    Returns:
+        The mean.
+    """
     layer, role = layer_role
     where = {"metric": "r2", "dimension": "mean", "layer": layer, "role": role, "fit": fit, "split": split, "control": control}
     values = [_rows(folder, "latent_code", **where)["value"].iloc[0] for folder in group.folders]
@@ -101,7 +135,7 @@ def _per_composition(folder: Path, split: str, reference: str = "model") -> pd.D
 
 
 def judge(group: Group) -> list[Clause]:
-    """What the tables say about one group, clause by clause; clauses whose table is missing are left out."""
+    """What the tables say about one `group`, clause by clause; clauses whose table is missing are left out."""
     if not _have(group, "generalization"):
         return []
     regression = tables.settings(group.folders[0])["task"] == "LinearRegression"
@@ -198,13 +232,14 @@ def _references(group: Group) -> list[str]:
 
 
 def ceiling(group: Group) -> float:
-    """The ood score that no learner can be expected to exceed."""
+    """The ood score that no learner can be expected to exceed on the tasks of `group`."""
     frame = _rows(group.folders[0], "generalization", metric="score", split="ood", composition="all", control="reference")
     return tables.ceiling_of(frame)
 
 
 def beside_the_paper(group: Group) -> str:
-    """Our mean ± s.e. over seeds under the paper's measure, and what the paper reports; "" where it says nothing."""
+    """The mean ± s.e. over seeds of `group` under the paper's measure, and what the paper reports; "" where it
+    says nothing."""
     reported = quoted.held_out_score(tables.settings(group.folders[0]))
     if reported is None:
         return ""
@@ -246,7 +281,15 @@ def _generalization(group: Group) -> list[Clause]:
 
 
 def stratum(group: Group, split: str) -> tuple[str, float] | None:
-    """(name, mean score over seeds) of the part of the episodes on which the family also wants its score; None without one."""
+    """The part of the episodes on which the family also wants its score.
+
+    Args:
+        group: the models.
+        split: "test" or "ood".
+
+    Returns:
+        (name, mean score over seeds); None where there is no such part.
+    """
     frames = [tables.at_last_step(tables.read(folder, "generalization")) for folder in group.folders]
     values, name = [], ""
     for frame in frames:
@@ -380,7 +423,15 @@ def _depth(group: Group, reference: str) -> list[Clause]:
 
 
 def compare(left: Group, right: Group) -> Clause | None:
-    """The difference in ood score between two groups on the same tasks; claimed only with enough seeds."""
+    """The difference in ood score between two groups on the same tasks; claimed only with enough seeds.
+
+    Args:
+        left: the first group.
+        right: the second.
+
+    Returns:
+        The claim; None where a table or a pair of equal tasks is missing.
+    """
     if not (_have(left, "generalization") and _have(right, "generalization")):
         return None
     by_task = {_task_key(f): f for f in right.folders}
@@ -405,7 +456,8 @@ def _task_key(folder: Path) -> tuple:
 
 
 def sentences(folders: Sequence[Path]) -> list[tuple[str, list[Clause]]]:
-    """(who, clauses) per group, then per pair of architectures on one setting: the whole diagnosis."""
+    """The whole diagnosis of the models in `folders`: (who, clauses) per group, then per pair of architectures on
+    one setting."""
     groups = group(folders)
     result = []
     for one in groups:

@@ -21,10 +21,9 @@ CONTROL_COLORS = ("#444444", "#888888", "#666666", "#AAAAAA")
 
 
 def color_of(name: str) -> str:
-    """The hex colour of an architecture: fixed for the built-in ones, else derived from the name alone.
+    """The hex colour of the architecture `name`: fixed for the built-in ones, else derived from the name alone.
 
-    The same name has the same colour in every figure, process and machine.
-    """
+    The same name has the same colour in every figure, process and machine."""
     if name in ARCHITECTURE_COLORS:
         return ARCHITECTURE_COLORS[name]
     digest = hashlib.sha256(name.encode()).digest()

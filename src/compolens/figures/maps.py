@@ -24,9 +24,17 @@ _MISSING = "#d0d0d0"  # behind heat maps: a missing cell must not look like the 
 class HeatMap(Mark):
     """A grid of colours from long-form rows; categories keep the order of first appearance, the first row on top.
 
-    With `centre` the colours diverge symmetrically around it, else they are sequential. `label` names the quantity
-    (default: the column's name); heat maps of a drawing with the same quantity and centre share one scale. Cells carry
-    their numbers up to 12 x 12, in print only where these are large enough to read. Cells without a value are grey.
+    Cells carry their numbers up to 12 x 12, in print only where these are large enough to read. Cells without a value are
+    grey.
+
+    Args:
+        data: long-form rows, one a cell.
+        x: the column of the cells' x.
+        y: the column of the cells' y.
+        value: the column that colours say.
+        centre: the colours diverge symmetrically around it (None: they are sequential).
+        label: names the quantity (default: the column's name); heat maps of a drawing with the same quantity and centre share
+            one scale.
     """
 
     data: pd.DataFrame
@@ -91,9 +99,15 @@ class HeatMap(Mark):
 class Map(Mark):
     """A 2-D map of points coloured by the column `by`: a legend if it holds categories, a colour bar if numbers.
 
-    `label` names the quantity (default: the column's name), or precedes each category in the legend. Maps of a drawing
-    with the same quantity share one scale. Points without x, y or `by` are not drawn. `hover` names a column shown on
-    hover in plotly instead of `by`.
+    Points without x, y or `by` are not drawn. Maps of a drawing with the same quantity share one scale.
+
+    Args:
+        data: rows, one a point.
+        x: the column of the points' x.
+        y: the column of the points' y.
+        by: the column that colours say.
+        label: names the quantity (default: the column's name), or precedes each category in the legend.
+        hover: a column shown on hover in plotly instead of `by`.
     """
 
     data: pd.DataFrame

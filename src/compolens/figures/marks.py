@@ -41,11 +41,21 @@ class Mark(ABC):
 
     @abstractmethod
     def draw(self, axes: Axes, scene: Stage) -> None:
-        """Draw on matplotlib axes."""
+        """Draw on matplotlib axes.
+
+        Args:
+            axes: those of the panel.
+            scene: what the panel and the drawing decide.
+        """
 
     @abstractmethod
     def trace(self, figure: go.Figure, scene: Stage) -> None:
-        """Add to the subplot `scene.cell` of a plotly figure."""
+        """Add to the subplot `scene.cell` of a plotly figure.
+
+        Args:
+            figure: the figure.
+            scene: what the panel and the drawing decide.
+        """
 
     def legend_labels(self) -> list[str]:
         """The labels that need a colour."""
@@ -73,7 +83,16 @@ class Mark(ABC):
 
 @dataclass(frozen=True, eq=False)
 class Line(Mark):
-    """Points joined in row order; a NaN breaks the line. Up to 40 points are also marked one by one."""
+    """Points joined in row order; a NaN breaks the line. Up to 40 points are also marked one by one.
+
+    Args:
+        data: rows, one a point.
+        x: the column of x.
+        y: the column of y.
+        label: its entry in the legend ("": none).
+        color: hex colour (None: that of the label).
+        dash: dashed instead of solid.
+    """
 
     data: pd.DataFrame
     x: str
@@ -104,7 +123,14 @@ class Line(Mark):
 class Points(Mark):
     """Separate points. On a categorical axis each label has its own position, and repeats within it are spread out.
 
-    `hover` names a column shown on hover in plotly; `open` marks are for values quoted from elsewhere.
+    Args:
+        data: rows, one a point.
+        x: the column of x.
+        y: the column of y.
+        label: its entry in the legend ("": none).
+        color: hex colour (None: that of the label).
+        hover: a column shown on hover in plotly.
+        open: open marks, for values quoted from elsewhere.
     """
 
     data: pd.DataFrame
@@ -140,7 +166,16 @@ class Points(Mark):
 
 @dataclass(frozen=True, eq=False)
 class Band(Mark):
-    """An interval along x, such as a control's; on a categorical axis, a box around each category."""
+    """An interval along x, such as a control's; on a categorical axis, a box around each category.
+
+    Args:
+        data: rows along x.
+        x: the column of x.
+        lo: the column of the lower ends.
+        hi: the column of the upper ends.
+        label: its entry in the legend ("": none).
+        color: hex colour (None: that of the label).
+    """
 
     data: pd.DataFrame
     x: str
@@ -154,7 +189,14 @@ class Band(Mark):
         return pd.DataFrame({"x": self._column("x"), "lo": self._numbers("lo"), "hi": self._numbers("hi")})
 
     def outlines(self, scene: Stage) -> list[np.ndarray]:
-        """The shaded polygons, each an (n, 2) array of x and y: one per run without NaN, or per category."""
+        """The shaded polygons: one per run without NaN, or per category.
+
+        Args:
+            scene: says where x is on the axis.
+
+        Returns:
+            (n, 2) arrays of x and y.
+        """
         rows = self.rows()
         edges = np.column_stack([scene.positions(rows["x"]), rows["lo"], rows["hi"]])
         whole = np.isfinite(edges).all(axis=1)
@@ -191,7 +233,14 @@ class Band(Mark):
 class Bars(Mark):
     """Bars over categories, side by side with the panel's other Bars; Points of the same label stand on them.
 
-    `lo` and `hi` name columns with the absolute bounds of error bars, in the units of y; a NaN bound draws none.
+    Args:
+        data: rows, one a bar.
+        x: the column of categories.
+        y: the column of heights.
+        label: its entry in the legend ("": none).
+        color: hex colour (None: that of the label).
+        lo: the column of the error bars' lower ends, in the units of y (None: no error bars); NaN draws none.
+        hi: the column of their upper ends.
     """
 
     data: pd.DataFrame
@@ -214,6 +263,12 @@ class Bars(Mark):
         """x and y of the ends: lo, hi and a NaN for each error bar.
 
         Drawn as segments, since both libraries' error bars take differences, which would not keep the exact bounds.
+
+        Args:
+            x: (n,) positions of the bars.
+
+        Returns:
+            x and y, three numbers for each error bar.
         """
         rows = self.rows()
         if self.lo is None:
@@ -247,7 +302,16 @@ class Bars(Mark):
 
 @dataclass(frozen=True, eq=False)
 class Rule(Mark):
-    """A reference line at y = `value` across the panel, such as a floor or a ceiling, with its interval if known."""
+    """A reference line across the panel, such as a floor or a ceiling, with its interval if known.
+
+    Args:
+        value: its y.
+        label: its entry in the legend ("": none).
+        color: hex colour (None: that of the label).
+        dash: dashed instead of solid.
+        lo: lower end of its interval (None: no interval).
+        hi: upper end of its interval.
+    """
 
     value: float
     label: str = ""
@@ -292,7 +356,7 @@ def _css(dash: tuple[float, ...], width: float) -> str:
 
 
 def size_of(axes: Axes) -> tuple[float, float]:
-    """Width and height in points, as last laid out."""
+    """Width and height of `axes` in points, as last laid out."""
     figure: Any = axes.figure
     width, height = figure.get_size_inches() * axes.get_position().size * 72
     return float(width), float(height)

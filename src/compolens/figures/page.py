@@ -29,7 +29,13 @@ _STYLE: dict[Any, Any] = {
 
 
 class Page:
-    """Lays a drawing out for print. Lengths are in points, 1/72 inch, unless they say otherwise."""
+    """Lays a drawing out for print. Lengths are in points, 1/72 inch, unless they say otherwise.
+
+    Args:
+        panels: in reading order.
+        columns: panels per row (None: as many as have room, up to 3).
+        width_in: width of the figure in inches.
+    """
 
     def __init__(
         self,

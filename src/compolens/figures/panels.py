@@ -11,10 +11,17 @@ from compolens.figures.marks import Mark
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """Marks on common axes. `x` and `y` are axis labels, units included; `y_range` fixes the y axis.
+    """Marks on common axes.
 
     The x axis is categorical if any mark's x column holds strings or the panel has Bars; categories keep the order of
     first appearance. A HeatMap has its panel to itself, and a panel has at most one colour bar.
+
+    Args:
+        title: over the panel.
+        x: label of the x axis, unit included.
+        y: label of the y axis, unit included.
+        marks: at least one.
+        y_range: fixes the y axis (None: as the marks need it).
     """
 
     title: str

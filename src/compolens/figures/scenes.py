@@ -27,7 +27,14 @@ _VIRIDIS = "#440154 #482878 #3e4989 #31688e #26828e #1f9e89 #35b779 #6ece58 #b5d
 
 @dataclass(frozen=True)
 class Scale:
-    """A colour scale from `lo` to `hi` over evenly spaced hex `stops`."""
+    """A colour scale over evenly spaced colours.
+
+    Args:
+        lo: the value of the first colour.
+        hi: the value of the last.
+        stops: hex colours.
+        title: the quantity.
+    """
 
     lo: float
     hi: float
@@ -43,7 +50,11 @@ class Scale:
 
 
 class Legend:
-    """Colours and legend entries, shared by the panels of a drawing."""
+    """Colours and legend entries, shared by the panels of a drawing.
+
+    Args:
+        marks: all of the drawing.
+    """
 
     def __init__(self, marks: Sequence[Mark], labels: Mapping[str, str], series: Sequence[str] = SERIES_COLORS) -> None:
         self.labels = labels
@@ -64,22 +75,37 @@ class Legend:
         self.entries: dict[tuple[str, str], list[Any]] = {}  # by label and colour, filled while drawing
 
     def color(self, mark: Mark) -> str:
+        """The colour of `mark`: its own, that of its label, or grey."""
         default = CONTROL_COLORS[0] if mark.control and not mark.label else self.colors[mark.label]
         return mark.color or default
 
     def dash(self, rule: Rule) -> tuple[float, ...]:
-        """Rules differ in their dashes too, for print without colour."""
+        """The dashes of `rule`; rules differ in them too, for print without colour."""
         return DASHES[self.rules.index(rule.label) % len(DASHES)]
 
     def enter(self, label: str, color: str, handle: Any) -> None:
-        """Add a matplotlib artist; kinds of marks with the same label and colour share an entry."""
+        """Add a matplotlib artist; kinds of marks with the same label and colour share an entry.
+
+        Args:
+            label: the entry.
+            color: hex colour.
+            handle: the artist.
+        """
         label = displayed(label, self.labels)
         handles = self.entries.setdefault((label, color), [])
         if type(handle) not in map(type, handles):
             handles.append(handle)
 
     def entry(self, label: str, color: str) -> dict[str, Any]:
-        """plotly attributes: the first trace of a label stands for all of them, and switches all."""
+        """plotly attributes: the first trace of a label stands for all of them, and switches all.
+
+        Args:
+            label: the entry.
+            color: hex colour.
+
+        Returns:
+            Keyword arguments of a trace.
+        """
         label = displayed(label, self.labels)
         first = (label, color) not in self.entries
         self.entries[label, color] = []
@@ -87,7 +113,15 @@ class Legend:
 
 
 class Scene:
-    """One panel, with its position in the drawing and what the drawing decides: legend, colour scale, positions on x."""
+    """One panel, with its row and column in the drawing and what the drawing decides: legend, colour scale, positions on x.
+
+    Args:
+        panel: the panel.
+        cell: (row, column), from 1.
+        legend: the drawing's.
+        scale: the panel's colour scale (None: it has none).
+        bar: whether the scale's colour bar is beside this panel.
+    """
 
     def __init__(self, panel: Panel, cell: tuple[int, int], legend: Legend, scale: Scale | None, bar: bool) -> None:
         self.panel, self.legend, self.scale = panel, legend, scale
@@ -121,14 +155,28 @@ class Scene:
         return {"row": self.row, "col": self.column}
 
     def positions(self, x: pd.Series) -> np.ndarray:
-        """Positions on the x axis: the numbers themselves, or the index of each category; NaN where x is missing."""
+        """Positions on the x axis: the numbers themselves, or the index of each category.
+
+        Args:
+            x: the x of rows.
+
+        Returns:
+            (n,) floats; NaN where x is missing.
+        """
         if self.categories is None:
             return x.to_numpy(dtype=float, na_value=np.nan)
         index = {category: i for i, category in enumerate(self.categories)}
         return np.array([np.nan if pd.isna(value) else index[value] for value in x], dtype=float)
 
     def seats(self, mark: Bars | Points) -> tuple[np.ndarray, float]:
-        """Positions moved aside so that nothing in a category overlaps, and the width of one seat."""
+        """Positions moved aside so that nothing in a category overlaps.
+
+        Args:
+            mark: whose rows are to be seated.
+
+        Returns:
+            (n,) positions, and the width of one seat, in units of the x axis.
+        """
         x = self.positions(mark.rows()["x"])
         if not self.taken:
             return x, SHARE
@@ -150,7 +198,15 @@ class Scene:
         return mark.label, sum(isinstance(other, Bars) and other.label == mark.label for other in before)
 
     def hover(self, rows: pd.DataFrame, extra: str | None = None) -> dict[str, Any]:
-        """plotly attributes that show x, y, error bounds and the column `extra` on hover."""
+        """plotly attributes that show x, y, error bounds and a further column on hover.
+
+        Args:
+            rows: of a mark.
+            extra: what the further column is called (None: there is none).
+
+        Returns:
+            Keyword arguments of a trace.
+        """
         names = {"x": self.panel.x, "y": self.panel.y, "lo": "from", "hi": "to", "hover": extra}
         shown = [(html.escape(str(name)), rows[key]) for key, name in names.items() if key in rows]
         lines = ["<br>".join(f"{name}: {html.escape(as_text(c[i]))}" for name, c in shown) for i in rows.index]
@@ -176,7 +232,15 @@ class Scene:
         return {"cmap": colors, "vmin": self.scale.lo, "vmax": self.scale.hi}
 
     def screen_scale(self, figure: go.Figure, prefix: str) -> dict[str, Any]:
-        """plotly attributes of the colour scale; `prefix` is "z" for heat maps, "c" for markers."""
+        """plotly attributes of the colour scale.
+
+        Args:
+            figure: in which the panel is.
+            prefix: "z" for heat maps, "c" for markers.
+
+        Returns:
+            Keyword arguments of a trace.
+        """
         assert self.scale is not None
         stops = [[i / (len(self.scale.stops) - 1), stop] for i, stop in enumerate(self.scale.stops)]
         style = {f"{prefix}min": self.scale.lo, f"{prefix}max": self.scale.hi, "colorscale": stops}
@@ -187,6 +251,12 @@ class Scene:
         return {**style, "showscale": self.bar, "colorbar": {**place, "title": title, "thickness": 12}}
 
     def colorbar(self, axes: Axes, shown: Any) -> None:
+        """Draw the colour bar, where this panel has it.
+
+        Args:
+            axes: of the panel.
+            shown: the artist that has the colours.
+        """
         if self.bar and self.scale is not None:
             bar = axes.figure.colorbar(shown, ax=axes, fraction=0.1, aspect=25, pad=0.02)
             bar.outline.set_visible(False)

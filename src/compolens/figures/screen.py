@@ -16,7 +16,16 @@ if TYPE_CHECKING:
 
 
 def on_screen(panels: Sequence[Panel], columns: int | None, labels: Mapping[str, str]) -> go.Figure:
-    """Panels as one plotly figure: as wide as its container, with a fixed height in pixels; columns: panels per row."""
+    """Panels as one plotly figure: as wide as its container, with a fixed height in pixels.
+
+    Args:
+        panels: in reading order.
+        columns: panels per row (None: up to 3).
+        labels: name -> what is shown for it.
+
+    Returns:
+        The figure.
+    """
     from plotly.subplots import make_subplots
 
     columns = min(columns or 3, len(panels))

@@ -20,16 +20,30 @@ class Entries(Protocol):
         """Label -> colour."""
 
     def color(self, mark: Any) -> str:
-        """The colour of a mark."""
+        """The colour of `mark`."""
 
     def dash(self, rule: Any) -> tuple[float, ...]:
-        """The dashes of a rule: on, off, … in line widths."""
+        """The dashes of `rule`: on, off, … in line widths."""
 
     def enter(self, label: str, color: str, handle: Any) -> None:
-        """Add a matplotlib artist."""
+        """Add a matplotlib artist.
+
+        Args:
+            label: its entry.
+            color: hex colour.
+            handle: the artist.
+        """
 
     def entry(self, label: str, color: str) -> dict[str, Any]:
-        """plotly attributes of a trace."""
+        """plotly attributes of a trace.
+
+        Args:
+            label: its entry.
+            color: hex colour.
+
+        Returns:
+            Keyword arguments of the trace.
+        """
 
 
 class Stage(Protocol):
@@ -56,22 +70,50 @@ class Stage(Protocol):
         """Row and column of the panel, from 1."""
 
     def shown(self, name: object) -> str:
-        """A name as the drawing shows it."""
+        """`name` as the drawing shows it."""
 
     def positions(self, x: pd.Series) -> np.ndarray:
-        """Positions on the x axis."""
+        """Positions (n,) of `x` on the x axis."""
 
     def seats(self, mark: Any) -> tuple[np.ndarray, float]:
-        """Positions moved aside so that nothing overlaps, and the width of one seat."""
+        """Positions moved aside so that nothing overlaps.
+
+        Args:
+            mark: whose rows are to be seated.
+
+        Returns:
+            (n,) positions, and the width of one seat, in units of the x axis.
+        """
 
     def hover(self, rows: pd.DataFrame, extra: str | None = None) -> dict[str, Any]:
-        """plotly attributes of what is shown on hover."""
+        """plotly attributes of what is shown on hover.
+
+        Args:
+            rows: of a mark.
+            extra: what a further column is called (None: there is none).
+
+        Returns:
+            Keyword arguments of the trace.
+        """
 
     def print_scale(self) -> dict[str, Any]:
         """matplotlib attributes of the colour scale."""
 
     def screen_scale(self, figure: go.Figure, prefix: str) -> dict[str, Any]:
-        """plotly attributes of the colour scale."""
+        """plotly attributes of the colour scale.
+
+        Args:
+            figure: in which the panel is.
+            prefix: "z" for heat maps, "c" for markers.
+
+        Returns:
+            Keyword arguments of the trace.
+        """
 
     def colorbar(self, axes: Axes, shown: Any) -> None:
-        """Draw the colour bar, where this panel has it."""
+        """Draw the colour bar, where this panel has it.
+
+        Args:
+            axes: of the panel.
+            shown: the artist that has the colours.
+        """

@@ -15,7 +15,16 @@ import pandas as pd
 
 
 def unknown(what: str, got: object, allowed: Iterable[object]) -> ValueError:
-    """The error that names what was got, what is near it and what is allowed."""
+    """The error that names what was got, what is near it and what is allowed.
+
+    Args:
+        what: the kind of thing, in words.
+        got: what was given.
+        allowed: what may be given.
+
+    Returns:
+        The error, to be raised.
+    """
     names = [str(name) for name in allowed]
     near = difflib.get_close_matches(str(got), names)
     hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
@@ -23,18 +32,18 @@ def unknown(what: str, got: object, allowed: Iterable[object]) -> ValueError:
 
 
 def is_categorical(column: pd.Series) -> bool:
-    """Whether a column holds labels, not numbers."""
+    """Whether `column` holds labels, not numbers."""
     known = column.dropna().infer_objects()
     return len(known) > 0 and (not pd.api.types.is_numeric_dtype(known) or pd.api.types.is_bool_dtype(known))
 
 
 def as_text(value: object) -> str:
-    """A value as labels and hovers show it: numbers with at most six digits."""
+    """`value` as labels and hovers show it: numbers with at most six digits."""
     return f"{value:.6g}" if isinstance(value, float | np.floating) else str(value)
 
 
 def cell_texts(values: np.ndarray) -> list[list[str]]:
-    """The numbers of a grid, with two significant digits of the largest; missing ones empty."""
+    """The numbers of the grid `values`, with two significant digits of the largest; missing ones empty."""
     known = values[np.isfinite(values)]
     top = np.abs(known).max(initial=0)
     decimals = 0 if (known == known.round()).all() else min(max(2 - math.ceil(math.log10(top)), 0), 4)
@@ -45,7 +54,15 @@ def cell_texts(values: np.ndarray) -> list[list[str]]:
 
 
 def width_of(text: str, size: float) -> float:
-    """The printed width of a text's widest line in points, in the font that is in use."""
+    """The printed width of a text's widest line, in the font that is in use.
+
+    Args:
+        text: the text.
+        size: of the font, in points.
+
+    Returns:
+        Points.
+    """
     import matplotlib
 
     style: Any = matplotlib.rcParams
@@ -109,7 +126,16 @@ def displayed(text: object, labels: Mapping[str, str]) -> str:
 
 
 def wrap(text: str, size: float, width: float) -> str:
-    """Break a text of this font size into lines of at most `width`, words permitting; both in points."""
+    """Break a text into lines, words permitting.
+
+    Args:
+        text: the text.
+        size: of the font, in points.
+        width: most points of a line.
+
+    Returns:
+        The text with line breaks.
+    """
     breadth = width_of(text, size)
     if breadth <= width:
         return text

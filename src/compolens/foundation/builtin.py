@@ -8,11 +8,11 @@ PACKAGE = Path(__file__).parents[1]
 
 
 def room(kind: str) -> Path:
-    """The folder of the built-in recipes of a kind ("probes" or "analyses")."""
+    """The folder of the built-in recipes of a `kind`, "probes" or "analyses"."""
     root = PACKAGE.parents[1]
     return root / kind if (root / kind).is_dir() and (root / "pyproject.toml").exists() else PACKAGE / "rooms" / kind
 
 
 def built_in(kind: str) -> dict[str, Path]:
-    """name -> file of the built-in recipes of a kind."""
+    """name -> file of the built-in recipes of a `kind`, "probes" or "analyses"."""
     return {path.stem: path for path in sorted(room(kind).glob("*.py")) if not path.stem.startswith("_")}

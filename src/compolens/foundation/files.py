@@ -20,7 +20,15 @@ class SaveError(OSError):
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """All of the content or none of it: written beside the target, flushed to disk, then renamed over it."""
+    """All of the content or none of it: written beside the target, flushed to disk, then renamed over it.
+
+    Args:
+        path: the target.
+        content: all of it.
+
+    Raises:
+        SaveError: the disk refused.
+    """
     temporary = ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -41,12 +49,17 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Indented JSON, atomically."""
+    """Indented JSON, atomically.
+
+    Args:
+        path: the file.
+        value: what it holds.
+    """
     write_atomically(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def read_json(path: Path) -> Any:
-    """Parsed JSON, or a one-line error that names the file."""
+    """Parsed JSON of the file `path`; a one-line `ConfigError` that names it where it is none."""
     try:
         return json.loads(path.read_text())
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -54,7 +67,13 @@ def read_json(path: Path) -> Any:
 
 
 def write_tensors(path: Path, tensors: dict[str, Any], metadata: dict[str, Any] | None = None) -> None:
-    """name -> tensor as safetensors, atomically, with JSON metadata in its header."""
+    """Tensors as safetensors, atomically.
+
+    Args:
+        path: the file.
+        tensors: name -> tensor.
+        metadata: JSON-ready, kept in the file's header.
+    """
     from safetensors.torch import save
 
     ours = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
@@ -73,7 +92,8 @@ def _digest(tensors: dict[str, Any]) -> str:
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(tensors, metadata) of a safetensors file, or a one-line error: a truncated or corrupted file never loads."""
+    """(tensors, metadata) of the safetensors file `path`; a truncated or corrupted one is a one-line `ConfigError` and never
+    loads."""
     from safetensors import SafetensorError, safe_open
 
     if not path.exists():
@@ -91,7 +111,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Exclusive use of a folder, for as long as the context lives; the kernel frees it when the process dies."""
+    """Exclusive use of `folder`, for as long as the context lives; the kernel frees it when the process dies."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / ".lock"
     file = open(path, "w")  # noqa: SIM115 - open for as long as the lock is held

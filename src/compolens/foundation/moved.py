@@ -91,7 +91,16 @@ class MovedFinder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """The spec of a module that moved; None for every other name."""
+        """The spec of a module that moved, as `importlib` asks for it.
+
+        Args:
+            name: the module's full name.
+            path: not used.
+            target: not used.
+
+        Returns:
+            The spec; None for every name that did not move.
+        """
         package, _, inner = name.partition(".")
         if package != _PACKAGE or inner not in MOVED:
             return None
@@ -101,7 +110,18 @@ class MovedFinder(importlib.abc.MetaPathFinder):
 
 
 def elsewhere(module: str, name: str) -> Any:
-    """What a module answers to a name that it no longer has, in its own ``__getattr__``."""
+    """What a module answers to a name that it no longer has, in its own ``__getattr__``.
+
+    Args:
+        module: the module's name.
+        name: what is asked for.
+
+    Returns:
+        What has the name now.
+
+    Raises:
+        AttributeError: the name never was.
+    """
     old = module.removeprefix(f"{_PACKAGE}.")
     if name not in MOVED_NAMES.get(old, {}):
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
@@ -111,7 +131,13 @@ def elsewhere(module: str, name: str) -> Any:
 
 
 def renamed(old: str, new: str, stacklevel: int = 3) -> None:
-    """Warn that something has another name now, and that the old one goes with the next version."""
+    """Warn that something has another name now, and that the old one goes with the next version.
+
+    Args:
+        old: the name that was used.
+        new: the name to use.
+        stacklevel: whose line the warning shows, as in `warnings.warn`.
+    """
     warnings.warn(f"{old} is now {new}; the old name works in this version only", FutureWarning, stacklevel=stacklevel)
 
 

@@ -47,6 +47,9 @@ def why_changed(name: str, provenance: dict[str, Any], recipe: str | Path) -> st
         name: The table's name, which is the probe's.
         provenance: What was kept when the table was measured.
         recipe: The probe's file as it is now.
+
+    Returns:
+        The reason in a sentence, "" if there is none.
     """
     now = describe(recipe)
     if "probe_version" not in provenance:

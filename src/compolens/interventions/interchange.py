@@ -29,7 +29,11 @@ BATCH = 256
 class Pairs(NamedTuple):
     """Bases and sources in the same order, and the bases' inputs under the codes that are wanted.
 
-    mask: (batch, factor) bool, True where a factor has the source's value; all True where the whole code is the source's.
+    Args:
+        base: episodes whose run is edited.
+        source: episodes that what is put in comes from.
+        wanted: the bases' inputs under the wanted codes, by `TaskFamily.render`.
+        mask: (batch, factor) bool, True where a factor has the source's value; all True where the whole code is the source's.
     """
 
     base: Episodes
@@ -38,12 +42,17 @@ class Pairs(NamedTuple):
     mask: Tensor
 
     def take(self, index: Tensor) -> Pairs:
-        """The pairs at these sites (n,), or where (batch,) bool is True."""
+        """The pairs at `index`: positions in the batch (n,), or a (batch,) bool mask."""
         return Pairs(self.base.take(index), self.source.take(index), self.wanted.take(index), self.mask[index])
 
 
 class Held(NamedTuple):
-    """What base and source hold at a site, both (batch, pos, d), for every position of the model's own sequence."""
+    """What base and source hold at a hook point, for every position of the model's own sequence.
+
+    Args:
+        base: (batch, pos, d).
+        source: (batch, pos, d).
+    """
 
     base: Tensor
     source: Tensor
@@ -63,14 +72,29 @@ class Subspace:
 
     @classmethod
     def random(cls, d: int, k: int, rng: torch.Generator) -> Subspace:
-        """Uniformly distributed (Haar) among those of rank k; on the CPU, whatever the model's device."""
+        """A subspace uniformly distributed (Haar) among those of its rank; on the CPU, whatever the model's device.
+
+        Args:
+            d: width of the site.
+            k: rank.
+            rng: a generator on the CPU.
+
+        Returns:
+            The subspace.
+        """
         q, r = torch.linalg.qr(torch.randn(d, k, generator=rng))
         return cls(q * r.diagonal().sign())
 
 
 @dataclass(frozen=True)
 class Search:
-    """Adam on a free matrix whose QR decomposition is the basis. steps of `batch` pairs at a rate; all fixed beforehand."""
+    """Adam on a free matrix whose QR decomposition is the basis; all fixed beforehand.
+
+    Args:
+        steps: updates.
+        batch: pairs of an update.
+        rate: learning rate, above 0.
+    """
 
     steps: int = 80
     batch: int = 64
@@ -83,14 +107,25 @@ class Search:
 
 # ---- pairs -----------------------------------------------------------------------------------------------------------
 def check_renders(task: TaskFamily) -> None:
-    """Raise `DoesNotApply` unless the family can show the same inputs under another code."""
+    """Raise a `DoesNotApply` unless `task` can show the same inputs under another code."""
     if "render" in task.missing:
         reason = task.missing["render"]
         raise DoesNotApply(f"an interchange needs the same inputs under another code; {type(task).__name__}: {reason}")
 
 
 def whole_codes(task: TaskFamily, episodes: Episodes) -> Pairs:
-    """Every episode as base, the one before it as source; pairs with equal codes are left out. Wanted: the source's code."""
+    """Every episode as base, the one before it as source; the source's whole code is wanted.
+
+    Args:
+        task: the family.
+        episodes: a batch of episodes.
+
+    Returns:
+        The pairs, those with equal codes left out.
+
+    Raises:
+        ConfigError: all episodes have the same code.
+    """
     check_renders(task)
     source = episodes.take(torch.arange(len(episodes.tokens), device=episodes.tokens.device).roll(1))
     wanted = task.render(source.codes, episodes.inputs)
@@ -102,7 +137,20 @@ def whole_codes(task: TaskFamily, episodes: Episodes) -> Pairs:
 
 
 def exchanged_factors(task: TaskFamily, episodes: Episodes, sources: int, rng: torch.Generator) -> Pairs:
-    """Every episode as base with each of the `sources` episodes before it, wherever a factor can be exchanged between them."""
+    """Every episode as base with each of the episodes before it, wherever a factor can be exchanged between them.
+
+    Args:
+        task: the family.
+        episodes: a batch of episodes.
+        sources: how many episodes before it are tried.
+        rng: draws which factor is exchanged.
+
+    Returns:
+        The pairs.
+
+    Raises:
+        ConfigError: no factor can be exchanged between any two.
+    """
     check_renders(task)
     found = []
     for shift in range(1, sources + 1):
@@ -118,7 +166,7 @@ def exchanged_factors(task: TaskFamily, episodes: Episodes, sources: int, rng: t
 
 
 def joined(parts: Sequence[Pairs]) -> Pairs:
-    """One after the other."""
+    """`parts`, one after the other."""
 
     def chain(which: Sequence[Episodes]) -> Episodes:
         tokens, targets, codes, composition, inputs, nuisances = zip(*which, strict=True)
@@ -133,7 +181,16 @@ def joined(parts: Sequence[Pairs]) -> Pairs:
 
 # ---- interventions ---------------------------------------------------------------------------------------------------
 def held(model: HookedModel, pairs: Pairs, sites: Sequence[Site]) -> dict[str, Held]:
-    """site -> what bases and sources hold there; one pass over the bases and one over the sources for all sites."""
+    """What bases and sources hold; one pass over the bases and one over the sources for all sites.
+
+    Args:
+        model: the model.
+        pairs: bases and sources.
+        sites: where to look.
+
+    Returns:
+        hook point -> what is held there.
+    """
     hook_names = list(dict.fromkeys(site.hook_name for site in sites))
     sides = []
     for episodes in (pairs.base, pairs.source):
@@ -145,10 +202,17 @@ def held(model: HookedModel, pairs: Pairs, sites: Sequence[Site]) -> dict[str, H
 def interchange(
     held: Held, where: list[int] | slice, change: Tensor | None = None, mask: Tensor | None = None, into: Tensor | None = None
 ) -> Tensor:
-    """The base's activation (batch, pos, d) with the source's put in, at the positions `where`.
+    """The base's activation with the source's put in.
 
-    change: None replaces all of it; a basis R (d, k) only its subspace: h_b + R diag(mask) R^T (h_s - h_b), mask (batch, k).
-    into: another (d, k) matrix in the place of the first R: a projection of it, where only a part of the change is made.
+    Args:
+        held: what base and source hold.
+        where: the positions that are edited.
+        change: a basis R (d, k) of the subspace that is put in, h_b + R diag(mask) R^T (h_s - h_b) (None: all of it).
+        mask: (batch, k), which coordinates are put in (None: all).
+        into: another (d, k) matrix in the stead of the first R: a projection of it, where only a part of the change is made.
+
+    Returns:
+        (batch, pos, d).
     """
     edited, base, source = held.base.clone(), held.base[:, where], held.source[:, where]
     if change is None:
@@ -171,7 +235,20 @@ def answers_after(
     mask: Tensor | None = None,
     into: Tensor | None = None,
 ) -> Tensor:
-    """The prediction (batch, seq, d_out) on the bases after `interchange` at a site; blocks before it are not computed."""
+    """The prediction on the bases after `interchange` at a site; blocks before it are not computed.
+
+    Args:
+        model: the model.
+        pairs: bases and sources.
+        site: where.
+        held: what they hold at its hook point.
+        change: as in `interchange`.
+        mask: as in `interchange`.
+        into: as in `interchange`.
+
+    Returns:
+        (batch, seq, d_out).
+    """
     where, parts = positions(model, site.role), []
     for rows in torch.arange(len(held.base)).split(BATCH):
         here = Held(held.base[rows], held.source[rows])
@@ -183,11 +260,26 @@ def answers_after(
 def learn(
     model: HookedModel, task: TaskFamily, pairs: Pairs, site: Site, held: Held, mask: Tensor, search: Search, seed: str
 ) -> Subspace:
-    """The subspace of mask.shape[1] coordinates whose interchange makes the answers the wanted ones, by `task.loss`.
+    """The subspace whose interchange makes the answers the wanted ones, by `TaskFamily.loss` (2303.02536).
 
-    mask: (batch, k) bool or floats, the coordinates that are swapped in every pair: a pair whose first r are True asks for a
-    subspace of rank r within those of higher rank; blocks of coordinates that belong to factors keep these apart. Only the
-    basis is learned, from (pairs, seed) alone; the model's weights gather no gradient.
+    Only the basis is learned, from (pairs, seed) alone; the model's weights gather no gradient.
+
+    Args:
+        model: the model.
+        task: the family.
+        pairs: bases, sources, and what is wanted.
+        site: where.
+        held: what they hold at its hook point.
+        mask: (batch, k) bool or floats, the coordinates that are swapped in every pair. A pair whose first r are True asks for
+            a subspace of rank r within those of higher rank; blocks of coordinates that belong to factors keep these apart.
+        search: how it is learned.
+        seed: of the search.
+
+    Returns:
+        A subspace of k coordinates.
+
+    Raises:
+        ConfigError: k coordinates do not fit into the site's width.
     """
     d, k = held.base.shape[-1], mask.shape[1]
     require(1 <= k <= d, f"{k} coordinates do not fit into the width {d} of {site.hook_name}; ask for a lower rank")
@@ -226,13 +318,28 @@ def _steepest(model: HookedModel, task: TaskFamily, pairs: Pairs, site: Site, he
 
 # ---- what reads a site ----------------------------------------------------------------------------------------------
 def reader(model: HookedModel, site: Site) -> Tensor | None:
-    """(n, d): the one linear map through which everything after a site reads it; None where there is no such map."""
+    """The one linear map through which everything after a site reads it.
+
+    Args:
+        model: the model.
+        site: where.
+
+    Returns:
+        (n, d), a row per quantity that is read; None where there is no such map.
+    """
     return model.reader(site.layer, site.hook_name, site.role)
 
 
 # ---- how far an answer moved -----------------------------------------------------------------------------------------
 class Pooled(NamedTuple):
-    """A score over pairs, its 95 % interval over compositions, and how many pairs there were."""
+    """A score over pairs.
+
+    Args:
+        value: the score, 1 is perfect.
+        lo: lower end of its 95 % interval over compositions.
+        hi: upper end.
+        n: pairs.
+    """
 
     value: float
     lo: float
@@ -241,8 +348,15 @@ class Pooled(NamedTuple):
 
 
 def pooled(result: tuple[Tensor, Tensor], composition: Tensor) -> Pooled | None:
-    """1 - error / weight, pooled, for (error, weight), each (n,), of pairs of the compositions (n,); those of compositions
-    with no weight at all are left out, and None is returned where no other are left: there is nothing to score."""
+    """1 - error / weight, pooled; compositions with no weight at all are left out.
+
+    Args:
+        result: (error, weight), each (n,), of pairs.
+        composition: (n,) their compositions.
+
+    Returns:
+        The score; None where no composition is left: there is nothing to score.
+    """
     (error, weight), known = (part.cpu().numpy() for part in result), composition.cpu().numpy()
     kept = np.isin(known, np.unique(known[weight > 0]))
     if not kept.any():
@@ -252,8 +366,17 @@ def pooled(result: tuple[Tensor, Tensor], composition: Tensor) -> Pooled | None:
 
 
 def remaining(edited: Tensor, start: Tensor, goal: Tensor, at: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """(squared distance from edited to goal, from start to goal), each (batch,), at the answer positions.
+    """What is left of the way from one prediction to another, at the answer positions; 1 - sum / sum is the share that is
+    covered: 1 all, 0 none, negative away from it.
 
-    1 - sum / sum is the share of the way that is covered: 1 all, 0 none, negative away from it."""
+    Args:
+        edited: (batch, seq, d_out), where it came to.
+        start: where it began, of the same shape.
+        goal: where it should come to.
+        at: the answer positions.
+
+    Returns:
+        (squared distance from edited to goal, from start to goal), each (batch,).
+    """
     edited, start, goal = (part[:, list(at)].double() for part in (edited, start, goal))
     return (edited - goal).square().flatten(1).sum(1), (start - goal).square().flatten(1).sum(1)

@@ -39,7 +39,15 @@ PENALTIES = tuple(10.0**k for k in range(-3, 5))
 
 
 def code_features(task: TaskFamily, codes: dict[str, Tensor]) -> Tensor:
-    """(batch, width) float64: the factors of the code side by side; `DoesNotApply` where a family names none."""
+    """The factors of the code side by side.
+
+    Args:
+        task: the family; a `DoesNotApply` where it names no factors.
+        codes: as in `Episodes.codes`.
+
+    Returns:
+        (batch, width) float64.
+    """
     return torch.cat(list(task.factors(codes).values()), dim=1).double()
 
 
@@ -47,9 +55,13 @@ def code_features(task: TaskFamily, codes: dict[str, Tensor]) -> Tensor:
 class CodeAt:
     """How the code stands at a site, as fitted on training compositions.
 
-    readout: from the mean activation of the role's positions to the code; moments: what it was fitted to; left_out: its R² on
-    training compositions that the fit did not see; writer: erases and writes the code at every position; shown: where
-    activations lie there.
+    Args:
+        site: where.
+        readout: from the mean activation of the role's positions to the code.
+        moments: what the readout was fitted to.
+        left_out: its R² on training compositions that the fit did not see; 1 is perfect, may be negative.
+        writer: erases and writes the code at every position.
+        shown: where activations lie there.
     """
 
     site: Site
@@ -60,15 +72,40 @@ class CodeAt:
     shown: Range
 
     def decode(self, model: HookedModel, activation: Tensor) -> Tensor:
-        """(batch, width): the code read from the activation (batch, pos, d) at this site's hook point."""
+        """The code read from an activation at this site's hook point.
+
+        Args:
+            model: the model.
+            activation: (batch, pos, d).
+
+        Returns:
+            (batch, width).
+        """
         return self.readout(self.mean(model, activation))
 
     def mean(self, model: HookedModel, activation: Tensor) -> Tensor:
-        """(batch, d): what is read."""
+        """What is read: the mean over the role's positions.
+
+        Args:
+            model: the model.
+            activation: (batch, pos, d).
+
+        Returns:
+            (batch, d).
+        """
         return activation[:, positions(model, self.site.role)].flatten(2).mean(1)
 
     def write(self, model: HookedModel, activation: Tensor, code: Tensor) -> Tensor:
-        """The activation (batch, pos, d) with the code (batch, width) in the stead of its own; differentiable in the code."""
+        """The activation with a code in the stead of its own; differentiable in the code.
+
+        Args:
+            model: the model.
+            activation: (batch, pos, d).
+            code: (batch, width).
+
+        Returns:
+            (batch, pos, d).
+        """
         at = positions(model, self.site.role)
         edited = activation.clone()
         edited[:, at] = self.writer(self.shown(activation[:, at]), code[:, None])
@@ -76,7 +113,17 @@ class CodeAt:
 
 
 def fit_codes(model: HookedModel, task: TaskFamily, batches: Sequence[Episodes], where: Sequence[Site]) -> list[CodeAt]:
-    """How the code stands at every site, from episodes of training compositions."""
+    """How the code stands at every site, from episodes of training compositions.
+
+    Args:
+        model: the model.
+        task: the family.
+        batches: the episodes.
+        where: the sites.
+
+    Returns:
+        One fit for every site, in their order.
+    """
     hook_names = list(dict.fromkeys(site.hook_name for site in where))
     seen = list(record(model, batches, hook_names))
     code = torch.cat([code_features(task, a.episodes.codes) for a in seen])
@@ -98,8 +145,19 @@ def fit_codes(model: HookedModel, task: TaskFamily, batches: Sequence[Episodes],
 def readings(
     model: HookedModel, task: TaskFamily, codes: Sequence[CodeAt], shown: Sequence[Activations], others: Iterable[Episodes]
 ) -> list[list[Tensor]]:
-    """For every site, (batch, width) for every batch shown: the code as readouts of its penalty tell it, fitted on training
-    compositions and on the episodes of `others`, those of the composition that is read left out."""
+    """The code as readouts tell it, fitted on training compositions and on other episodes, those of the composition that is
+    read left out.
+
+    Args:
+        model: the model.
+        task: the family.
+        codes: the fits at the sites, whose penalty is taken.
+        shown: batches that are read.
+        others: the other episodes.
+
+    Returns:
+        For every site, (batch, width) for every batch shown.
+    """
     hook_names = list(dict.fromkeys(at.site.hook_name for at in codes))
     groups: list[dict[int, Moments]] = [{} for _ in codes]
     for seen in record(model, others, hook_names):
@@ -126,7 +184,18 @@ def _read(model: HookedModel, at: CodeAt, others: dict[int, Moments], shown: Seq
 
 @torch.no_grad()
 def written(model: HookedModel, episodes: Episodes, at: CodeAt, code: Tensor, activation: Tensor | None = None) -> Tensor:
-    """The prediction with a code (batch, width) written at a site; activation: what stands there, if it is known already."""
+    """The prediction with a code written at a site.
+
+    Args:
+        model: the model.
+        episodes: a batch of episodes.
+        at: the site, and how the code stands there.
+        code: (batch, width).
+        activation: what stands at the hook point, if it is known already.
+
+    Returns:
+        (batch, seq, d_out).
+    """
     if activation is None:
         (seen,) = record(model, [episodes], [at.site.hook_name])
         activation = seen.sites[at.site.hook_name]
@@ -137,7 +206,16 @@ def written(model: HookedModel, episodes: Episodes, at: CodeAt, code: Tensor, ac
 def recovered(model: HookedModel, task: TaskFamily, at: CodeAt, batches: Iterable[Episodes]) -> Evaluation:
     """How far the answers move to those of another episode's code when that code is written at a site.
 
-    1: all the way; 0: not at all; may be negative. Episodes are paired within a batch. The family must be able to `render`.
+    Episodes are paired within a batch.
+
+    Args:
+        model: the model.
+        task: the family, which must be able to `render`.
+        at: the site, and how the code stands there.
+        batches: episodes.
+
+    Returns:
+        1: all the way; 0: not at all; may be negative.
     """
     parts = []
     for batch in batches:
@@ -152,8 +230,12 @@ def recovered(model: HookedModel, task: TaskFamily, at: CodeAt, batches: Iterabl
 
 @dataclass(frozen=True)
 class Search:
-    """Adam on every episode's own code: `steps` of rate `lr` (in standard deviations of the code) from each start, of which
-    the one that fits the context best is kept."""
+    """Adam on every episode's own code, of whose starts the one that fits the context best is kept.
+
+    Args:
+        steps: updates from each start.
+        lr: rate, in standard deviations of the code.
+    """
 
     steps: int = 60
     lr: float = 0.1
@@ -164,8 +246,14 @@ class Search:
 
 @dataclass(frozen=True)
 class BestCode:
-    """What a search found: the prediction (batch, seq, d_out) of the fresh questions, the loss on the context's examples
-    (batch,) that it was chosen by, how many numbers were free and how many values they were fitted to."""
+    """What a search found.
+
+    Args:
+        prediction: (batch, seq, d_out) of the fresh questions.
+        fit: (batch,) the loss on the context's examples that the code was chosen by.
+        width: how many numbers were free.
+        fitted: how many values they were fitted to.
+    """
 
     prediction: Tensor
     fit: Tensor
@@ -178,8 +266,21 @@ def best_code(
 ) -> BestCode:
     """The best code for each episode: fitted to the context's examples alone, through what comes after the site, frozen.
 
-    With an explicit code the whole code is free; elsewhere what `CodeAt.write` writes is. starts: codes (batch, width) in the
-    terms of `code_features`. `DoesNotApply` where the context's inputs cannot be asked as questions.
+    With an explicit code the whole code is free; elsewhere what `CodeAt.write` writes is.
+
+    Args:
+        model: the model, whose weights stay as they are.
+        task: the family.
+        episodes: a batch of episodes.
+        at: the site, and how the code stands there.
+        starts: codes (batch, width) in the terms of `code_features`.
+        search: how it is searched.
+
+    Returns:
+        The best code's prediction and fit.
+
+    Raises:
+        DoesNotApply: the context's inputs cannot be asked as questions.
     """
     asked = task.context_asked(episodes)
     if asked is None:

@@ -29,6 +29,14 @@ def parameters_downstream(model: HookedModel, episodes: Episodes, site: Site) ->
     """Names of the parameters that the answers depend on when the activation at the site's hook point is a constant.
 
     The whole activation is put in, whatever the site's role: what passes it by at other positions is no path around it.
+
+    Args:
+        model: the model.
+        episodes: a batch to compute answers on.
+        site: where.
+
+    Returns:
+        Names of parameters.
     """
     (seen,) = record(model, [episodes], [site.hook_name])
     with torch.enable_grad():
@@ -39,6 +47,14 @@ def parameters_upstream(model: HookedModel, episodes: Episodes, site: Site) -> f
     """Names of the parameters that the answers depend on through the site's hook point alone.
 
     Empty where every parameter is used after the site too, as with weights that layers share.
+
+    Args:
+        model: the model.
+        episodes: a batch to compute answers on.
+        site: where.
+
+    Returns:
+        Names of parameters.
     """
     with torch.enable_grad():
         used = _reached(model, model(episodes.tokens))
@@ -54,7 +70,18 @@ def _reached(model: HookedModel, answers: Tensor) -> frozenset[str]:
 
 
 def whole(model: HookedModel, names: Iterable[str]) -> dict[str, Tensor]:
-    """Masks that free these parameters entirely."""
+    """Masks that free parameters entirely.
+
+    Args:
+        model: the model.
+        names: of the parameters.
+
+    Returns:
+        name -> bool mask of the parameter's shape, all True.
+
+    Raises:
+        ConfigError: there is no parameter of a name.
+    """
     named = dict(model.named_parameters())
     for name in names:
         if name not in named:
@@ -63,12 +90,25 @@ def whole(model: HookedModel, names: Iterable[str]) -> dict[str, Tensor]:
 
 
 def size(masks: Masks) -> int:
-    """How many scalars are free."""
+    """How many scalars `masks` free."""
     return sum(int(mask.sum()) for mask in masks.values())
 
 
 def random_masks(model: HookedModel, names: Iterable[str], n: int, rng: torch.Generator) -> dict[str, Tensor]:
-    """Masks of exactly n scalars, uniformly random among those of the named parameters; rng: a generator on the CPU."""
+    """Masks of a number of scalars, uniformly random among those of some parameters.
+
+    Args:
+        model: the model.
+        names: of the parameters.
+        n: scalars in all, at least 1.
+        rng: a generator on the CPU.
+
+    Returns:
+        name -> bool mask of the parameter's shape.
+
+    Raises:
+        ConfigError: n is below 1, or more than the parameters have.
+    """
     among = whole(model, names)
     total = size(among)
     require(1 <= n <= total, f"cannot free {n} scalars; allowed: 1 to {total}, which is what these parameters have")
@@ -81,8 +121,13 @@ def random_masks(model: HookedModel, names: Iterable[str], n: int, rng: torch.Ge
 # ---- fine-tuning -----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Budget:
-    """What every repair may spend: Adam steps (no weight decay), episodes a step (an even number), and the rate of the first
-    step, from which it falls linearly to 0 after the last."""
+    """What every repair may spend: Adam, without weight decay.
+
+    Args:
+        steps: updates.
+        batch: episodes of an update; an even number, half of it is held-out compositions.
+        lr: rate of the first update, from which it falls linearly to 0 after the last.
+    """
 
     steps: int = 60
     batch: int = 64
@@ -95,7 +140,18 @@ class Budget:
 
 
 def folds(task: TaskFamily, seed: int | str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The held-out compositions in two random halves, a pure function of the seed; `DoesNotApply` where there is only one."""
+    """The held-out compositions in two random halves, a pure function of the seed.
+
+    Args:
+        task: the family.
+        seed: of the drawing.
+
+    Returns:
+        Two ascending tuples of compositions.
+
+    Raises:
+        DoesNotApply: fewer than two compositions are held out.
+    """
     held_out = task.compositions("ood")
     if len(held_out) < 2:
         raise DoesNotApply(f"{type(task).__name__} holds out {len(held_out)} composition; two folds need at least 2")
@@ -110,8 +166,22 @@ def fine_tune(
 ) -> HookedModel:
     """A copy of the model, trained on the loss with only the masked scalars free; in evaluation mode, so without dropout.
 
-    Every batch is half episodes of these held-out compositions, half of training compositions: a function of the seed alone,
-    so that equal seeds give every repair the same ones.
+    Every batch is half episodes of the given compositions, half of training compositions: a function of the seed alone, so
+    that equal seeds give every repair the same ones.
+
+    Args:
+        model: stays as it is.
+        task: the family, by whose loss it is trained.
+        masks: name -> bool mask, True where a scalar is free.
+        compositions: held-out compositions that are trained on.
+        budget: what it may spend.
+        seed: of the batches.
+
+    Returns:
+        The copy, in evaluation mode.
+
+    Raises:
+        ConfigError: a mask fits no parameter, or none frees a scalar.
     """
     repaired = copy.deepcopy(model).eval()
     named = dict(repaired.named_parameters())

@@ -12,7 +12,16 @@ __all__ = ["Engine", "Job", "Local", "Outcome", "Ray", "Report", "Slurm", "expla
 
 
 def run(jobs: list[Job], workers: int, show: bool | None = None) -> Outcome:
-    """Run all jobs on this machine, `workers` at a time."""
+    """Run jobs on this machine.
+
+    Args:
+        jobs: all of them.
+        workers: how many at a time.
+        show: bars (True), lines (False), or bars where stderr is a terminal (None).
+
+    Returns:
+        What became of them.
+    """
     return Local(workers).run(jobs, show)
 
 

@@ -20,7 +20,13 @@ Report = Callable[[float, float, str], None]
 
 
 class Job(NamedTuple):
-    """A name to show, a module-level function and its arguments; it is called as ``function(*arguments, report=report)``."""
+    """A piece of work, called as ``function(*arguments, report=report)``.
+
+    Args:
+        name: to be shown.
+        function: at the top level of a module.
+        arguments: its positional arguments.
+    """
 
     name: str
     function: Callable[..., Any]
@@ -29,8 +35,15 @@ class Job(NamedTuple):
 
 @dataclass
 class Outcome:
-    """What became of the jobs, by name: results, failures, what does not apply, and what another process is doing (held);
-    `signum` of an interruption, else 0."""
+    """What became of the jobs, by name.
+
+    Args:
+        results: what they returned.
+        inapplicable: why one does not apply.
+        failures: why one failed.
+        held: which other process is doing one.
+        signum: of an interruption, else 0.
+    """
 
     results: dict[str, Any] = field(default_factory=dict)
     inapplicable: dict[str, str] = field(default_factory=dict)
@@ -39,7 +52,14 @@ class Outcome:
     signum: int = 0
 
     def note(self, display: Display, name: str, kind: str, value: Any) -> None:
-        """Enter what `attempt` returned, and show it."""
+        """Enter what `attempt` returned, and show it.
+
+        Args:
+            display: where it is shown.
+            name: of the job.
+            kind: what became of it, the first that `attempt` returns.
+            value: the second.
+        """
         if kind == "done":
             self.results[name] = value
             display.finish(name, "done" if value is None else str(value))
@@ -59,7 +79,7 @@ class Outcome:
             display.finish(name, message or "interrupted")
 
     def add(self, later: Outcome) -> None:
-        """Take over what became of further jobs."""
+        """Take over what became of further jobs, `later`."""
         self.results |= later.results
         self.inapplicable |= later.inapplicable
         self.failures |= later.failures
@@ -71,12 +91,28 @@ class Engine(ABC):
 
     @abstractmethod
     def run(self, jobs: list[Job], show: bool | None = None) -> Outcome:
-        """Run all jobs; show: bars (True), lines (False), or bars where stderr is a terminal (None)."""
+        """Run all jobs.
+
+        Args:
+            jobs: all of them.
+            show: bars (True), lines (False), or bars where stderr is a terminal (None).
+
+        Returns:
+            What became of them.
+        """
 
 
 def attempt(job: Job, report: Report) -> tuple[str, Any]:
-    """("done", value), ("inapplicable", reason), ("held", by whom), ("failed", message) or ("interrupted", (signum, message));
-    raises nothing but what COMPOLENS_DEBUG asks for."""
+    """Do a job; raises nothing but what COMPOLENS_DEBUG asks for.
+
+    Args:
+        job: the job.
+        report: is told how far it is.
+
+    Returns:
+        ("done", value), ("inapplicable", reason), ("held", by whom), ("failed", message) or ("interrupted", (signum,
+        message)).
+    """
     try:
         return "done", job.function(*job.arguments, report=report)
     except KeyboardInterrupt as error:
@@ -94,7 +130,7 @@ def attempt(job: Job, report: Report) -> tuple[str, Any]:
 
 
 def explain(error: Exception) -> str:
-    """One line for an error that nobody foresaw: what, where, and how to see more."""
+    """One line for an `error` that nobody foresaw: what, where, and how to see more."""
     place = error.__traceback__
     while place is not None and place.tb_next is not None:
         place = place.tb_next
@@ -105,7 +141,14 @@ def explain(error: Exception) -> str:
 def run_leased(engine: Engine, jobs: list[Job], watches: dict[str, Watch], poll: float = 2.0) -> Outcome:
     """Run jobs that other processes may be doing too: what one of them holds is waited for, and done here if it stops.
 
-    watches: job name -> the watch on its lease; a job without one is always free. poll: seconds between looks.
+    Args:
+        engine: runs what is free.
+        jobs: all of them.
+        watches: job name -> the watch on its lease; a job without one is always free.
+        poll: seconds between looks.
+
+    Returns:
+        What became of them.
     """
     outcome, waiting, told = Outcome(), {job.name: job for job in jobs}, set[str]()
     while waiting:

@@ -21,9 +21,15 @@ from compolens.jobs.events import Reader
 
 @dataclass(frozen=True)
 class Cluster(Engine):
-    """folder: on a file system that all machines share, for what jobs report (kept if some fail, with their logs); workers:
-    how many jobs at a time, None for as many as the cluster runs; gpus: per job; tries: how often a job is sent that ends
-    without a word (its machine was lost); grace: seconds for which last words may be under way; poll: seconds between looks.
+    """An engine that sends jobs to other machines.
+
+    Args:
+        folder: on a file system that all machines share, for what jobs report (kept if some fail, with their logs).
+        workers: how many jobs at a time (None: as many as the cluster runs).
+        gpus: per job.
+        tries: how often a job is sent that ends without a word (its machine was lost).
+        grace: seconds for which last words may be under way.
+        poll: seconds between looks.
     """
 
     folder: Path
@@ -41,19 +47,28 @@ class Cluster(Engine):
 
     @abstractmethod
     def connected(self, folder: Path) -> contextlib.AbstractContextManager[Any]:
-        """What `send` needs, for as long as the context lives; raises `ConfigError` where there is no such cluster."""
+        """A context with what `send` needs, whose files are in `folder`; a `ConfigError` where there is no such cluster."""
 
     @abstractmethod
     def send(self, cluster: Any, job: Job, events: Path) -> Any:
-        """Send `events.work(job, events, …)` to the cluster; returns a handle."""
+        """Send `events.work(job, events, …)` to the cluster.
+
+        Args:
+            cluster: what `connected` gave.
+            job: the job.
+            events: the file that it reports to.
+
+        Returns:
+            A handle.
+        """
 
     @abstractmethod
     def ended(self, handle: Any) -> str:
-        """How a job ended, "" while it has not: only looked at where the job itself did not say."""
+        """How the job of `handle` ended, "" while it has not: only looked at where the job itself did not say."""
 
     @abstractmethod
     def cancel(self, handle: Any) -> None:
-        """Stop a job as a signal would: it saves first."""
+        """Stop the job of `handle` as a signal would: it saves first."""
 
     def run(self, jobs: list[Job], show: bool | None = None) -> Outcome:
         if not jobs:

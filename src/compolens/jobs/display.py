@@ -8,7 +8,12 @@ from typing import Any
 
 
 class Display:
-    """Progress bars on a terminal; elsewhere a line per finished job and per tenth of a running one."""
+    """Progress bars on a terminal; elsewhere a line per finished job and per tenth of a running one.
+
+    Args:
+        count: jobs there are.
+        show: bars (True), lines (False), or bars where stderr is a terminal (None).
+    """
 
     def __init__(self, count: int, show: bool | None = None) -> None:
         self.bars: Any = None
@@ -38,6 +43,14 @@ class Display:
             self.bars.stop()
 
     def update(self, name: str, done: float, total: float, text: str = "") -> None:
+        """How far a job is.
+
+        Args:
+            name: of the job.
+            done: how much of it.
+            total: of how much.
+            text: what to say beside it.
+        """
         if self.bars is not None:
             if name not in self.tasks:
                 self.tasks[name] = self.bars.add_task(name, total=total, text=text)
@@ -49,13 +62,24 @@ class Display:
             self._line(name, f"{done:.0f}/{total:.0f} {text}".rstrip())
 
     def say(self, name: str, text: str) -> None:
-        """A sentence on a job that is not finished."""
+        """A sentence on a job that is not finished.
+
+        Args:
+            name: of the job.
+            text: the sentence.
+        """
         if self.bars is not None:
             self.update(name, 0, 1, text)
         else:
             self._line(name, text)
 
     def finish(self, name: str, text: str) -> None:
+        """A job has ended.
+
+        Args:
+            name: of the job.
+            text: how.
+        """
         if self.bars is not None:
             if name not in self.tasks:
                 self.tasks[name] = self.bars.add_task(name, total=1, text=text)

@@ -20,7 +20,12 @@ from compolens.jobs.display import Display
 
 @dataclass(frozen=True)
 class Local(Engine):
-    """workers: how many jobs at a time; tries: how often a job is begun whose process dies (killed, out of memory)."""
+    """Jobs on this machine, one thread each.
+
+    Args:
+        workers: how many jobs at a time.
+        tries: how often a job is begun whose process dies (killed, out of memory).
+    """
 
     workers: int = 1
     tries: int = 2

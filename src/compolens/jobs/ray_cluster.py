@@ -21,8 +21,13 @@ RETRIES = 3
 
 @dataclass(frozen=True)
 class Ray(Cluster):
-    """address: host:port, ray://host:port or "auto"; None takes RAY_ADDRESS, and where that is not set begins a cluster of
-    this machine, which ends with the command. Begun again by Ray itself, hence `tries` of 1."""
+    """Jobs as tasks of a Ray cluster.
+
+    Args:
+        address: host:port, ray://host:port or "auto"; None takes RAY_ADDRESS, and where that is not set begins a cluster of
+            this machine, which ends with the command.
+        tries: how often a job is sent; 1, since Ray itself begins it again.
+    """
 
     address: str | None = None
     tries: int = 1

@@ -29,7 +29,13 @@ DAY = 24 * 60
 
 class Unit:
     """One job, as submitit sends it. A job that Slurm preempts, or whose time is up, is queued again as it is: the run it
-    was at goes on from its last checkpoint."""
+    was at goes on from its last checkpoint.
+
+    Args:
+        job: the job.
+        events: the file that it reports to.
+        folder: in which the command was typed.
+    """
 
     def __init__(self, job: Job, events: str, folder: str) -> None:
         self.job, self.events, self.folder = job, events, folder
@@ -45,8 +51,12 @@ class Unit:
 
 @dataclass(frozen=True)
 class Slurm(Cluster):
-    """settings: what the jobs ask Slurm for, such as {"partition": "gpu", "timeout_min": 600}; executor: submitit's name for
-    where jobs go ("slurm"; "local" sends them to processes of this machine in the same way)."""
+    """Jobs sent to a Slurm cluster.
+
+    Args:
+        settings: what the jobs ask Slurm for, such as {"partition": "gpu", "timeout_min": 600}.
+        executor: submitit's name for where jobs go ("slurm"; "local" sends them to processes of this machine in the same way).
+    """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     executor: str = "slurm"

@@ -30,7 +30,15 @@ BLOCKS = Blocks.of([(LENGTH * block, LENGTH * (block + 1)) for block in range(N_
 
 
 class Sizes(NamedTuple):
-    """What a study costs: updates of the base model and of lambda, sequences per update, and for lambda, fit and held out."""
+    """What a study costs.
+
+    Args:
+        base_steps: updates of the base model.
+        batch_size: sequences of an update.
+        lambda_steps: updates of lambda.
+        fitted_on: sequences that lambda is fitted to.
+        held_out: sequences never seen.
+    """
 
     base_steps: int = 400
     batch_size: int = 64
@@ -40,21 +48,29 @@ class Sizes(NamedTuple):
 
 
 def sequences(n: int, rng: torch.Generator) -> Tensor:
-    """(n, 16) tokens: four blocks of three symbols and an answer; symbol s of kind k is the token k * SYMBOLS + s."""
+    """Four blocks of three symbols and an answer; symbol s of kind k is the token k * SYMBOLS + s.
+
+    Args:
+        n: how many.
+        rng: the generator.
+
+    Returns:
+        (n, 16) tokens.
+    """
     which = torch.randint(KINDS, (n, 1, 1), generator=rng).expand(n, N_BLOCKS, 1)
     shown = torch.randint(SYMBOLS, (n, N_BLOCKS, KINDS), generator=rng) + SYMBOLS * torch.arange(KINDS)
     return torch.cat([shown, shown.gather(2, which)], 2).flatten(1)
 
 
 def last_answer(tokens: Tensor) -> Batch:
-    """A batch that scores the target block's answer alone."""
+    """A batch of `tokens` (n, 16) that scores the target block's answer alone."""
     labels = torch.full_like(tokens, IGNORED)
     labels[:, -1] = tokens[:, -1]
     return Batch(tokens, BLOCKS, labels=labels)
 
 
 def base_model(rng: torch.Generator) -> Any:
-    """A randomly initialised Llama of two layers and some 6,000 parameters."""
+    """A Llama of two layers and some 6,000 parameters, initialised at random by `rng`."""
     from transformers import AutoModelForCausalLM, LlamaConfig
 
     config = LlamaConfig(
@@ -78,7 +94,13 @@ def base_model(rng: torch.Generator) -> Any:
 
 
 def train_base(model: Any, sizes: Sizes, rng: torch.Generator) -> None:
-    """Adam on the answers of all blocks, fresh sequences in every update; the rate falls linearly to 0."""
+    """Adam on the answers of all blocks, fresh sequences in every update; the rate falls linearly to 0.
+
+    Args:
+        model: trained in place.
+        sizes: updates and sequences.
+        rng: draws the sequences.
+    """
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
     answers = torch.arange(LENGTH - 1, LENGTH * N_BLOCKS, LENGTH)
     for step in range(sizes.base_steps):
@@ -92,7 +114,15 @@ def train_base(model: Any, sizes: Sizes, rng: torch.Generator) -> None:
 
 
 def measure(adapter: TransferAdapter, batch: Batch) -> tuple[float, float]:
-    """Loss (nats) and accuracy of the last answer, with the adapter's transfer."""
+    """The last answer, with the adapter's transfer.
+
+    Args:
+        adapter: on a model.
+        batch: the sequences.
+
+    Returns:
+        Loss (nats) and accuracy.
+    """
     answer = batch.input_ids[:, -1]
     with torch.no_grad(), adapter.blocks(batch.blocks):
         logits = adapter.model(batch.input_ids, use_cache=False).logits[:, -2]
@@ -100,7 +130,17 @@ def measure(adapter: TransferAdapter, batch: Batch) -> tuple[float, float]:
 
 
 def tempered_loss(model: Any, fitted: Batch, held_out: Batch, steps: int) -> float:
-    """Loss of the held-out last answers after dividing the logits by one number, fitted where lambda is."""
+    """Loss of the held-out last answers after dividing the logits by one number, fitted where lambda is.
+
+    Args:
+        model: the base model.
+        fitted: sequences that the number is fitted to.
+        held_out: sequences that are scored.
+        steps: updates of the number.
+
+    Returns:
+        Nats per answer.
+    """
     with torch.no_grad():
         (known, answer), (logits, held_answer) = (
             (model(batch.input_ids, use_cache=False).logits[:, -2], batch.input_ids[:, -1]) for batch in (fitted, held_out)
@@ -117,8 +157,14 @@ def tempered_loss(model: Any, fitted: Batch, held_out: Batch, steps: int) -> flo
 def study_seed(seed: int, sizes: Sizes) -> Iterator[dict[str, Any]]:
     """One row per transfer and order of its rows, "aligned" or "shuffled"; losses in nats per last answer.
 
-    train_base and train: on what lambda is fitted to, without it and with it; base and held_out: the same on sequences never
-    seen; gain: base minus held_out; tempered: the gain of a temperature; accuracy: on held-out sequences, and 1 is perfect.
+    Args:
+        seed: of the model and the sequences.
+        sizes: what it may cost.
+
+    Returns:
+        Rows. train_base and train: on what lambda is fitted to, without it and with it; base and held_out: the same on
+        sequences never seen; gain: base minus held_out; tempered: the gain of a temperature; accuracy: on held-out sequences,
+        and 1 is perfect.
     """
     rng = torch.Generator().manual_seed(seed)
     model = base_model(rng)
@@ -145,16 +191,27 @@ def study_seed(seed: int, sizes: Sizes) -> Iterator[dict[str, Any]]:
 
 
 def study(seeds: int, sizes: Sizes) -> pd.DataFrame:
-    """The rows of `study_seed` for seeds 0, 1, …"""
+    """The rows of `study_seed` for several seeds.
+
+    Args:
+        seeds: how many, from 0.
+        sizes: what each may cost.
+
+    Returns:
+        The rows.
+
+    Raises:
+        ConfigError: no seed is asked for.
+    """
     require(seeds >= 1, f"a study needs at least one seed, got {seeds}")
     return pd.DataFrame([row for seed in range(seeds) for row in study_seed(seed, sizes)])
 
 
 def summary(table: pd.DataFrame) -> pd.DataFrame:
-    """Per base_steps and transfer, means over seeds: loss without lambda, and what a temperature and lambda take off it.
+    """Means over seeds in `table`, per base_steps and transfer: loss without lambda, and what a temperature and lambda take
+    off it.
 
-    over_shuffled: the gain of aligned over that of shuffled rows, seed by seed, with its least and greatest value.
-    """
+    over_shuffled: the gain of aligned over that of shuffled rows, seed by seed, with its least and greatest value."""
     keys = ["base_steps", "transfer"]
     per_seed = table[table["rows"] == "aligned"].set_index([*keys, "seed"])
     shuffled = table[table["rows"] == "shuffled"].set_index([*keys, "seed"])

@@ -77,10 +77,14 @@ class _Call:
 class TransferAdapter(nn.Module, ABC):
     """Coefficient transfer put onto a causal language model, which is frozen and otherwise left as it is.
 
-    coefficients (layer, L - 1): lambda, 0 at first, the only parameters. Unless blocks are set, the model is the base model.
-    (The frozen one: for torch, whether a matrix wants a gradient can change the last bit of a product with a slice.)
-    The adapter is no part of the model: its state_dict stays the base model's. Generation with a cache works, the prompt and
-    all steps under the same blocks; so does a batch whose items have blocks at different places (left padding).
+    Its coefficients (layer, L - 1), lambda, are 0 at first and the only parameters. Unless blocks are set, the model is the
+    base model. (The frozen one: for torch, whether a matrix wants a gradient can change the last bit of a product with a
+    slice.) The adapter is no part of the model: its state_dict stays the base model's. Generation with a cache works, the
+    prompt and all steps under the same blocks; so does a batch whose items have blocks at different positions (left padding).
+
+    Args:
+        model: a causal language model of transformers (`LAYOUTS`).
+        n_blocks: L, at least 2, the target included.
     """
 
     model: Any
@@ -119,7 +123,7 @@ class TransferAdapter(nn.Module, ABC):
         return f"{self.count} parameters ({self.n_layers} layers x {self.n_blocks - 1})"
 
     def set_blocks(self, blocks: Blocks | Ranges | Sequence[Ranges] | None) -> None:
-        """From now on transfer between these blocks (see `Blocks.of`); None: be the base model."""
+        """From now on transfer between `blocks` (see `Blocks.of`); None: be the base model."""
         if blocks is not None and not isinstance(blocks, Blocks):
             blocks = Blocks.of(blocks)
         if blocks is not None:
@@ -130,7 +134,8 @@ class TransferAdapter(nn.Module, ABC):
 
     @contextmanager
     def blocks(self, blocks: Blocks | Ranges | Sequence[Ranges] | None) -> Iterator[TransferAdapter]:
-        """`with adapter.blocks([(0, 8), (8, 16), (16, 24)]): model(input_ids)`; afterwards as it was before."""
+        """A context with transfer between `blocks`, as in `with adapter.blocks([(0, 8), (8, 16), (16, 24)]):
+        model(input_ids)`."""
         before = self._blocks
         self.set_blocks(blocks)
         try:
@@ -146,12 +151,13 @@ class TransferAdapter(nn.Module, ABC):
             parameter.requires_grad_(True)
 
     def save(self, folder: str | Path) -> None:
-        """Write lambda alone: transfer.safetensors, and transfer.json saying what it belongs to."""
+        """Write lambda alone into `folder`: transfer.safetensors, and transfer.json saying what it belongs to."""
         files.write_tensors(Path(folder) / WEIGHTS, {"coefficients": self.coefficients})
         files.write_json(Path(folder) / DESCRIPTION, self._describe())
 
     def load(self, folder: str | Path) -> None:
-        """Read lambda; `ConfigError` if it is of another transfer, number of layers or blocks, or kind of model."""
+        """Read lambda from `folder`; a `ConfigError` if it is of another transfer, number of layers or blocks, or kind of
+        model."""
         path = Path(folder) / DESCRIPTION
         for name in (DESCRIPTION, WEIGHTS):
             require((Path(folder) / name).is_file(), f"{folder} holds no {name}; adapter.save(folder) writes it")
@@ -301,7 +307,15 @@ class RelativeTransferAdapter(TransferAdapter):
 
 
 def target_loss(adapter: TransferAdapter, batch: Batch) -> Tensor:
-    """Mean cross-entropy (nats per token, 0 is perfect) at the tokens a batch scores, with the adapter's transfer."""
+    """Mean cross-entropy at the tokens a batch scores, with the adapter's transfer.
+
+    Args:
+        adapter: on a model.
+        batch: the sequences.
+
+    Returns:
+        Nats per token, 0 is perfect.
+    """
     return _token_losses(adapter, batch).mean()
 
 
@@ -320,7 +334,18 @@ def fit(adapter: TransferAdapter, batches: Sequence[Batch], lr: float = 0.01, st
     """Adam on lambda alone; keeps the best lambda met, so that the loss on these batches never ends above where it began.
 
     Every step goes through all batches (there are too few parameters to need noise); the model stays in evaluation mode.
-    Returns the losses (nats per scored token) before each step and after the last one: steps + 1 numbers.
+
+    Args:
+        adapter: whose lambda is fitted.
+        batches: what it is fitted to, at least one.
+        lr: learning rate, above 0.
+        steps: updates, at least 0.
+
+    Returns:
+        The losses (nats per scored token) before each step and after the last one: steps + 1 numbers.
+
+    Raises:
+        ConfigError: there is no batch, lr or steps are out of range, or the loss is not finite.
     """
     batches = list(batches)
     require(bool(batches), "fit needs at least one batch, got none")

@@ -27,9 +27,19 @@ def load_language_model(
 ) -> Any:
     """A pretrained causal language model of a supported layout, in evaluation mode, by transformers.
 
-    path_or_name: a folder, or a name on the Hugging Face hub that is in the local cache; download: whether a name that is not
-    there may be fetched. attention: transformers' attn_implementation ("eager" for relative transfer; None: its default);
-    dtype: of the weights (None: as saved). Only safetensors are read, and no code that comes with a model is run.
+    Only safetensors are read, and no code that comes with a model is run.
+
+    Args:
+        path_or_name: a folder, or a name on the Hugging Face hub that is in the local cache.
+        attention: transformers' attn_implementation ("eager" for relative transfer; None: its default).
+        dtype: of the weights (None: as saved).
+        download: whether a name that is not in the cache may be fetched.
+
+    Returns:
+        The model of transformers.
+
+    Raises:
+        ConfigError: it cannot be loaded, or has another layout.
     """
     from safetensors import SafetensorError
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -79,7 +89,7 @@ def _check_layout(name: str, model_type: str) -> None:
 
 
 def attentions(model: Any) -> list[Any]:
-    """The self-attention of every layer, first to last; `ConfigError` if the layout is none of `LAYOUTS`."""
+    """The self-attention of every layer of `model`, first to last; a `ConfigError` if the layout is none of `LAYOUTS`."""
     config = getattr(model, "config", None)
     _check_layout(type(model).__name__, getattr(config, "model_type", "unknown"))
     try:
@@ -94,21 +104,23 @@ def attentions(model: Any) -> list[Any]:
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """Where the blocks of a sequence lie: L - 1 context blocks, then the target block, of equal length.
+    """The positions of a sequence's blocks: L - 1 context blocks, then the target block, of equal length.
 
-    rows (1 or batch, L, length): the position in the input (padding counts) of every row of every block. Row r of a context
-    block is transferred to row r of the target. The target, and only it, may reach beyond the tokens given: it is what is
-    being written.
+    Row r of a context block is transferred to row r of the target. The target, and only it, may reach beyond the tokens given:
+    it is what is being written.
+
+    Args:
+        rows: (1 or batch, L, length), the position in the input (padding counts) of every row of every block.
     """
 
     rows: Tensor
 
     @classmethod
     def of(cls, ranges: Ranges | Sequence[Ranges]) -> Blocks:
-        """From (start, stop) per block, stop excluded; or from such a list per item of the batch, all of the same length.
+        """Blocks from their `ranges`: (start, stop) per block, stop excluded, or such a list per item of the batch, all of the
+        same length.
 
-        Blocks follow each other without overlap, gaps allowed, and the last one is the target.
-        """
+        Blocks follow each other without overlap, gaps allowed, and the last one is the target."""
         wanted = "(start, stop) of whole numbers for each block, or such a list for each item of the batch"
         try:
             table = torch.tensor(ranges)
@@ -154,16 +166,16 @@ class Blocks:
         return self.rows[:, -1]
 
     def same_as(self, other: Blocks) -> bool:
-        """Whether all rows lie where the other's do."""
+        """Whether all rows have the same positions as those of `other`."""
         return self is other or torch.equal(self.rows, other.rows)
 
     def to(self, device: torch.device) -> Blocks:
-        """The same on another device."""
+        """The same on `device`."""
         return self if self.rows.device == device else Blocks(self.rows.to(device))
 
     def shuffled(self, rng: torch.Generator) -> Blocks:
-        """A control that destroys alignment: in each context block, a random cycle decides which row meets which target row,
-        so that every row meets another one than its own."""
+        """A control that destroys alignment: in each context block, a random cycle, drawn by `rng`, decides which row meets
+        which target row, so that every row meets another one than its own."""
         require(self.length > 1, "blocks of one row cannot be shuffled")
         shuffled = [self._cycled(block, rng) for block in self.context.unbind(1)]
         return Blocks(torch.stack([*shuffled, self.target], 1))
@@ -177,9 +189,12 @@ class Blocks:
 class Batch(NamedTuple):
     """Token sequences with their blocks, to fit lambda on.
 
-    input_ids (batch, seq); blocks: as `Blocks.of` takes them, or a `Blocks`; attention_mask (batch, seq), 0 at padding;
-    labels (batch, seq): a token to count the loss at, -100 elsewhere, aligned with input_ids as in transformers. Without
-    labels, the loss counts what the target block predicts: every token whose predecessor lies in the target block.
+    Args:
+        input_ids: (batch, seq).
+        blocks: as `Blocks.of` takes them, or a `Blocks`.
+        attention_mask: (batch, seq), 0 at padding (None: no padding).
+        labels: (batch, seq), a token to count the loss at, -100 elsewhere, aligned with input_ids as in transformers. None:
+            the loss counts what the target block predicts, every token whose predecessor lies in the target block.
     """
 
     input_ids: Tensor

@@ -15,7 +15,11 @@ from sklearn.preprocessing import StandardScaler
 class LogisticReadout:
     """A frozen multinomial logistic readout: x (n, features) -> the class number (n,) of highest probability.
 
-    classes: the class numbers it knows; weight (classes, features), bias (classes,), on raw features.
+    Args:
+        classes: (classes,) the class numbers it knows.
+        weight: (classes, features), on raw features.
+        bias: (classes,).
+        converged: whether the fit did.
     """
 
     classes: np.ndarray
@@ -28,10 +32,19 @@ class LogisticReadout:
 
     @classmethod
     def fit(cls, x: np.ndarray, y: np.ndarray, c: float = 1.0, iterations: int = 300) -> LogisticReadout:
-        """Features are standardised, classes weighted to count equally; c: inverse strength of the penalty (scikit-learn).
+        """Fit on standardised features, classes weighted to count equally.
 
-        x (n, features), y (n,) class numbers. One class alone gives a readout that always answers it. A fit that has not
-        converged after `iterations` of L-BFGS is used as it is, and `converged` says so.
+        One class alone gives a readout that always answers it. A fit that has not converged is used as it is, and `converged`
+        says so.
+
+        Args:
+            x: (n, features).
+            y: (n,) class numbers.
+            c: inverse strength of the penalty, as in scikit-learn.
+            iterations: most steps of L-BFGS.
+
+        Returns:
+            The readout, which applies to raw features.
         """
         classes = np.unique(y)
         if len(classes) == 1:
@@ -48,20 +61,42 @@ class LogisticReadout:
 
 
 def confusion(truth: np.ndarray, answer: np.ndarray, n_classes: int) -> np.ndarray:
-    """(n_classes, n_classes) counts, [true class, answered class]."""
+    """Counts of answers by the true class.
+
+    Args:
+        truth: (n,) class numbers.
+        answer: (n,) class numbers.
+        n_classes: classes there are.
+
+    Returns:
+        (n_classes, n_classes), [true class, answered class].
+    """
     return np.bincount(truth.astype(np.int64) * n_classes + answer, minlength=n_classes**2).reshape(n_classes, n_classes)
 
 
 def balanced_accuracy(counts: np.ndarray) -> np.ndarray:
-    """Mean over the classes that occur of the share answered rightly; counts (..., true, answered). 1 is perfect, one over
-    the number of classes is chance, whatever the classes' frequencies."""
+    """Mean over the classes that occur of the share answered rightly.
+
+    Args:
+        counts: (..., true, answered).
+
+    Returns:
+        (...,): 1 is perfect, one over the number of classes is chance, whatever the classes' frequencies.
+    """
     total, right = counts.sum(-1), np.diagonal(counts, axis1=-2, axis2=-1)
     recall = np.where(total > 0, right / np.maximum(total, 1), np.nan)
     return np.nanmean(recall, axis=-1)
 
 
 def macro_f1(counts: np.ndarray) -> np.ndarray:
-    """Mean of F1 over the classes that occur or are answered; counts (..., true, answered)."""
+    """Mean of F1 over the classes that occur or are answered.
+
+    Args:
+        counts: (..., true, answered).
+
+    Returns:
+        (...,): 1 is perfect, 0 none right.
+    """
     right = np.diagonal(counts, axis1=-2, axis2=-1)
     either = counts.sum(-1) + counts.sum(-2)
     return np.nanmean(np.where(either > 0, 2 * right / np.maximum(either, 1), np.nan), axis=-1)

@@ -32,9 +32,12 @@ LARGEST_KERNEL = 1e6
 
 # ---- the Gram form ---------------------------------------------------------------------------------------------------
 class DualPrediction(NamedTuple):
-    """What the dual models predict at their queries: `initial` W_0 phi(q), and `step`, what one gradient step adds to it.
+    """What the dual models predict at their queries.
 
-    Both (..., query, head, d_value); log_normaliser (..., query, head) is log D.
+    Args:
+        initial: (..., query, head, d_value), W_0 phi(q).
+        step: (..., query, head, d_value), what one gradient step adds to it.
+        log_normaliser: (..., query, head), log D.
     """
 
     initial: Tensor
@@ -49,9 +52,21 @@ class DualPrediction(NamedTuple):
 
 @torch.no_grad()
 def shifted_kernel(q: Tensor, k: Tensor, bias: Tensor | None = None, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """kappa (..., head, query, key) over its row's maximum, 0 where masked; and (..., head, query, 1) log of that maximum.
+    """kappa over its row's maximum, 0 where masked, and the log of that maximum.
 
     The shift keeps the exponential in range and cancels in D.
+
+    Args:
+        q: (..., query, head, d_head).
+        k: (..., key, head, d_head).
+        bias: (..., head, query, key), added to the scores (None: none).
+        mask: (query, key) bool, True where a key is seen (None: everywhere).
+
+    Returns:
+        (..., head, query, key), and (..., head, query, 1).
+
+    Raises:
+        ValueError: a query sees no key.
     """
     if mask is not None and not bool(mask.any(-1).all()):
         blind = int((~mask.any(-1)).nonzero()[0, 0])
@@ -91,7 +106,21 @@ def dual_step(
 ) -> DualPrediction:
     """One gradient step of every query's dual model, in the Gram form: exact up to rounding, without features.
 
-    One (..., head, query, key) tensor is kept, and edited in place. Raises ValueError for a query that sees nothing.
+    One (..., head, query, key) tensor is kept, and edited in place.
+
+    Args:
+        q: (..., query, head, d_head).
+        k: (..., key, head, d_head).
+        v: (..., key, head, d_value).
+        bias: (..., head, query, key), added to the scores (None: none).
+        mask: (query, key) bool, True where a key is seen (None: everywhere).
+        demonstrations: (query, key) or (key,) bool, True where a key is learnt from (None: every key but the query's own).
+
+    Returns:
+        What the dual models predict.
+
+    Raises:
+        ValueError: a query sees no key, or demonstrations have another shape.
     """
     learnt = _demonstrations(demonstrations, q.shape[-3], k.shape[-3], k.device)
     kernel, top = shifted_kernel(q, k, bias, mask)
@@ -115,10 +144,26 @@ def single_steps(
     mask: Tensor | None = None,
     demonstrations: Tensor | None = None,
 ) -> Tensor:
-    """(..., chosen query, head, 1 + steps, d_value): predictions after 0, 1, … single-demonstration steps of rate eta.
+    """Predictions after 0, 1, … single-demonstration steps of rate eta.
 
-    `order` lists key positions (default: every key once, ascending); a key that is not a query's demonstration changes nothing
-    there, one that is listed twice is learnt twice. After each demonstration once, the prediction is attention's output.
+    After each demonstration once, the prediction is attention's output.
+
+    Args:
+        q: (..., query, head, d_head).
+        k: (..., key, head, d_head).
+        v: (..., key, head, d_value).
+        queries: query positions that are looked at.
+        order: key positions (None: every key once, ascending). A key that is not a query's demonstration changes nothing
+            there; one that is listed twice is learnt twice.
+        bias: as in `dual_step`.
+        mask: as in `dual_step`.
+        demonstrations: as in `dual_step`.
+
+    Returns:
+        (..., chosen query, head, 1 + steps, d_value).
+
+    Raises:
+        ValueError: the order lists no key position, or a query sees no key.
     """
     n_queries, n_keys = q.shape[-3], k.shape[-3]
     chosen = torch.as_tensor(list(queries), device=q.device)
@@ -136,26 +181,51 @@ def single_steps(
 
 
 def full_batch_steps(dual: DualPrediction, share: float, steps: int) -> Tensor:
-    """(..., query, head, 1 + steps, d_value): predictions after 0, 1, … steps on all demonstrations, of rate share * eta.
+    """Predictions after 0, 1, … steps on all demonstrations.
 
     The gradient is constant, so that after t of T steps with share 1/T a fraction 1 - t/T of the way is left; past T, the
     distance grows again.
+
+    Args:
+        dual: the prediction of one step of rate eta.
+        share: rate of a step, in units of eta.
+        steps: how many.
+
+    Returns:
+        (..., query, head, 1 + steps, d_value).
     """
     progress = share * torch.arange(steps + 1, dtype=dual.step.dtype, device=dual.step.device)
     return dual.initial.unsqueeze(-2) + progress[:, None] * dual.step.unsqueeze(-2)
 
 
 def remaining(predictions: Tensor, output: Tensor) -> Tensor:
-    """(..., 1 + steps) Euclidean distance of predictions (..., 1 + steps, d_value) from output (..., d_value)."""
+    """Euclidean distance of predictions from an output.
+
+    Args:
+        predictions: (..., 1 + steps, d_value).
+        output: (..., d_value).
+
+    Returns:
+        (..., 1 + steps).
+    """
     return (predictions - output.unsqueeze(-2)).norm(dim=-1)
 
 
 # ---- with features: what the claim says literally --------------------------------------------------------------------
 def finite_features(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    """phi(q~) (query, n) and phi(k~) (key, n), float64, n = query + key, with kappa as their inner products, for one head.
+    """Finitely many features with kappa as their inner products, for one head.
 
-    q (query, d_head), k (key, d_head). From the eigendecomposition of the Gram matrix of all tokens, hence for small norms
-    only: ValueError where kappa exceeds 1e6.
+    They come from the eigendecomposition of the Gram matrix of all tokens, hence for small norms only.
+
+    Args:
+        q: (query, d_head).
+        k: (key, d_head).
+
+    Returns:
+        phi(q~) (query, n) and phi(k~) (key, n), float64, n = query + key.
+
+    Raises:
+        ValueError: kappa exceeds 1e6.
     """
     tokens = torch.cat([q, k]).detach().double() / q.shape[-1] ** 0.25
     gram = (tokens @ tokens.T).exp()
@@ -170,27 +240,60 @@ def finite_features(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def with_constant_channel(values: Tensor) -> Tensor:
-    """(..., d_value + 1): a last channel of ones. Learnt with D = 1, its prediction is D, and one W serves all queries."""
+    """`values` (..., d_value) with a last channel of ones. Learnt with D = 1, its prediction is D, and one W serves all
+    queries."""
     return torch.cat([values, values.new_ones(*values.shape[:-1], 1)], -1)
 
 
 def divide_by_constant_channel(prediction: Tensor) -> Tensor:
-    """(..., d_value): predictions of a model trained on `with_constant_channel`, over their last channel."""
+    """The `prediction` (..., d_value + 1) of a model trained on `with_constant_channel`, over its last channel: (...,
+    d_value)."""
     return prediction[..., :-1] / prediction[..., -1:]
 
 
 def initial_weights(features: Tensor, values: Tensor, normaliser: Tensor | float) -> Tensor:
-    """W_0 = (1/D) sum_t v_t phi(k_t)^T (d_value, n) of a query's own tokens: features (token, n), values (token, d_value)."""
+    """W_0 = (1/D) sum_t v_t phi(k_t)^T of a query's own tokens.
+
+    Args:
+        features: (token, n).
+        values: (token, d_value).
+        normaliser: D.
+
+    Returns:
+        (d_value, n).
+    """
     return values.T @ features / normaliser
 
 
 def representation_loss(weights: Tensor, features: Tensor, values: Tensor, normaliser: Tensor | float, eta: float) -> Tensor:
-    """L(W), a scalar, differentiable: weights (d_value, n), features (demonstration, n), values (demonstration, d_value)."""
+    """L(W), differentiable.
+
+    Args:
+        weights: W (d_value, n).
+        features: (demonstration, n).
+        values: (demonstration, d_value).
+        normaliser: D.
+        eta: rate of the step.
+
+    Returns:
+        A scalar.
+    """
     return -(values * (features @ weights.T)).sum() / (eta * normaliser)
 
 
 def gradient_step(weights: Tensor, features: Tensor, values: Tensor, normaliser: Tensor | float, eta: float) -> Tensor:
-    """W - eta dL/dW (d_value, n), the gradient by automatic differentiation of `representation_loss`."""
+    """W - eta dL/dW, the gradient by automatic differentiation of `representation_loss`.
+
+    Args:
+        weights: W (d_value, n).
+        features: (demonstration, n).
+        values: (demonstration, d_value).
+        normaliser: D.
+        eta: rate of the step.
+
+    Returns:
+        (d_value, n).
+    """
     with torch.enable_grad():
         learnt = weights.detach().clone().requires_grad_()
         loss = representation_loss(learnt, features.detach(), values.detach(), normaliser, eta)
@@ -200,10 +303,18 @@ def gradient_step(weights: Tensor, features: Tensor, values: Tensor, normaliser:
 
 # ---- how well the representation loss generalises --------------------------------------------------------------------
 def rademacher_bound(keys: Tensor, weight_norm: float, value_norm: float) -> Tensor:
-    """(...,) bound w rho sqrt(Tr K) / N on the empirical Rademacher complexity of the losses -v^T W phi(k).
+    """The bound w rho sqrt(Tr K) / N on the empirical Rademacher complexity of the losses -v^T W phi(k).
 
-    keys (..., N, d_head); ||W||_F <= w = weight_norm, ||v|| <= rho = value_norm; K is the Gram matrix of the N keys.
-    The best W for signs s has the loss w ||sum_i s_i v_i phi(k_i)^T||_F / N, whose mean Jensen's inequality bounds.
+    K is the Gram matrix of the N keys. The best W for signs s has the loss w ||sum_i s_i v_i phi(k_i)^T||_F / N, whose mean
+    Jensen's inequality bounds.
+
+    Args:
+        keys: (..., N, d_head).
+        weight_norm: w, what ||W||_F is at most.
+        value_norm: rho, what ||v|| is at most.
+
+    Returns:
+        (...,).
     """
     squares = (keys.square().sum(-1) / math.sqrt(keys.shape[-1])).exp()
     return weight_norm * value_norm * squares.sum(-1).sqrt() / keys.shape[-2]
@@ -212,11 +323,25 @@ def rademacher_bound(keys: Tensor, weight_norm: float, value_norm: float) -> Ten
 def expected_loss_bound(
     loss: Tensor, keys: Tensor, weight_norm: float, value_norm: float, kernel_max: float, delta: float
 ) -> Tensor:
-    """(...,) what the expected loss E[-v^T W phi(k)] is below with probability 1 - delta, for every W in the ball at once:
+    """What the expected loss E[-v^T W phi(k)] is below with probability 1 - delta, for every W in the ball at once:
 
     L_hat + 2 w rho sqrt(Tr K) / N + 6 w rho sqrt(kernel_max log(2 / delta) / (2 N)), for N independent demonstrations with
     mean loss `loss` and kappa(k, k) <= kernel_max. Losses lie in an interval of length 2 w rho sqrt(kernel_max), which is what
     McDiarmid's inequality, used for L_hat and for the complexity, is scaled by. Own derivation, not a formula of 2310.13220.
+
+    Args:
+        loss: (...,) L_hat, the mean loss.
+        keys: (..., N, d_head).
+        weight_norm: w, what ||W||_F is at most.
+        value_norm: rho, what ||v|| is at most.
+        kernel_max: what kappa(k, k) is at most.
+        delta: between 0 and 1.
+
+    Returns:
+        (...,).
+
+    Raises:
+        ValueError: delta is out of range, or a key exceeds kernel_max.
     """
     if not 0 < delta < 1:
         raise ValueError(f"delta must be between 0 and 1, got {delta}")

@@ -27,7 +27,13 @@ SMALLEST = 1e-10
 # ---- covariances -----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Spectrum:
-    """The covariance of x by principal axes that vary: mean (d,), variances (r,) ascending, axes (d, r) orthonormal."""
+    """The covariance of x by principal axes that vary.
+
+    Args:
+        mean: (d,).
+        variances: (r,) ascending.
+        axes: (d, r) orthonormal.
+    """
 
     mean: Tensor
     variances: Tensor
@@ -35,7 +41,18 @@ class Spectrum:
 
     @classmethod
     def of(cls, moments: Moments, dtype: torch.dtype = torch.float32) -> Spectrum:
-        """Axes whose variance is no more than the rounding of numbers of this dtype are left out."""
+        """The spectrum of streamed moments; axes whose variance is no more than rounding are left out.
+
+        Args:
+            moments: of x.
+            dtype: what x was computed in, which says how small rounding is.
+
+        Returns:
+            The spectrum, float64.
+
+        Raises:
+            ValueError: fewer than two rows of x.
+        """
         if moments.n < 2:
             raise ValueError(f"a covariance needs at least 2 rows of x, got {moments.n}")
         mean = moments.x / moments.n
@@ -55,7 +72,7 @@ class Spectrum:
         return self.axes * self.variances.sqrt() @ self.axes.T
 
     def without(self, directions: Tensor) -> Eraser:
-        """The map that takes out directions (d, r), orthonormal in whitened space."""
+        """The map that takes out `directions` (d, r), orthonormal in whitened space."""
         left, right = self.colouring @ directions, directions.T @ self.whitening
         return Eraser(self.mean, torch.eye(len(self.mean)).to(left) - left @ right)
 
@@ -85,11 +102,15 @@ def _two_of(x: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 # ---- erasing ---------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Eraser:
-    """x (..., d) -> mean + P (x - mean), in x's dtype; mean (d,), projection P (d, d), both float64.
+    """x -> mean + P (x - mean), in x's dtype.
 
     >>> x = torch.tensor([[0., 0.], [1., 0.], [0., 1.], [1., 1.]])
     >>> Eraser.fit(x, x[:, :1])(x)[:, 0]
     tensor([0.5000, 0.5000, 0.5000, 0.5000])
+
+    Args:
+        mean: (d,) float64.
+        projection: P (d, d), float64.
     """
 
     mean: Tensor
@@ -97,14 +118,30 @@ class Eraser:
 
     @classmethod
     def fit(cls, x: Tensor, z: Tensor) -> Eraser:
-        """The erasure of z (n, k) from x (n, d)."""
+        """The erasure of z from x (2306.03819).
+
+        Args:
+            x: (n, d).
+            z: (n, k).
+
+        Returns:
+            The map.
+        """
         away_x, away_z, mean_x, _ = _two_of(x, z)
         about_0 = cls.from_moments(Moments.of(away_x, away_z), x.dtype)
         return cls(mean_x, about_0.projection)
 
     @classmethod
     def from_moments(cls, moments: Moments, dtype: torch.dtype = torch.float32) -> Eraser:
-        """The same from streamed moments of (x, z); dtype: what x was computed in, which says how small rounding is."""
+        """The same as `fit`, from streamed moments.
+
+        Args:
+            moments: of (x, z).
+            dtype: what x was computed in, which says how small rounding is.
+
+        Returns:
+            The map.
+        """
         spectrum = Spectrum.of(moments, dtype)
         return spectrum.without(_correlated(moments, spectrum))
 
@@ -118,7 +155,7 @@ class Eraser:
         return d - round(float(self.projection.trace()))  # a projection's trace is its rank, oblique or not
 
     def removed(self, moments: Moments) -> float:
-        """Mean squared distance that x of these moments is moved, E|x' - x|²."""
+        """Mean squared distance E|x' - x|² that x of these `moments` is moved."""
         out = torch.eye(len(self.mean)).to(self.projection) - self.projection
         centred = _scatter_about(moments, self.mean)
         return float((out @ centred * out).sum())
@@ -133,10 +170,15 @@ def _scatter_about(moments: Moments, point: Tensor) -> Tensor:
 # ---- what is shown at all --------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Range:
-    """x (..., d) with every principal axis' coordinate cut off at +-reach, in x's dtype; axes (d, r) orthonormal, reach (r,).
+    """x with every principal axis' coordinate cut off at +-reach, in x's dtype.
 
     Axes that do not vary are left out, so that what lies along them is put to the mean. An eraser leaves them as they are: it
     takes out what the activations it was fitted on told of the code, and nothing that only others tell.
+
+    Args:
+        mean: (d,).
+        axes: (d, r) orthonormal.
+        reach: (r,), in the unit of x.
     """
 
     mean: Tensor
@@ -145,7 +187,15 @@ class Range:
 
     @classmethod
     def fit(cls, x: Tensor, deviations: float = 4.0) -> Range:
-        """Of x (n, d); deviations: where to cut, in standard deviations along each axis."""
+        """The range of x.
+
+        Args:
+            x: (n, d).
+            deviations: where to cut, in standard deviations along each axis.
+
+        Returns:
+            The map.
+        """
         away, _, mean, _ = _two_of(x, x[:, :0])
         spectrum = Spectrum.of(Moments.of(away, away[:, :0]), x.dtype)
         return cls(mean, spectrum.axes, deviations * spectrum.variances.sqrt())
@@ -160,8 +210,12 @@ class Range:
 class Writer:
     """(x (..., d), z (..., k)) -> eraser(x) + (z - mean) B, in x's dtype: what is linearly known about the code is z's.
 
-    mean (k,) of z; weight B (k, d), the least-squares regression of x on z. Written with its own code, x keeps its mean and
-    its covariance with z.
+    Written with its own code, x keeps its mean and its covariance with z.
+
+    Args:
+        eraser: takes the code out of x.
+        mean: (k,) of z.
+        weight: B (k, d), the least-squares regression of x on z.
     """
 
     eraser: Eraser
@@ -170,14 +224,31 @@ class Writer:
 
     @classmethod
     def fit(cls, x: Tensor, z: Tensor) -> Writer:
-        """From x (n, d) and z (n, k), which may be collinear: then the smallest B for codes scaled to unit variance."""
+        """The writer of z into x.
+
+        Args:
+            x: (n, d).
+            z: (n, k), which may be collinear: then the smallest B for codes scaled to unit variance.
+
+        Returns:
+            The map.
+        """
         away_x, away_z, _, mean_z = _two_of(x, z)
         there, back = Moments.of(away_x, away_z), Moments.of(away_z, away_x)
         return cls(Eraser.fit(x, z), mean_z, cls.from_moments(there, back, x.dtype).weight)
 
     @classmethod
     def from_moments(cls, there: Moments, back: Moments, dtype: torch.dtype = torch.float32) -> Writer:
-        """The same from streamed moments of (x, z) and of (z, x); dtype: what x was computed in."""
+        """The same as `fit`, from streamed moments.
+
+        Args:
+            there: of (x, z).
+            back: of (z, x).
+            dtype: what x was computed in.
+
+        Returns:
+            The map.
+        """
         mean_z, mean_x = back.x / back.n, back.y / back.n
         second = back.xx.diagonal() / back.n
         variance = second - mean_z.square()
@@ -197,7 +268,17 @@ def _gaussian(rows: int, columns: int, generator: torch.Generator, like: Tensor)
 
 
 def orthogonal_erasers(moments: Moments, eraser: Eraser, generator: torch.Generator, n: int = 20) -> list[Eraser]:
-    """n orthogonal projections, each off a subspace of the eraser's rank, uniformly random among all (Haar)."""
+    """Orthogonal projections, each off a subspace of the eraser's rank, uniformly random among all (Haar).
+
+    Args:
+        moments: not used here; the nulls share their arguments.
+        eraser: whose rank and mean are taken.
+        generator: the generator.
+        n: how many.
+
+    Returns:
+        `n` maps.
+    """
     d, found = len(eraser.mean), []
     if eraser.rank == 0:
         return [eraser] * n
@@ -208,8 +289,19 @@ def orthogonal_erasers(moments: Moments, eraser: Eraser, generator: torch.Genera
 
 
 def whitened_erasers(moments: Moments, eraser: Eraser, generator: torch.Generator, n: int = 20) -> list[Eraser]:
-    """n maps of the eraser's own form and rank whose U is uniformly random in the whitened space that x varies in: what would
-    be taken out if the code were an unrelated vector of as many numbers."""
+    """Maps of the eraser's own form and rank whose U is uniformly random in the whitened space that x varies in.
+
+    They take out what would be taken out if the code were an unrelated vector of as many numbers.
+
+    Args:
+        moments: of x.
+        eraser: whose rank and mean are taken.
+        generator: the generator.
+        n: how many.
+
+    Returns:
+        `n` maps.
+    """
     spectrum = Spectrum.of(moments)
     r = spectrum.axes.shape[1]
     if eraser.rank == 0:
@@ -221,11 +313,21 @@ def whitened_erasers(moments: Moments, eraser: Eraser, generator: torch.Generato
 def variance_matched_erasers(
     moments: Moments, eraser: Eraser, generator: torch.Generator, n: int = 20, within: float = 0.01
 ) -> list[Eraser]:
-    """n random orthogonal projections of the eraser's rank that move x as far in mean square as it does, up to `within`.
+    """Random orthogonal projections of the eraser's rank that move x as far in mean square as it does.
 
     A subspace is spanned by random (Gaussian) combinations of principal axes, axis i weighted by variance_i^t. The variance it
     holds runs from the smallest to the largest that its rank can hold as t does from -inf to inf; bisection finds t. What a
     LEACE map removes always lies between these two.
+
+    Args:
+        moments: of x.
+        eraser: whose rank, mean and distance are taken.
+        generator: the generator.
+        n: how many.
+        within: by how much of it the distance may differ.
+
+    Returns:
+        `n` maps.
     """
     spectrum = Spectrum.of(moments)
     wanted, d, found = eraser.removed(moments), len(eraser.mean), []

@@ -29,7 +29,10 @@ EPISODES_PER_EFFECT = 3
 class AdditiveCode:
     """x_hat = mean + sum over factors of (features - their mean) @ weight: what each factor adds, fitted together.
 
-    mean (features,); of every factor its features' mean (width,) and weight (width, features).
+    Args:
+        mean: (features,) of x.
+        centres: of every factor its features' mean (width,).
+        weights: of every factor its weight (width, features).
     """
 
     mean: np.ndarray
@@ -38,7 +41,15 @@ class AdditiveCode:
 
     @classmethod
     def fit(cls, x: np.ndarray, factors: Mapping[str, np.ndarray]) -> AdditiveCode:
-        """Least squares, the smallest solution where factors are collinear; features that do not vary get weight 0."""
+        """Least squares, the smallest solution where factors are collinear; features that do not vary get weight 0.
+
+        Args:
+            x: (n, features).
+            factors: name -> (n, width).
+
+        Returns:
+            The fit.
+        """
         x, parts = np.asarray(x, float), _parts(factors, len(x))
         mean, centres = x.mean(0), {name: part.mean(0) for name, part in parts.items()}
         design = np.concatenate([part - centres[name] for name, part in parts.items()], axis=1)
@@ -47,7 +58,17 @@ class AdditiveCode:
         return cls(mean, centres, dict(zip(parts, np.split(found, ends), strict=True)))
 
     def effects(self, factors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """name -> (n, features): what each factor adds to every code."""
+        """What each factor adds to every code.
+
+        Args:
+            factors: name -> (n, width), those it was fitted on.
+
+        Returns:
+            name -> (n, features).
+
+        Raises:
+            ValueError: other factors.
+        """
         parts = _parts(factors, None)
         if list(parts) != list(self.weights):
             raise ValueError(f"fitted on the factors {list(self.weights)}, got {list(parts)}")
@@ -67,17 +88,32 @@ def _parts(factors: Mapping[str, np.ndarray], n: int | None) -> dict[str, np.nda
 
 
 def linear_factorisation_r2(x: np.ndarray, factors: Mapping[str, np.ndarray], whiten: bool = False) -> float:
-    """Share of the variance of x that the sum of its factors' effects explains, on what it was fitted on: 1 is all of it.
+    """Share of the variance of x that the sum of its factors' effects explains, on what it was fitted on.
 
-    Meaningless factors reach about (their degrees of freedom) / (n - 1). whiten: every direction that varies counts equally;
-    NaN for a constant code.
+    Meaningless factors reach about (their degrees of freedom) / (n - 1).
+
+    Args:
+        x: (n, features).
+        factors: name -> (n, width).
+        whiten: every direction that varies counts equally.
+
+    Returns:
+        R²: 1 is all of it; NaN for a constant code.
     """
     x = whitened(x) if whiten else centred(x)
     return r2(x, AdditiveCode.fit(x, factors)(factors)) if x.any() else np.nan
 
 
 def r2(x: np.ndarray, fitted: np.ndarray) -> float:
-    """1 - |x - fitted|² / |x - mean|², pooled over features: 1 is perfect, 0 the mean, may be negative; NaN for constant x."""
+    """1 - |x - fitted|² / |x - mean|², pooled over features.
+
+    Args:
+        x: (n, features).
+        fitted: (n, features).
+
+    Returns:
+        1 is perfect, 0 the mean, may be negative; NaN for constant x.
+    """
     away = centred(x)
     total = float((away**2).sum())
     return 1 - float(((np.asarray(x, float) - fitted) ** 2).sum()) / total if total > 0 else np.nan
@@ -86,11 +122,19 @@ def r2(x: np.ndarray, fitted: np.ndarray) -> float:
 def left_out(x: np.ndarray, factors: Mapping[str, np.ndarray], composition: np.ndarray, folds: int = 24) -> np.ndarray:
     """Squared errors of codes that are predicted for whole compositions which the effects were not fitted on.
 
-    Returns (compositions, 3): per composition, in ascending order, the summed squared error of three predictions: effects
-    of all other compositions (in at most `folds` groups); effects fitted on the other half of its own episodes, which is what
-    can be had; the mean of all codes. A code that is made of parts is predicted by the first as well as by the second; one
-    entry per composition only by the second. NaN for a composition with a feature that is 0 in all others: nothing tells what
-    it adds.
+    A code that is made of parts is predicted by the effects of other compositions as well as by its own; one entry per
+    composition only by its own.
+
+    Args:
+        x: (n, features).
+        factors: name -> (n, width).
+        composition: (n,) ints.
+        folds: most groups of compositions that are left out together.
+
+    Returns:
+        (compositions, 3): per composition, in ascending order, the summed squared error of three predictions: effects of all
+        other compositions; effects fitted on the other half of its own episodes, which is what can be had; the mean of all
+        codes. NaN for a composition with a feature that is 0 in all others: nothing tells what it adds.
     """
     x, parts = np.asarray(x, float), np.concatenate(list(_parts(factors, len(x)).values()), axis=1)
     known, which = np.unique(composition, return_inverse=True)
@@ -112,7 +156,7 @@ def left_out(x: np.ndarray, factors: Mapping[str, np.ndarray], composition: np.n
 
 
 def halves(composition: np.ndarray) -> np.ndarray:
-    """(n,): 0 or 1, dealt out in turn to every composition's episodes, 0 first."""
+    """Two halves of every composition's episodes: 0 or 1 (n,), dealt out in turn by `composition` (n,), 0 first."""
     _, which, count = np.unique(composition, return_inverse=True, return_counts=True)
     found = np.empty(len(which), int)
     found[np.argsort(which, kind="stable")] = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count)
@@ -129,11 +173,10 @@ def _predicted(x: np.ndarray, factors: Mapping[str, np.ndarray], fit: np.ndarray
 
 
 def cross_factor_cosine(code: AdditiveCode) -> float:
-    """Mean |cos| between the effects of different factors' values: 0 when each factor has directions of its own.
+    """Mean |cos| between the effects of different factors' values in `code`: 0 when each factor has directions of its own.
 
     A value's effect is its feature's weight, about the factor's mean where the factor has several (one-hot) features; random
-    directions in d dimensions reach about sqrt(2 / (pi d)). NaN with fewer than two factors that have an effect.
-    """
+    directions in d dimensions reach about sqrt(2 / (pi d)). NaN with fewer than two factors that have an effect."""
     directions, owner = [], []
     for i, (name, weight) in enumerate(code.weights.items()):
         share = code.centres[name]
@@ -149,7 +192,15 @@ def cross_factor_cosine(code: AdditiveCode) -> float:
 
 
 def composition_means(values: np.ndarray, composition: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The mean row (compositions, features) of every composition, in ascending order, and the compositions (compositions,)."""
+    """The mean row of every composition.
+
+    Args:
+        values: (n, features).
+        composition: (n,) ints.
+
+    Returns:
+        (compositions, features), and the compositions (compositions,), ascending.
+    """
     known, which, count = np.unique(composition, return_inverse=True, return_counts=True)
     total = np.zeros((len(known), np.shape(values)[1]))
     np.add.at(total, which, np.asarray(values, float))

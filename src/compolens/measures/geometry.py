@@ -16,10 +16,9 @@ FLAT = 1e-9
 
 
 def centred(x: np.ndarray) -> np.ndarray:
-    """(n, features) codes about their mean, float64; what is left of constant features is rounding, and 0.
+    """Codes `x` (n, features) about their mean, float64; what is left of constant features is rounding, and 0.
 
-    Rounding is judged by the precision x comes in and by the largest number in it, so hand over codes as they are.
-    """
+    Rounding is judged by the precision x comes in and by the largest number in it, so hand over codes as they are."""
     x = np.asarray(x)
     precision = np.finfo(x.dtype if np.issubdtype(x.dtype, np.floating) else np.float64).eps
     away = x.astype(np.float64) - x.mean(0, dtype=np.float64)
@@ -29,7 +28,11 @@ def centred(x: np.ndarray) -> np.ndarray:
 class ClassSums(NamedTuple):
     """Sums per class, of codes about their overall mean: all that means and scatters need; they add, so they resample.
 
-    size (..., classes); total (..., classes, features); square (...,) summed squared length; mean (features,) of all codes.
+    Args:
+        size: (..., classes), codes of a class.
+        total: (..., classes, features).
+        square: (...,) summed squared length.
+        mean: (features,) of all codes.
     """
 
     size: np.ndarray
@@ -39,7 +42,17 @@ class ClassSums(NamedTuple):
 
     @classmethod
     def by_group(cls, x: np.ndarray, labels: np.ndarray, n_classes: int, group: np.ndarray) -> ClassSums:
-        """One set of sums for every group (composition), in ascending order; group (n,) ints."""
+        """One set of sums for every group (composition), in ascending order.
+
+        Args:
+            x: (n, features).
+            labels: (n,) class numbers.
+            n_classes: classes there are.
+            group: (n,) ints.
+
+        Returns:
+            The sums, (groups, ...).
+        """
         mean = np.asarray(np.mean(x, axis=0, dtype=np.float64))
         x = centred(x)
         known, group = np.unique(group, return_inverse=True)
@@ -64,9 +77,14 @@ class ClassSums(NamedTuple):
         return self.weighted(np.ones(len(self.size)))
 
     def cosine(self, about_mean: bool = False) -> np.ndarray:
-        """(..., classes, classes) cosine similarity of the classes' mean codes; about_mean: after the mean code is taken off.
+        """Cosine similarity of the classes' mean codes.
 
-        1 is the same direction, 0 orthogonal; NaN for classes that are absent and for means of length 0.
+        Args:
+            about_mean: after the mean code is taken off.
+
+        Returns:
+            (..., classes, classes): 1 is the same direction, 0 orthogonal; NaN for classes that are absent and for means of
+            length 0.
         """
         with np.errstate(invalid="ignore", divide="ignore"):
             means = self.total / self.size[..., None]
@@ -91,23 +109,45 @@ def _one_group(x: np.ndarray, labels: np.ndarray, n_classes: int) -> ClassSums:
 
 
 def cosine_of_means(x: np.ndarray, labels: np.ndarray, n_classes: int, about_mean: bool = False) -> np.ndarray:
-    """(n_classes, n_classes) cosine similarity of the classes' mean codes, as in fig. 5E of 2406.05816; NaN for absent ones.
+    """Cosine similarity of the classes' mean codes, as in fig. 5E of 2406.05816.
 
-    about_mean: the mean over all codes is taken off first, without which codes of one sign all look alike.
+    Args:
+        x: (n, features).
+        labels: (n,) class numbers.
+        n_classes: classes there are.
+        about_mean: the mean over all codes is taken off first, without which codes of one sign all look alike.
+
+    Returns:
+        (n_classes, n_classes); NaN for absent classes.
     """
     return _one_group(x, labels, n_classes).cosine(about_mean)
 
 
 def within_between(x: np.ndarray, labels: np.ndarray) -> float:
-    """Scatter within classes over scatter between them (traces): 0 when classes are points; NaN if means do not differ."""
+    """Scatter within classes over scatter between them (traces).
+
+    Args:
+        x: (n, features).
+        labels: (n,) class numbers.
+
+    Returns:
+        0 when classes are points; NaN if means do not differ.
+    """
     return float(_one_group(x, labels, int(np.max(labels)) + 1).within_between())
 
 
 def silhouette(x: np.ndarray, labels: np.ndarray, most: int = 2000, seed: int = 0) -> float:
-    """Mean silhouette (Rousseeuw 1987) of Euclidean distances: 1 is tight classes far apart, 0 none, -1 the wrong ones.
+    """Mean silhouette (Rousseeuw 1987) of Euclidean distances.
 
-    At most `most` rows are looked at, the same ones for equal n and seed; NaN for one class alone, a class for every row, or a
-    constant code.
+    Args:
+        x: (n, features).
+        labels: (n,) class numbers.
+        most: rows that are looked at, at most; the same ones for equal n and seed.
+        seed: chooses them.
+
+    Returns:
+        1 is tight classes far apart, 0 none, -1 the wrong ones; NaN for one class alone, a class for every row, or a constant
+        code.
     """
     x, labels = centred(x), np.asarray(labels)
     keep = np.sort(np.random.default_rng(seed).permutation(len(x))[:most])
@@ -117,8 +157,8 @@ def silhouette(x: np.ndarray, labels: np.ndarray, most: int = 2000, seed: int = 
 
 
 def effective_dimension(x: np.ndarray) -> float:
-    """Participation ratio (sum λ)² / sum λ² of the covariance's eigenvalues: from 1 to the number of features; NaN for a
-    constant code."""
+    """Participation ratio (sum λ)² / sum λ² of the covariance's eigenvalues of `x` (n, features): from 1 to the number of
+    features; NaN for a constant code."""
     x = centred(x)
     scatter = x.T @ x if x.shape[1] <= len(x) else x @ x.T
     squares = float((scatter**2).sum())
@@ -126,7 +166,8 @@ def effective_dimension(x: np.ndarray) -> float:
 
 
 def whitened(x: np.ndarray) -> np.ndarray:
-    """(n, rank) the same codes with covariance 1 / n in every direction that varies, so that all count equally."""
+    """The codes `x` (n, features) with covariance 1 / n in every direction that varies, (n, rank): all directions count
+    equally."""
     x = centred(x)
     scale = x.std(0)
     x = x[:, scale > 0] / scale[scale > 0]
@@ -136,12 +177,18 @@ def whitened(x: np.ndarray) -> np.ndarray:
 
 
 def factorisation_r2(x: np.ndarray, factors: Sequence[np.ndarray], whiten: bool = False) -> float:
-    """R² of the additive model x = mean + sum over factors of an effect of the factor's class; factors: each (n,) ints.
+    """R² of the additive model x = mean + sum over factors of an effect of the factor's class.
 
-    The least-squares fit on the factors' one-hot encodings, pooled over features, scored on what it was fitted on: 1 means
-    that the factors, added up, say everything, and labels that mean nothing reach about (their classes - 1) / (n - 1).
-    whiten: every direction that varies counts equally, so that no invertible linear map of x changes the value; NaN for a
-    constant code.
+    The least-squares fit on the factors' one-hot encodings, pooled over features, scored on what it was fitted on. Labels that
+    mean nothing reach about (their classes - 1) / (n - 1).
+
+    Args:
+        x: (n, features).
+        factors: each (n,) ints.
+        whiten: every direction that varies counts equally, so that no invertible linear map of x changes the value.
+
+    Returns:
+        1 means that the factors, added up, say everything; NaN for a constant code.
     """
     x = whitened(x) if whiten else centred(x)
     total = float((x**2).sum())
@@ -155,9 +202,16 @@ def factorisation_r2(x: np.ndarray, factors: Sequence[np.ndarray], whiten: bool 
 
 
 def pca(x: np.ndarray, k: int = 2) -> tuple[np.ndarray, np.ndarray]:
-    """Coordinates (n, k) on the first k principal axes, and the share of variance (k,) that each explains.
+    """Principal components.
 
     An axis points to where its largest loading is positive; axes that do not exist have coordinate and share 0.
+
+    Args:
+        x: (n, features).
+        k: axes.
+
+    Returns:
+        Coordinates (n, k) on the first k axes, and the share of variance (k,) that each explains.
     """
     x = centred(x)
     _, sizes, axes = np.linalg.svd(x, full_matrices=False)
@@ -171,7 +225,15 @@ def pca(x: np.ndarray, k: int = 2) -> tuple[np.ndarray, np.ndarray]:
 
 
 def bins(values: np.ndarray, n: int = 4) -> np.ndarray:
-    """(n_values,) int labels from 0: at most n bins of about equal size, by rank; equal values share a bin."""
+    """Bins of about equal size, by rank; equal values share a bin.
+
+    Args:
+        values: (n_values,).
+        n: most bins.
+
+    Returns:
+        (n_values,) int labels from 0.
+    """
     _, which, count = np.unique(values, return_inverse=True, return_counts=True)
     middle = (np.cumsum(count) - count / 2) / len(which)  # the rank of each value, its ties taken at their middle
     return np.unique(np.floor(n * middle)[which], return_inverse=True)[1]

@@ -10,7 +10,13 @@ import pandas as pd
 
 
 class Evaluation(NamedTuple):
-    """A score with its standard error over compositions (jackknife), and per composition (score, weight, episodes)."""
+    """A score, with the composition as unit of replication.
+
+    Args:
+        score: 1 is perfect.
+        se: standard error over compositions (jackknife); nan for one alone.
+        per_composition: composition -> (score, weight, episodes).
+    """
 
     score: float
     se: float
@@ -26,7 +32,16 @@ class Evaluation(NamedTuple):
 
 
 def summarise(error: np.ndarray, weight: np.ndarray, composition: np.ndarray) -> Evaluation:
-    """Pool per-episode (error, weight) into 1 - sum(error)/sum(weight), with the composition as unit of replication."""
+    """Pool per-episode terms into 1 - sum(error) / sum(weight), with the composition as unit of replication.
+
+    Args:
+        error: (n,).
+        weight: (n,).
+        composition: (n,) ints.
+
+    Returns:
+        The score, its standard error, and the scores by composition.
+    """
     ids = np.unique(composition)
     errors = np.array([error[composition == c].sum() for c in ids])
     weights = np.array([weight[composition == c].sum() for c in ids])
@@ -41,17 +56,34 @@ def summarise(error: np.ndarray, weight: np.ndarray, composition: np.ndarray) ->
 
 
 def weighted_mean(values: np.ndarray, weights: np.ndarray) -> float:
-    """Mean with weights; the pooled score when values are per-composition scores and weights their share of variance."""
+    """Mean with weights; the pooled score when values are per-composition scores and weights their share of variance.
+
+    Args:
+        values: (n,).
+        weights: (n,), at least 0.
+
+    Returns:
+        The mean.
+    """
     return float((values * weights).sum() / weights.sum())
 
 
 def two_level_interval(
     groups: Sequence[pd.DataFrame], level: float = 0.95, draws: int = 2000, seed: int = 0, value: str = "value"
 ) -> tuple[float, float, float]:
-    """(mean, lo, hi) of a score over seeds, bootstrapping seeds and, within each, compositions.
+    """A score over seeds with its interval, bootstrapping seeds and, within each, compositions.
 
-    groups: one DataFrame per seed, a row per composition, with `value` and "weight" columns. Episodes are not resampled:
-    they are the measurement, not the unit of replication.
+    Episodes are not resampled: they are the measurement, not the unit of replication.
+
+    Args:
+        groups: one DataFrame per seed, a row per composition, with the column "weight".
+        level: of the interval.
+        draws: of the bootstrap.
+        seed: of the bootstrap.
+        value: the column of the score.
+
+    Returns:
+        (mean, lo, hi).
     """
     rng = np.random.default_rng(seed)
     arrays = [(g[value].to_numpy(float), g["weight"].to_numpy(float)) for g in groups]
@@ -69,7 +101,18 @@ def two_level_interval(
 def paired_interval(
     left: Sequence[pd.DataFrame], right: Sequence[pd.DataFrame], level: float = 0.95, draws: int = 2000, seed: int = 0
 ) -> tuple[float, float, float]:
-    """(mean, lo, hi) of left - right over paired seeds and, within each, paired compositions (joined on "composition")."""
+    """left - right over paired seeds and, within each, paired compositions (joined on "composition"), with its interval.
+
+    Args:
+        left: one DataFrame per seed, as in `two_level_interval`.
+        right: the same seeds, in the same order.
+        level: of the interval.
+        draws: of the bootstrap.
+        seed: of the bootstrap.
+
+    Returns:
+        (mean, lo, hi).
+    """
     merged = [a.merge(b, on="composition", suffixes=("", "_right")) for a, b in zip(left, right, strict=True)]
     differences = [m.assign(value=m["value"] - m["value_right"]) for m in merged]
     return two_level_interval(differences, level, draws, seed)

@@ -20,17 +20,39 @@ from torch import Tensor
 
 # ---- projections -----------------------------------------------------------------------------------------------------
 def gaussian_projections(n: int, d: int, generator: torch.Generator, dtype: torch.dtype = torch.float64) -> Tensor:
-    """(n, d) independent standard normal rows, drawn on the generator's device."""
+    """Independent standard normal rows, drawn on the generator's device.
+
+    Args:
+        n: rows.
+        d: width.
+        generator: the generator.
+        dtype: of the result.
+
+    Returns:
+        (n, d).
+
+    Raises:
+        ValueError: n or d is below 1.
+    """
     if n < 1 or d < 1:
         raise ValueError(f"projections must be at least 1 by 1, got {n} by {d}")
     return torch.randn(n, d, generator=generator, dtype=dtype, device=generator.device)
 
 
 def orthogonal_projections(n: int, d: int, generator: torch.Generator, dtype: torch.dtype = torch.float64) -> Tensor:
-    """(n, d) standard normal rows, orthogonal within blocks of d rows: Haar directions, lengths drawn anew for every row.
+    """Standard normal rows, orthogonal within blocks of d rows: Haar directions, lengths drawn anew for every row.
 
     Directions are the columns of Q of a Gaussian matrix's QR decomposition, with the signs that make R's diagonal positive:
     without these Q would not be uniformly distributed.
+
+    Args:
+        n: rows.
+        d: width.
+        generator: the generator.
+        dtype: of the result.
+
+    Returns:
+        (n, d).
     """
     n_blocks = -(-n // d)
     blocks = gaussian_projections(n_blocks * d, d, generator, dtype).view(n_blocks, d, d)
@@ -42,13 +64,17 @@ def orthogonal_projections(n: int, d: int, generator: torch.Generator, dtype: to
 # ---- maps ------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Features(ABC):
-    """A random map phi, given its projections w (n_projections, d)."""
+    """A random map phi.
+
+    Args:
+        projections: w (n_projections, d).
+    """
 
     projections: Tensor
 
     @abstractmethod
     def log(self, x: Tensor) -> Tensor:
-        """(..., features) log phi of x (..., d), which is scaled: q / d^(1/4), not q."""
+        """log phi (..., features) of `x` (..., d), which is scaled: q / d^(1/4), not q."""
 
     def _project(self, x: Tensor) -> Tensor:
         """(..., n_projections): w.x."""
@@ -82,8 +108,9 @@ class HyperbolicFeatures(Features):
 class OptimalPositiveFeatures(Features):
     """phi(x) = (1 - 4A)^(d/4) exp(A |w|^2 + sqrt(1 - 4A) w.x - |x|^2 / 2) / sqrt(m), A <= 0 (2205.15317).
 
-    `square` is the mean of |q~ + k~|^2 for which A makes the variance smallest; `mean_square` measures it. At 0, A = 0:
-    plain positive features.
+    Args:
+        square: the mean of |q~ + k~|^2 for which A makes the variance smallest; `mean_square` measures it. At 0, A = 0: plain
+            positive features.
     """
 
     square: float
@@ -103,26 +130,48 @@ class OptimalPositiveFeatures(Features):
 
 # ---- estimates -------------------------------------------------------------------------------------------------------
 def scaled(x: Tensor) -> Tensor:
-    """x / d^(1/4) (..., d): queries and keys as maps take them."""
+    """`x` / d^(1/4) (..., d): queries and keys as maps take them."""
     return x / x.shape[-1] ** 0.25
 
 
 def mean_square(q: Tensor, k: Tensor) -> float:
-    """Mean of |q~ + k~|^2 over all pairs of a query and a key of the same batch element."""
+    """Mean of |q~ + k~|^2 over all pairs of a query and a key of the same batch element.
+
+    Args:
+        q: (..., query, d).
+        k: (..., key, d).
+
+    Returns:
+        The mean.
+    """
     q, k = scaled(q), scaled(k)
     squares = q.square().sum(-1).mean(-1) + k.square().sum(-1).mean(-1)
     return float((squares + 2 * (q.mean(-2) * k.mean(-2)).sum(-1)).mean())
 
 
 class Estimate(NamedTuple):
-    """Estimated attention: pattern (..., query, key), rows summing to 1, and output (..., query, d_value)."""
+    """Estimated attention.
+
+    Args:
+        pattern: (..., query, key), rows summing to 1.
+        output: (..., query, d_value).
+    """
 
     pattern: Tensor
     output: Tensor
 
 
 def kernel_estimate(q: Tensor, k: Tensor, features: Features) -> Tensor:
-    """(..., query, key) unbiased estimates of kappa(q, k), without any shift."""
+    """Unbiased estimates of kappa(q, k), without any shift.
+
+    Args:
+        q: (..., query, d).
+        k: (..., key, d).
+        features: the random map.
+
+    Returns:
+        (..., query, key).
+    """
     return features.log(scaled(q)).exp() @ features.log(scaled(k)).exp().transpose(-2, -1)
 
 
@@ -132,8 +181,21 @@ def attention_estimate(
     """Attention with the estimated kernel in numerator and D alike (an exact D does worse: errors no longer cancel).
 
     Log features are shifted before exponentiation, by their maximum per query and by ONE maximum over all keys: both cancel in
-    D, while one per key would change the weights. bias (..., query, key) is added to scores, mask (query, key) is True where a
-    key is seen. ValueError where an estimated D underflows to 0.
+    D, while one per key would change the weights.
+
+    Args:
+        q: (..., query, d).
+        k: (..., key, d).
+        v: (..., key, d_value).
+        features: the random map.
+        bias: (..., query, key), added to scores (None: none).
+        mask: (query, key) bool, True where a key is seen (None: everywhere).
+
+    Returns:
+        The estimate.
+
+    Raises:
+        ValueError: an estimated D underflows to 0.
     """
     log_q, log_k = features.log(scaled(q)), features.log(scaled(k))
     phi_q = (log_q - log_q.amax(-1, keepdim=True)).exp()
@@ -154,7 +216,13 @@ def attention_estimate(
 
 
 class Errors(NamedTuple):
-    """Of matrices, each (...,): mean squared and mean absolute error, Frobenius norm of the error over that of the truth."""
+    """Errors of matrices.
+
+    Args:
+        mse: (...,) mean squared error.
+        mae: (...,) mean absolute error.
+        relative: (...,) Frobenius norm of the error over that of the truth.
+    """
 
     mse: Tensor
     mae: Tensor
@@ -162,16 +230,32 @@ class Errors(NamedTuple):
 
 
 def errors(estimate: Tensor, truth: Tensor) -> Errors:
-    """Of estimate (..., row, column), which broadcasts against truth (..., row, column), over the last two dimensions."""
+    """Errors over the last two dimensions.
+
+    Args:
+        estimate: (..., row, column), which broadcasts against `truth`.
+        truth: (..., row, column).
+
+    Returns:
+        (...,) each.
+    """
     error = estimate - truth
     relative = torch.linalg.matrix_norm(error) / torch.linalg.matrix_norm(truth)
     return Errors(error.square().mean((-2, -1)), error.abs().mean((-2, -1)), relative)
 
 
 def relative_rms(q: Tensor, k: Tensor, n_features: int) -> Tensor:
-    """(..., query, key): sqrt((exp(|q~ + k~|^2) - 1) / m), the root mean square of (estimated kappa - kappa) / kappa.
+    """The root mean square of (estimated kappa - kappa) / kappa: sqrt((exp(|q~ + k~|^2) - 1) / m).
 
-    Exact for `PositiveFeatures` of m = n_features independent projections, from the moments of the log-normal distribution.
+    Exact for `PositiveFeatures` of m independent projections, from the moments of the log-normal distribution.
+
+    Args:
+        q: (..., query, d).
+        k: (..., key, d).
+        n_features: m.
+
+    Returns:
+        (..., query, key).
     """
     square = (scaled(q).unsqueeze(-2) + scaled(k).unsqueeze(-3)).square().sum(-1)
     return (square.expm1() / n_features).sqrt()

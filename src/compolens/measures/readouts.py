@@ -17,7 +17,13 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class RidgeReadout:
-    """A frozen linear readout: x (n, features) -> x @ weight + bias (n, outputs), float64."""
+    """A frozen linear readout: x (n, features) -> x @ weight + bias (n, outputs), float64.
+
+    Args:
+        weight: (features, outputs).
+        bias: (outputs,).
+        l2: the penalty it was fitted with.
+    """
 
     weight: Tensor
     bias: Tensor
@@ -28,13 +34,32 @@ class RidgeReadout:
 
     @classmethod
     def fit(cls, x: Tensor, y: Tensor, l2: float = 1.0, standardize: bool = True) -> RidgeReadout:
-        """Ridge with an unpenalised intercept; x (n, features), y (n, outputs); l2 multiplies |weight|² as in scikit-learn."""
+        """Ridge with an unpenalised intercept.
+
+        Args:
+            x: (n, features).
+            y: (n, outputs).
+            l2: the penalty, which multiplies |weight|² as in scikit-learn.
+            standardize: the penalty acts on the weights of features scaled to unit variance.
+
+        Returns:
+            The readout, which applies to raw x.
+        """
         return Moments.of(x, y).fit([l2], standardize)[0]
 
 
 @dataclass
 class Moments:
-    """Sums over episodes of x, y, x x', x y', y²; shapes (features,), (outputs,), (features, features), … in float64."""
+    """Sums over episodes, in float64.
+
+    Args:
+        n: episodes.
+        x: (features,).
+        y: (outputs,).
+        xx: (features, features), of x x'.
+        xy: (features, outputs), of x y'.
+        yy: (outputs,), of y².
+    """
 
     n: int
     x: Tensor
@@ -45,7 +70,16 @@ class Moments:
 
     @classmethod
     def zeros(cls, features: int, outputs: int, device: torch.device | str = "cpu") -> Moments:
-        """The moments of no episodes."""
+        """The moments of no episodes.
+
+        Args:
+            features: width of x.
+            outputs: width of y.
+            device: where they are.
+
+        Returns:
+            The moments.
+        """
 
         def zero(*shape: int) -> Tensor:
             return torch.zeros(*shape, dtype=torch.float64, device=device)
@@ -54,7 +88,15 @@ class Moments:
 
     @classmethod
     def of(cls, x: Tensor, y: Tensor) -> Moments:
-        """The moments of x (n, features) and y (n, outputs)."""
+        """The moments of a batch.
+
+        Args:
+            x: (n, features).
+            y: (n, outputs).
+
+        Returns:
+            The moments, on the device of x.
+        """
         x, y = x.double(), y.double()
         return cls(len(x), x.sum(0), y.sum(0), x.T @ x, x.T @ y, y.square().sum(0))
 
@@ -71,12 +113,12 @@ class Moments:
         )  # fmt: skip
 
     def outputs(self, chosen: slice) -> Moments:
-        """The moments with only some of the outputs."""
+        """The moments with only the outputs `chosen`."""
         return Moments(self.n, self.x, self.y[chosen], self.xx, self.xy[:, chosen], self.yy[chosen])
 
     @staticmethod
     def total(parts: Iterable[Moments]) -> Moments:
-        """The sum of several; at least one."""
+        """The sum of several `parts`; at least one."""
         first, *rest = parts
         for part in rest:
             first = first + part
@@ -88,6 +130,13 @@ class Moments:
         Minimises |y - x w - b|² + l2 |w|², summed over episodes; the intercept is not penalised. With `standardize`, the
         penalty acts on the weights of features scaled to unit variance (the readout returned applies to raw x).
         Directions without variance get weight 0.
+
+        Args:
+            penalties: l2, at least 0.
+            standardize: as above.
+
+        Returns:
+            One readout per penalty, in their order.
         """
         mean_x, mean_y = self.x / self.n, self.y / self.n
         xx = self.xx - self.n * torch.outer(mean_x, mean_x)
@@ -105,7 +154,7 @@ class Moments:
         return [RidgeReadout(w, b, float(l2)) for w, b, l2 in zip(weights, biases, penalties, strict=True)]
 
     def sse(self, readout: RidgeReadout) -> Tensor:
-        """(outputs,) summed squared error of a readout on these episodes."""
+        """Summed squared error (outputs,) of `readout` on these episodes."""
         w, b = readout.weight, readout.bias
         fitted = (w * (self.xx @ w)).sum(0) + 2 * b * (self.x @ w) + self.n * b.square()
         return (self.yy - 2 * ((w * self.xy).sum(0) + b * self.y) + fitted).clamp(min=0)
@@ -116,14 +165,21 @@ class Moments:
         return (self.yy - self.y.square() / self.n).clamp(min=0)
 
     def r2(self, readout: RidgeReadout) -> Tensor:
-        """(outputs,) R²: 1 is perfect, 0 the mean predictor, may be negative; NaN where y does not vary."""
+        """R² (outputs,) of `readout`: 1 is perfect, 0 the mean predictor, may be negative; NaN where y does not vary."""
         sst = self.sst
         varies = sst > 1e-9 * self.yy.clamp(min=1e-300)
         return torch.where(varies, 1 - self.sse(readout) / torch.where(varies, sst, 1.0), torch.nan)
 
 
 def add_by_group(totals: dict[int, Moments], x: Tensor, y: Tensor, group: Tensor) -> None:
-    """Add a batch's moments to running totals, one per group (composition); x (n, features), y (n, outputs), group (n,)."""
+    """Add a batch's moments to running totals, one per group (composition).
+
+    Args:
+        totals: group -> moments; changed in place.
+        x: (n, features).
+        y: (n, outputs).
+        group: (n,) ints.
+    """
     for g in group.unique().tolist():
         part = Moments.of(x[group == g], y[group == g])
         totals[g] = totals[g] + part if g in totals else part
@@ -131,7 +187,14 @@ def add_by_group(totals: dict[int, Moments], x: Tensor, y: Tensor, group: Tensor
 
 @dataclass(frozen=True)
 class GroupedR2:
-    """R² pooled over groups: per output (outputs,), its mean over outputs, and that mean's bootstrap interval over groups."""
+    """R² pooled over groups.
+
+    Args:
+        per_output: (outputs,).
+        mean: over outputs.
+        lo: lower end of the mean's bootstrap interval over groups.
+        hi: upper end.
+    """
 
     per_output: np.ndarray
     mean: float
@@ -144,7 +207,14 @@ def grouped_r2(
 ) -> GroupedR2:
     """Score one readout, or one per group, on the groups' moments; 95 % intervals resample whole groups.
 
-    R²: 1 is perfect, 0 the mean over all groups, may be negative; outputs that do not vary are left out of the mean.
+    Args:
+        groups: group -> moments.
+        readouts: one for all groups, or group -> readout.
+        draws: of the bootstrap.
+        seed: of the bootstrap.
+
+    Returns:
+        R²: 1 is perfect, 0 the mean over all groups, may be negative; outputs that do not vary are left out of the mean.
     """
     by_group = readouts if isinstance(readouts, dict) else dict.fromkeys(groups, readouts)
     sse = torch.stack([m.sse(by_group[g]) for g, m in groups.items()]).cpu().numpy()
@@ -168,9 +238,17 @@ def grouped_r2(
 def leave_groups_out(
     groups: Sequence[Moments], penalties: Sequence[float], standardize: bool = True
 ) -> tuple[float, list[float]]:
-    """The penalty whose readouts predict left-out groups best, and every penalty's pooled R² over left-out groups.
+    """The penalty whose readouts predict left-out groups best.
 
     Each group (a composition) is predicted from all the others, so what is chosen is chosen for new compositions.
+
+    Args:
+        groups: the moments of each.
+        penalties: l2, at least 0.
+        standardize: as in `Moments.fit`.
+
+    Returns:
+        The penalty, and every penalty's pooled R² over left-out groups.
     """
     whole = Moments.total(groups)
     errors = torch.zeros(len(penalties), dtype=torch.float64)
@@ -182,5 +260,14 @@ def leave_groups_out(
 
 
 def exact_active_set(decoded: Tensor, truth: Tensor, threshold: float = 0.25) -> Tensor:
-    """(n,) bool: whether the decoded code (n, outputs) exceeds the threshold exactly where the true one is not 0."""
+    """Whether the decoded code exceeds a threshold exactly where the true one is not 0.
+
+    Args:
+        decoded: (n, outputs).
+        truth: (n, outputs).
+        threshold: in the unit of the code.
+
+    Returns:
+        (n,) bool.
+    """
     return ((decoded > threshold) == (truth != 0)).all(1)

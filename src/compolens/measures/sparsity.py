@@ -31,7 +31,15 @@ class Scale(ABC):
 
     @abstractmethod
     def unit(self, x: Tensor, allowed: Tensor | None = None) -> Tensor:
-        """The magnitude that a threshold of 1 stands for, broadcasting to x."""
+        """The magnitude that a threshold of 1 stands for.
+
+        Args:
+            x: (..., query, key).
+            allowed: bool, which entries exist (None: all).
+
+        Returns:
+            Broadcasts to x.
+        """
 
 
 @dataclass(frozen=True)
@@ -56,7 +64,11 @@ class RowMaximum(Scale):
 
 @dataclass(frozen=True)
 class SiteStd(Scale):
-    """Thresholds are multiples of a standard deviation that was measured before, such as a `Spread`'s."""
+    """Thresholds are multiples of a standard deviation that was measured before, such as a `Spread`'s.
+
+    Args:
+        std: the standard deviation, in the unit of x.
+    """
 
     std: float
     name: ClassVar[str] = "site std"
@@ -66,32 +78,71 @@ class SiteStd(Scale):
 
 
 def count_allowed(x: Tensor, allowed: Tensor | None = None) -> int:
-    """How many entries one (query, key) matrix of x (..., query, key) has; allowed (query, key)."""
+    """How many entries one matrix has.
+
+    Args:
+        x: (..., query, key).
+        allowed: (query, key) bool (None: all).
+
+    Returns:
+        The count.
+    """
     return x.shape[-2] * x.shape[-1] if allowed is None else int(allowed.expand(x.shape[-2:]).sum())
 
 
 def count_below(x: Tensor, threshold: float | Tensor, allowed: Tensor | None = None) -> Tensor:
-    """(...,) int64: how many entries of each (query, key) matrix have |x| <= threshold, which broadcasts to x."""
+    """How many entries of each matrix have |x| <= threshold.
+
+    Args:
+        x: (..., query, key).
+        threshold: broadcasts to x.
+        allowed: bool, which entries exist (None: all).
+
+    Returns:
+        (...,) int64.
+    """
     hits = x.abs() <= threshold
     return (hits if allowed is None else hits & allowed).sum((-2, -1))
 
 
 def fraction_below(x: Tensor, threshold: float | Tensor, allowed: Tensor | None = None) -> Tensor:
-    """(...,) float64 from 0 to 1: the share of entries of each (query, key) matrix with |x| <= threshold.
+    """The share of entries of each matrix with |x| <= threshold.
 
     The soft threshold sign(s) max(|s| - xi, 0) has as many exact zeros as s has entries at or below xi.
+
+    Args:
+        x: (..., query, key).
+        threshold: broadcasts to x.
+        allowed: bool, which entries exist (None: all).
+
+    Returns:
+        (...,) float64 from 0 to 1.
     """
     return count_below(x, threshold, allowed).double() / count_allowed(x, allowed)
 
 
 def fraction_zero(x: Tensor, allowed: Tensor | None = None) -> Tensor:
-    """(...,) float64 from 0 to 1: the share of entries of each (query, key) matrix that are exactly 0."""
+    """The share of entries of each matrix that are exactly 0.
+
+    Args:
+        x: (..., query, key).
+        allowed: bool, which entries exist (None: all).
+
+    Returns:
+        (...,) float64 from 0 to 1.
+    """
     return fraction_below(x, 0, allowed)
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Count, sum and sum of squares of entries: they add, so that a standard deviation can be streamed."""
+    """Count, sum and sum of squares of entries: they add, so that a standard deviation can be streamed.
+
+    Args:
+        n: entries.
+        total: their sum.
+        square: the sum of their squares.
+    """
 
     n: int
     total: float
@@ -99,7 +150,15 @@ class Spread:
 
     @classmethod
     def of(cls, x: Tensor, allowed: Tensor | None = None) -> Spread:
-        """Of all entries of x (..., query, key)."""
+        """The spread of all entries.
+
+        Args:
+            x: (..., query, key).
+            allowed: bool, which entries exist (None: all).
+
+        Returns:
+            The sums, in double precision.
+        """
         kept = (x if allowed is None else x.masked_fill(~allowed, 0)).double()
         return cls(x[..., 0, 0].numel() * count_allowed(x, allowed), float(kept.sum()), float(kept.square().sum()))
 
@@ -128,14 +187,28 @@ def _lengths(x: Tensor, allowed: Tensor | None) -> Tensor:
 
 
 def zero_rows(x: Tensor, allowed: Tensor | None = None) -> Tensor:
-    """(...,) bool: rows whose every entry is exactly 0."""
+    """Rows whose every entry is exactly 0.
+
+    Args:
+        x: (..., key).
+        allowed: bool, which entries exist (None: all).
+
+    Returns:
+        (...,) bool.
+    """
     return _magnitude(x, allowed).amax(-1) == 0
 
 
 def hoyer(x: Tensor, allowed: Tensor | None = None) -> Tensor:
-    """(...,) Hoyer sparsity of each row, (sqrt n - |x|_1 / |x|_2) / (sqrt n - 1) (Hoyer 2004), from 0 to 1.
+    """Hoyer sparsity of each row, (sqrt n - |x|_1 / |x|_2) / (sqrt n - 1) (Hoyer 2004).
 
-    0 for entries of one magnitude, and for rows of one entry; 1 for a single entry that is not 0, and for none.
+    Args:
+        x: (..., key).
+        allowed: bool, which entries exist (None: all).
+
+    Returns:
+        (...,) from 0 to 1: 0 for entries of one magnitude, and for rows of one entry; 1 for a single entry that is not 0, and
+        for none.
     """
     size, empty = _shape(x, allowed)
     root = _lengths(x, allowed).to(size.dtype).sqrt()
@@ -145,9 +218,15 @@ def hoyer(x: Tensor, allowed: Tensor | None = None) -> Tensor:
 
 
 def gini(x: Tensor, allowed: Tensor | None = None) -> Tensor:
-    """(...,) Gini index of each row's magnitudes, their mean absolute difference over twice their mean, from 0 to 1.
+    """Gini index of each row's magnitudes, their mean absolute difference over twice their mean (Hurley and Rickard,
+    0811.4706).
 
-    0 for entries of one magnitude, 1 - 1/n for a single one of n that is not 0, 1 for none (Hurley and Rickard, 0811.4706).
+    Args:
+        x: (..., key).
+        allowed: bool, which entries exist (None: all).
+
+    Returns:
+        (...,) from 0 to 1: 0 for entries of one magnitude, 1 - 1/n for a single one of n that is not 0, 1 for none.
     """
     size, empty = _shape(x, allowed)
     n = _lengths(x, allowed)
@@ -158,28 +237,60 @@ def gini(x: Tensor, allowed: Tensor | None = None) -> Tensor:
 
 
 def entropy(x: Tensor, allowed: Tensor | None = None) -> Tensor:
-    """(...,) entropy in nats of each row's p = |x| / |x|_1, from 0 to log n; 0 for a row of zeros."""
+    """Entropy of each row's p = |x| / |x|_1.
+
+    Args:
+        x: (..., key).
+        allowed: bool, which entries exist (None: all).
+
+    Returns:
+        (...,) in nats, from 0 to log n; 0 for a row of zeros.
+    """
     size, _ = _shape(x, allowed)
     return torch.special.entr(size / size.sum(-1, keepdim=True).clamp(min=1)).sum(-1)
 
 
 def effective_keys(x: Tensor, allowed: Tensor | None = None) -> Tensor:
-    """(...,) exp of the entropy: as many keys of equal weight would be spread as widely. From 1 to n; 0 for a row of zeros."""
+    """exp of the entropy: as many keys of equal weight would be spread as widely.
+
+    Args:
+        x: (..., key).
+        allowed: bool, which entries exist (None: all).
+
+    Returns:
+        (...,) from 1 to n; 0 for a row of zeros.
+    """
     return entropy(x, allowed).exp().masked_fill(zero_rows(x, allowed), 0)
 
 
 # ---- pruning ---------------------------------------------------------------------------------------------------------
 def prune(x: Tensor, threshold: float | Tensor) -> Tensor:
-    """x with 0 wherever |x| <= threshold, the rest as it was; the threshold broadcasts to x."""
+    """0 wherever |x| <= threshold, the rest as it was.
+
+    Args:
+        x: of any shape.
+        threshold: broadcasts to x.
+
+    Returns:
+        The same shape.
+    """
     return x.masked_fill(x.abs() <= threshold, 0)
 
 
 def prune_at_random(x: Tensor, zeros: Tensor, generator: torch.Generator, allowed: Tensor | None = None) -> Tensor:
-    """x (batch, head, query, key) with as many zeros in each head as asked for, wherever they fall; the rest as it was.
+    """As many zeros in each head as asked for, wherever they fall; the rest as it was.
 
-    zeros (head,) ints: how many entries of a head, over batch, query and key, are 0 afterwards. What is 0 already counts, and
-    stays (also where it is more); the others are drawn whatever their size. From one state of the generator, larger `zeros`
-    prune more entries and never others.
+    What is 0 already counts, and stays (also where it is more); the others are drawn whatever their size. From one state of
+    the generator, larger `zeros` prune more entries and never others.
+
+    Args:
+        x: (batch, head, query, key).
+        zeros: (head,) ints, how many entries of a head, over batch, query and key, are 0 afterwards.
+        generator: on the device of x.
+        allowed: bool, which entries exist (None: all).
+
+    Returns:
+        The same shape.
     """
     order = torch.rand(x.shape, generator=generator, device=x.device, dtype=torch.float64)
     order.masked_fill_(x == 0, -1)
@@ -190,11 +301,20 @@ def prune_at_random(x: Tensor, zeros: Tensor, generator: torch.Generator, allowe
 
 
 def renormalise(x: Tensor) -> Tensor:
-    """Rows over their sums, so that they sum to one; for entries that are not negative. Rows of zeros stay as they are."""
+    """Rows of `x` over their sums, so that they sum to one; for entries that are not negative. Rows of zeros stay
+    as they are."""
     total = x.sum(-1, keepdim=True)
     return x / torch.where(total > 0, total, torch.ones_like(total))
 
 
 def sums_to_one(x: Tensor, tolerance: float = 1e-4) -> bool:
-    """Whether no entry is negative and every row sums to one, as after a softmax."""
+    """Whether no entry is negative and every row sums to one, as after a softmax.
+
+    Args:
+        x: (..., key).
+        tolerance: by how much a sum may differ from one.
+
+    Returns:
+        True if so.
+    """
     return bool((x >= 0).all()) and bool(((x.sum(-1) - 1).abs() < tolerance).all())

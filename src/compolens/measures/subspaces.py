@@ -14,7 +14,8 @@ NEGLIGIBLE = 1e-10
 
 
 def column_space(a: Tensor) -> Tensor:
-    """(d, rank) orthonormal basis, float64, of what the columns of a (d, k) span."""
+    """An orthonormal basis (d, rank), float64, of what the columns of `a` (d, k) span; a `ValueError` unless it is a finite
+    matrix."""
     if a.ndim != 2 or not a.isfinite().all():
         raise ValueError(f"a subspace is given by the columns of a finite matrix (d, k), got shape {tuple(a.shape)}")
     u, sizes, _ = torch.linalg.svd(a.double(), full_matrices=False)
@@ -22,9 +23,19 @@ def column_space(a: Tensor) -> Tensor:
 
 
 def principal_angles(a: Tensor, b: Tensor) -> Tensor:
-    """(min(rank a, rank b),) angles in radians, ascending, between the column spaces of a (d, k) and b (d, m).
+    """Angles between two column spaces.
 
     Small angles come from their sines, which keep the digits that cosines near 1 lose.
+
+    Args:
+        a: (d, k).
+        b: (d, m).
+
+    Returns:
+        (min(rank a, rank b),) in radians, ascending.
+
+    Raises:
+        ValueError: they lie in different spaces.
     """
     if len(a) != len(b):
         raise ValueError(f"subspaces of different spaces: a has {len(a)} rows, b has {len(b)}")
@@ -37,20 +48,52 @@ def principal_angles(a: Tensor, b: Tensor) -> Tensor:
 
 
 def overlap(a: Tensor, b: Tensor) -> float:
-    """Mean cos² of the principal angles: 1 when one column space holds the other, 0 when orthogonal; NaN at rank 0."""
+    """Mean cos² of the principal angles between two column spaces.
+
+    Args:
+        a: (d, k).
+        b: (d, m).
+
+    Returns:
+        1 when one holds the other, 0 when orthogonal; NaN at rank 0.
+    """
     angles = principal_angles(a, b)
     return float(angles.cos().square().mean()) if len(angles) else float("nan")
 
 
 def random_overlaps(d: int, rank_a: int, rank_b: int, generator: torch.Generator, n: int = 1000) -> Tensor:
-    """(n,) overlaps of Haar-random subspaces of these ranks in d dimensions; their mean is max(rank_a, rank_b) / d."""
+    """Overlaps of Haar-random subspaces; their mean is max(rank_a, rank_b) / d.
+
+    Args:
+        d: dimensions.
+        rank_a: of the first subspace.
+        rank_b: of the second.
+        generator: the generator.
+        n: draws.
+
+    Returns:
+        (n,) from 0 to 1.
+    """
     return random_angles(d, rank_a, rank_b, generator, n).cos().square().mean(1)
 
 
 def random_angles(d: int, rank_a: int, rank_b: int, generator: torch.Generator, n: int = 1000) -> Tensor:
-    """(n, min(rank_a, rank_b)) principal angles, ascending, of Haar-random subspaces of these ranks in d dimensions.
+    """Principal angles of Haar-random subspaces.
 
     Only their relative position counts, so that one of the two may stay fixed: the span of the first coordinates.
+
+    Args:
+        d: dimensions.
+        rank_a: of the first subspace.
+        rank_b: of the second.
+        generator: the generator.
+        n: draws.
+
+    Returns:
+        (n, min(rank_a, rank_b)) in radians, ascending.
+
+    Raises:
+        ValueError: a rank is not between 1 and d.
     """
     if not (1 <= rank_a <= d and 1 <= rank_b <= d):
         raise ValueError(f"ranks must be between 1 and d={d}, got {rank_a} and {rank_b}")
@@ -60,10 +103,20 @@ def random_angles(d: int, rank_a: int, rank_b: int, generator: torch.Generator, 
 
 
 def split_by_reader(directions: Tensor, reader: Tensor) -> tuple[Tensor, Tensor]:
-    """The parts of directions (d, k) that a downstream matrix `reader` (m, d) sees and does not see; they add up.
+    """The parts of directions that a downstream matrix sees and does not see; they add up.
 
-    reader acts as x -> reader @ x. The first is in its row space, the second in its null space. A patch along a direction
-    whose effect needs the second part acts by waking a pathway that is silent otherwise (Makelov et al. 2311.17030).
+    The first is in the matrix' row space, the second in its null space. A patch along a direction whose effect needs the
+    second part acts by waking a pathway that is silent otherwise (Makelov et al. 2311.17030).
+
+    Args:
+        directions: (d, k).
+        reader: (m, d), acts as x -> reader @ x.
+
+    Returns:
+        Two (d, k), seen and unseen.
+
+    Raises:
+        ValueError: the shapes do not fit.
     """
     if directions.ndim != 2 or reader.ndim != 2 or len(directions) != reader.shape[1]:
         raise ValueError(
@@ -75,7 +128,15 @@ def split_by_reader(directions: Tensor, reader: Tensor) -> tuple[Tensor, Tensor]
 
 
 def share_unseen(directions: Tensor, reader: Tensor) -> float:
-    """Share of the squared length of directions (d, k) that lies in the null space of `reader` (m, d): 0 all seen, 1 none."""
+    """Share of the squared length of directions that lies in the null space of a downstream matrix.
+
+    Args:
+        directions: (d, k).
+        reader: (m, d).
+
+    Returns:
+        0 all seen, 1 none; NaN for length 0.
+    """
     seen, unseen = split_by_reader(directions, reader)
     total = float(seen.square().sum() + unseen.square().sum())
     return float(unseen.square().sum()) / total if total > 0 else float("nan")

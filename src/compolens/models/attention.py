@@ -23,7 +23,16 @@ from compolens.models.transfer import TransferRows
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of a transformer, checked: d_head and d_value (per head) default to d_model / n_heads, d_mlp to 4 d_model."""
+    """Sizes of a transformer, checked.
+
+    Args:
+        n_layers: blocks.
+        d_model: width of the residual stream.
+        n_heads: heads of a block.
+        d_head: width of queries and keys, per head.
+        d_value: width of values, per head.
+        d_mlp: width of the MLP's hidden layer.
+    """
 
     n_layers: int
     d_model: int
@@ -34,7 +43,17 @@ class Sizes:
 
     @classmethod
     def of(cls, owner: Any) -> Sizes:
-        """Read n_layers, d_model, n_heads and the optional d_head, d_value, d_mlp off an architecture."""
+        """The sizes of an architecture: d_head defaults to d_model / n_heads, d_value to d_head, d_mlp to 4 d_model.
+
+        Args:
+            owner: has n_layers, d_model, n_heads, and may have d_head, d_value, d_mlp (None: the default).
+
+        Returns:
+            The sizes.
+
+        Raises:
+            ConfigError: a size is not positive, or heads do not divide d_model and d_head is not given.
+        """
         require_positive(owner, "n_layers", "d_model", "n_heads")
         d_head, d_value, d_mlp = (getattr(owner, name, None) for name in ("d_head", "d_value", "d_mlp"))
         if d_head is None and owner.d_model % owner.n_heads:
@@ -49,10 +68,16 @@ class Sizes:
 
 
 def relative_buckets(n_ctx: int) -> Tensor:
-    """(n_ctx, n_ctx) [query, key] -> row of the bias table: T5's unidirectional buckets with n_buckets = max_distance = n_ctx.
+    """T5's unidirectional buckets of relative positions, with n_buckets = max_distance = n_ctx.
 
     A bucket per distance up to n_ctx // 2, logarithmic ones beyond; keys to the right of the query share bucket 0 with the
     query itself (as the reference code of 2406.05816 has it, also without a causal mask).
+
+    Args:
+        n_ctx: the longest sequence.
+
+    Returns:
+        (n_ctx, n_ctx) ints, [query, key] -> row of the bias table.
     """
     distance = (torch.arange(n_ctx)[:, None] - torch.arange(n_ctx)[None, :]).clamp(min=0)
     exact = n_ctx // 2
@@ -64,7 +89,12 @@ def relative_buckets(n_ctx: int) -> Tensor:
 
 
 class RelativeBias(nn.Module):
-    """A learned bias on attention scores by head and relative position: rel_bias (head, n_ctx), a row per bucket."""
+    """A learned bias on attention scores by head and relative position: rel_bias (head, n_ctx), a row per bucket.
+
+    Args:
+        n_heads: heads.
+        n_ctx: the longest sequence.
+    """
 
     buckets: Tensor
 
@@ -74,22 +104,36 @@ class RelativeBias(nn.Module):
         self.register_buffer("buckets", relative_buckets(n_ctx), persistent=False)
 
     def forward(self, queries: slice | None, seq: int) -> Tensor:
-        """(head, query, key): for the given query positions (None: all) and keys 0 to seq - 1."""
+        """The bias to add to scores.
+
+        Args:
+            queries: the query positions (None: all).
+            seq: keys are the positions 0 to seq - 1.
+
+        Returns:
+            (head, query, key).
+        """
         return self.rel_bias[:, self.buckets[queries or slice(seq), :seq]]
 
 
 class Attention(nn.Module, ABC):
     """Multi-head attention, open between scores and the weights that multiply the values.
 
-    W_Q, W_K: (head, d_model, d_head); W_V: (head, d_model, d_value); W_O: (head, d_value, d_model). `mask` is (seq, seq)
-    bool or None. Scores are Q K^T / sqrt(d_head), plus the relative bias where there is one; they are masked with
-    `masked_score` before `weights` sees them.
+    W_Q, W_K: (head, d_model, d_head); W_V: (head, d_model, d_value); W_O: (head, d_value, d_model). Scores are Q K^T /
+    sqrt(d_head), plus the relative bias where there is one; they are masked with `masked_score` before `weights` sees them.
 
     In training mode, with `dropout` > 0, whole codes are dropped: one mask over (query, key), shared by batch and heads, drawn
     from `generator` (None: torch's global one); survivors are scaled by 1 / (1 - dropout). That is how the reference code of
     2406.05816 does it.
 
     With a `transfer`, ``hook_coefficients`` holds the weights before it, ``hook_pattern`` and ``hook_code`` those after it.
+
+    Args:
+        sizes: of the transformer.
+        mask: (seq, seq) bool, [query, key] True where attention is allowed (None: everywhere).
+        n_ctx: the longest sequence, for a learned bias by relative position (None: no such bias).
+        dropout: in training, the probability that a (query, key) pair's whole code is dropped; at least 0, below 1.
+        transfer: what the target block takes over from the blocks before it (None: nothing).
     """
 
     masked_score = -math.inf
@@ -135,10 +179,25 @@ class Attention(nn.Module, ABC):
 
     @abstractmethod
     def weights(self, scores: Tensor) -> Tensor:
-        """Masked scores (batch, head, query, key) -> the weights that multiply the values, same shape."""
+        """What multiplies the values.
+
+        Args:
+            scores: (batch, head, query, key), masked.
+
+        Returns:
+            The same shape.
+        """
 
     def mix(self, code: Tensor, v: Tensor) -> Tensor:
-        """(batch, query, head, d_value) that queries read: code (batch, query, key, head), v (batch, key, head, d_value)."""
+        """What queries read.
+
+        Args:
+            code: (batch, query, key, head).
+            v: (batch, key, head, d_value).
+
+        Returns:
+            (batch, query, head, d_value).
+        """
         return product(code.permute(0, 3, 1, 2), v.transpose(1, 2)).transpose(1, 2)
 
     def _project(self, x: Tensor, name: str) -> Tensor:
@@ -148,17 +207,41 @@ class Attention(nn.Module, ABC):
         return projected.unflatten(-1, bias.shape)
 
     def dropped(self, scores: Tensor, kept: Tensor) -> Tensor:
-        """The weights with whole codes dropped: kept (query, key) is 0, or 1 / (1 - dropout) for a pair that stays."""
+        """The weights with whole codes dropped.
+
+        Args:
+            scores: (batch, head, query, key), masked.
+            kept: (query, key), 0 or, for a pair that stays, 1 / (1 - dropout).
+
+        Returns:
+            The weights, of the scores' shape.
+        """
         return self.weights(scores) * kept
 
     def scores(self, x: Tensor, asking: Tensor) -> Tensor:
-        """(batch, head, query, key), before bias and mask: of `asking`, x at the query positions, with all of x."""
+        """Scores before bias and mask.
+
+        Args:
+            x: (batch, seq, d_model), what keys are made of.
+            asking: (batch, query, d_model), `x` at the query positions.
+
+        Returns:
+            (batch, head, query, key).
+        """
         q = self.hook_q(self._project(asking, "Q"))
         k = self.hook_k(self._project(x, "K"))
         return product((q / math.sqrt(q.shape[-1])).transpose(1, 2), k.permute(0, 2, 3, 1))
 
     def output(self, code: Tensor, v: Tensor) -> Tensor:
-        """(batch, query, d_model) that attention writes: code (batch, query, key, head), v (batch, key, head, d_value)."""
+        """What attention writes.
+
+        Args:
+            code: (batch, query, key, head).
+            v: (batch, key, head, d_value).
+
+        Returns:
+            (batch, query, d_model).
+        """
         z = self.hook_z(self.mix(code, v))
         if self.use_attn_result:
             result = self.hook_result(torch.einsum("bphe,hem->bphm", z, self.W_O))
@@ -166,7 +249,15 @@ class Attention(nn.Module, ABC):
         return z.flatten(2) @ self.W_O.flatten(0, 1) + self.b_O
 
     def forward(self, x: Tensor, queries: slice | None = None) -> Tensor:
-        """x (batch, seq, d_model) -> (batch, query, d_model) at the given query positions (None: at all of them)."""
+        """Attention of some positions to all.
+
+        Args:
+            x: (batch, seq, d_model).
+            queries: the query positions (None: all of them).
+
+        Returns:
+            (batch, query, d_model).
+        """
         seq = x.shape[1]
         rows = None if self.transfer is not None else queries  # transfer also reads rows that are not asked for
         products = self.scores(x, x if rows is None else x[:, rows])

@@ -42,12 +42,34 @@ class Architecture(ABC):
         mask: Tensor | None = None,
         blocks: Sequence[Sequence[int]] | None = None,
     ) -> HookedModel:
-        """d_in, d_out: widths of a token and of an answer; seq: tokens per episode; answers: the positions that count;
-        d_x: how many leading coordinates of a token are the query's input; mask: (seq, seq) bool, True where [query, key]
-        may attend; blocks: groups of positions that belong together."""
+        """A model for a task's dimensions; `TaskFamily.dimensions` gives the arguments.
+
+        Args:
+            d_in: width of a token.
+            d_out: width of an answer.
+            seq: tokens of an episode (None: any number).
+            answers: positions that count, may be negative.
+            d_x: how many leading coordinates of a token are the query's input.
+            mask: (seq, seq) bool, True where [query, key] may attend (None: everywhere).
+            blocks: groups of positions that belong together, the target's last.
+
+        Returns:
+            The model: tokens (batch, seq, d_in) -> (batch, seq, d_out) at every position.
+
+        Raises:
+            DoesNotApply: the architecture cannot work on such a task.
+        """
 
     def diagnose(self, model: HookedModel, tokens: Tensor) -> dict[str, float]:
-        """Numbers about a model's state on a batch, which history.csv gets beside the scores."""
+        """Numbers about a model's state on a batch, which history.csv gets beside the scores.
+
+        Args:
+            model: one that `build` made.
+            tokens: (batch, seq, d_in).
+
+        Returns:
+            name -> number; none by default.
+        """
         return {}
 
 
@@ -60,7 +82,15 @@ class Part:
 
 
 def split_positions(seq: int | None, answers: Sequence[int]) -> tuple[list[int], list[int]]:
-    """(context, answers) as non-negative positions; without a sequence length the context is unknown, hence empty."""
+    """Positions by what they are for.
+
+    Args:
+        seq: tokens of a sequence (None: unknown, and then the context is empty).
+        answers: positions that count, may be negative.
+
+    Returns:
+        (context, answers), non-negative and ascending where `seq` is known.
+    """
     if seq is None:
         return [], list(answers)
     wanted = sorted(a % seq for a in answers)
@@ -68,12 +98,20 @@ def split_positions(seq: int | None, answers: Sequence[int]) -> tuple[list[int],
 
 
 def truncated_lecun_(parameter: T, fan_in: int) -> T:
-    """Truncated normal at two standard deviations, with variance 1/fan_in after truncation (LeCun). In place."""
+    """Truncated normal at two standard deviations, with variance 1 / fan_in after truncation (LeCun). In place.
+
+    Args:
+        parameter: the tensor to fill.
+        fan_in: how many inputs each output sums.
+
+    Returns:
+        The same tensor.
+    """
     std = 1 / math.sqrt(fan_in) / 0.87962566103423978
     nn.init.trunc_normal_(parameter, std=std, a=-2 * std, b=2 * std)
     return parameter
 
 
 def count_parameters(model: nn.Module) -> int:
-    """The number of trainable scalars."""
+    """The number of trainable scalars of `model`."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad)

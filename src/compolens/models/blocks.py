@@ -12,7 +12,12 @@ from compolens.models.base import truncated_lecun_
 
 
 class MLP(nn.Module):
-    """d_model -> d_mlp -> d_model with tanh-approximated GELU."""
+    """Two layers with a tanh-approximated GELU between them.
+
+    Args:
+        d_model: width of the residual stream.
+        d_mlp: width of the hidden layer.
+    """
 
     def __init__(self, d_model: int, d_mlp: int) -> None:
         super().__init__()
@@ -24,13 +29,21 @@ class MLP(nn.Module):
         self.hook_post = HookPoint()
 
     def forward(self, x: Tensor) -> Tensor:
+        """What the MLP makes of `x` (..., d_model): the same shape."""
         pre = self.hook_pre(nn.functional.linear(x, self.W_in.T, self.b_in))
         post = self.hook_post(nn.functional.gelu(pre, approximate="tanh"))
         return nn.functional.linear(post, self.W_out.T, self.b_out)
 
 
 class Block(nn.Module):
-    """Pre-norm: x + attn(ln1(x)), then + mlp(ln2(·)); without the second half if `mlp` is None."""
+    """Pre-norm: x + attn(ln1(x)), then + mlp(ln2(·)).
+
+    Args:
+        d_model: width of the residual stream.
+        attention: (batch, pos, d_model) -> the same, or only at some positions.
+        mlp: the second half (None: the block ends after attention).
+        norm: the class of the norms before each half.
+    """
 
     hook_out_is_single_residual_stream = True  # what TransformerLens' logit lens asks for
     hook_resid_pre: HookPoint
@@ -51,7 +64,15 @@ class Block(nn.Module):
             self.add_module(f"hook_{name}", HookPoint())
 
     def forward(self, resid: Tensor, queries: slice | None = None) -> Tensor:
-        """(batch, pos, d_model) -> the same, or only at the positions `queries`."""
+        """The residual stream after the block.
+
+        Args:
+            resid: (batch, pos, d_model).
+            queries: only these positions are computed (None: all).
+
+        Returns:
+            (batch, query, d_model).
+        """
         resid = self.hook_resid_pre(resid)
         kept = resid if queries is None else resid[:, queries]
         mid = kept + self.hook_attn_out(self.attn(self.ln1(resid), queries))
@@ -62,7 +83,12 @@ class Block(nn.Module):
 
 
 class Embed(nn.Module):
-    """Linear map of a token vector into the residual stream: W_E (d_in, d_model), b_E."""
+    """Linear map of a token vector into the residual stream: W_E (d_in, d_model), b_E.
+
+    Args:
+        d_in: width of a token.
+        d_model: width of the residual stream.
+    """
 
     def __init__(self, d_in: int, d_model: int) -> None:
         super().__init__()
@@ -70,13 +96,20 @@ class Embed(nn.Module):
         self.b_E = nn.Parameter(torch.zeros(d_model))
 
     def forward(self, tokens: Tensor) -> Tensor:
+        """The residual stream (batch, seq, d_model) that `tokens` (batch, seq, d_in) start; a `ConfigError` for
+        another width."""
         if tokens.ndim != 3 or tokens.shape[-1] != self.W_E.shape[0]:
             raise ConfigError(f"tokens must be (batch, seq, {self.W_E.shape[0]}), got {tuple(tokens.shape)}")
         return tokens @ self.W_E + self.b_E
 
 
 class Unembed(nn.Module):
-    """Linear map out of the residual stream: W_U (d_model, d_out), b_U."""
+    """Linear map out of the residual stream: W_U (d_model, d_out), b_U.
+
+    Args:
+        d_model: width of the residual stream.
+        d_out: width of an answer.
+    """
 
     def __init__(self, d_model: int, d_out: int) -> None:
         super().__init__()
@@ -84,4 +117,5 @@ class Unembed(nn.Module):
         self.b_U = nn.Parameter(torch.zeros(d_out))
 
     def forward(self, resid: Tensor) -> Tensor:
+        """The answers (..., d_out) that are read off `resid` (..., d_model)."""
         return resid @ self.W_U + self.b_U

@@ -30,6 +30,14 @@ class CodeTransformer(Transformer):
     The model's own sequence is the context followed by the summary: ``roles["readout"]`` is the summary's position, and
     ``blocks.*`` hook points have that length. The executor alone sees the queries. ``unembed`` maps to the code, which
     ``hook_code`` holds; editing it changes what is executed, everywhere.
+
+    Args:
+        sizes: of the encoder.
+        executor: (code, x) -> prediction.
+        d_in: width of a token.
+        d_code: width of the code.
+        context: positions that the encoder sees.
+        d_x: how many leading coordinates of a token the executor sees.
     """
 
     def __init__(self, sizes: Sizes, executor: nn.Module, *, d_in: int, d_code: int, context: list[int], d_x: int) -> None:
@@ -44,7 +52,15 @@ class CodeTransformer(Transformer):
         self.setup()
 
     def encode(self, tokens: Tensor, stop_at_layer: int | None = None) -> Tensor:
-        """The code (batch, 1, d_code); with `stop_at_layer`, the residual stream entering that layer."""
+        """The code that the context is read into.
+
+        Args:
+            tokens: (batch, seq, d_in).
+            stop_at_layer: return the residual stream entering this layer instead.
+
+        Returns:
+            (batch, 1, d_code), or (batch, context + 1, d_model).
+        """
         embedded = self.embed(tokens[:, self.context])
         summary = self.summary.expand(len(tokens), 1, -1)
         resid = self.run_blocks(self.hook_embed(torch.cat([embedded, summary], dim=1)), stop_at_layer)
@@ -63,7 +79,15 @@ class CodeTransformer(Transformer):
         return read() if callable(read) else None
 
     def execute(self, code: Tensor, tokens: Tensor) -> Tensor:
-        """What the executor answers at every position under the code (batch, 1, d_code)."""
+        """What the executor answers at every position under a code.
+
+        Args:
+            code: (batch, 1, d_code).
+            tokens: (batch, seq, d_in), of which it sees the first d_x coordinates.
+
+        Returns:
+            (batch, seq, d_out).
+        """
         return self.executor(code, tokens[..., : self.d_x])
 
     def forward(self, tokens: Tensor, stop_at_layer: int | None = None) -> Tensor:
@@ -76,7 +100,14 @@ class CodeTransformer(Transformer):
 
 
 class MLPExecutor(nn.Module):
-    """relu network on [code; x] with two hidden layers of d_hidden."""
+    """relu network on [code; x] with two hidden layers.
+
+    Args:
+        d_code: width of the code.
+        d_x: width of the query's input.
+        d_hidden: width of a hidden layer.
+        d_out: width of an answer.
+    """
 
     def __init__(self, d_code: int, d_x: int, d_hidden: int, d_out: int) -> None:
         super().__init__()
@@ -95,6 +126,15 @@ class MLPExecutor(nn.Module):
         return first.weight.detach()[:, : self.d_code]
 
     def forward(self, code: Tensor, x: Tensor) -> Tensor:
+        """The answers under a code.
+
+        Args:
+            code: (batch, 1, d_code).
+            x: (batch, pos, d_x).
+
+        Returns:
+            (batch, pos, d_out).
+        """
         first, second, last = self.layers
         hidden = torch.relu(first(torch.cat([code.expand(-1, x.shape[1], -1), x], dim=-1)))
         return last(self.hook_hidden(torch.relu(second(hidden))))
@@ -104,8 +144,14 @@ class MLPExecutor(nn.Module):
 class CodeArchitecture(Architecture):
     """What architectures with an explicit code share: a softmax encoder and the code's width. A subclass adds the executor.
 
-    n_layers, d_model, n_heads, d_head, d_mlp: the encoder, sized like `SoftmaxTransformer`; d_code: width of the code;
-    d_hidden: width of the executor.
+    Args:
+        n_layers: blocks of the encoder, which is sized like `SoftmaxTransformer`.
+        d_model: width of its residual stream.
+        n_heads: heads of a block.
+        d_head: width of queries, keys and values, per head (None: d_model / n_heads).
+        d_mlp: width of the MLP's hidden layer (None: 4 d_model).
+        d_code: width of the code.
+        d_hidden: width of the executor.
     """
 
     n_layers: int = 3
@@ -123,7 +169,15 @@ class CodeArchitecture(Architecture):
 
     @abstractmethod
     def executor(self, d_x: int, d_out: int) -> nn.Module:
-        """A module (code (batch, 1, d_code), x (batch, pos, d_x)) -> (batch, pos, d_out)."""
+        """A module (code (batch, 1, d_code), x (batch, pos, d_x)) -> (batch, pos, d_out).
+
+        Args:
+            d_x: width of the query's input.
+            d_out: width of an answer.
+
+        Returns:
+            The module, with fresh weights.
+        """
 
     def build(
         self,

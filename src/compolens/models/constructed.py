@@ -23,7 +23,14 @@ from compolens.models.token_stream import Stream
 
 
 class StepWeights(NamedTuple):
-    """The weights of a layer with one head, as it stores them: each (1, d_in, d_in), applied to rows, x @ W. float64."""
+    """The weights of a layer with one head, as it stores them: applied to rows, x @ W; float64.
+
+    Args:
+        W_Q: (1, d_in, d_in), of the queries.
+        W_K: (1, d_in, d_in), of the keys.
+        W_V: (1, d_in, d_in), of the values.
+        W_O: (1, d_in, d_in), of the output.
+    """
 
     W_Q: Tensor
     W_K: Tensor
@@ -34,11 +41,23 @@ class StepWeights(NamedTuple):
 def gradient_descent_weights(
     d_x: int, d_y: int, n: int, eta: float, gamma: float = 0.0, w0: Tensor | None = None, d_in: int | None = None
 ) -> StepWeights:
-    """The layer of unscaled linear attention that is a step of rate eta on n examples; GD++ where gamma is not 0.
+    """The layer of unscaled linear attention that is a step of gradient descent; GD++ where gamma is not 0.
 
-    w0: (d_y, d_x), what descent starts from (None: 0); it is in every layer's W_V, not in the first one's alone, and the
-    query's y coordinates must start as -w0 x. d_in: width of a token, at least d_x + d_y (None: that); coordinates beyond are
-    ignored.
+    Args:
+        d_x: width of x.
+        d_y: width of y.
+        n: N, examples of the context.
+        eta: rate of the step.
+        gamma: rate at which inputs are conditioned; 0 is plain descent.
+        w0: (d_y, d_x), what descent starts from (None: 0). It is in every layer's W_V, not in the first one's alone, and the
+            query's y coordinates must start as -w0 x.
+        d_in: width of a token, at least d_x + d_y (None: that); coordinates beyond are ignored.
+
+    Returns:
+        The layer's weights.
+
+    Raises:
+        ConfigError: d_in is too small, or w0 of another shape.
     """
     d_in = d_x + d_y if d_in is None else d_in
     if d_in < d_x + d_y:
@@ -66,6 +85,10 @@ class ConstructedGradientDescent(TokenSpaceArchitecture):
 
     N is the number of context tokens, or of all tokens where every one is an answer. A damped step of rate eta is a step of
     rate damping * eta. The weights are parameters: a run of 0 steps keeps them, training would start from them.
+
+    Args:
+        eta: rate of a step, above 0.
+        gamma: rate at which inputs are conditioned, at least 0; 0 is plain descent.
     """
 
     eta: float = 1.0

@@ -53,7 +53,15 @@ class _Relaid(torch.autograd.Function):
 
 
 def relaid(x: Tensor, order: tuple[int, ...]) -> Tensor:
-    """The tensor with its dimensions in this order, in memory too."""
+    """A tensor with its dimensions in another order, in memory too.
+
+    Args:
+        x: the tensor.
+        order: its dimensions, in the order wanted.
+
+    Returns:
+        A contiguous tensor.
+    """
     return _Relaid.apply(x, order)
 
 
@@ -92,6 +100,15 @@ class HYLAAttention(_ValueNetwork, RMSHeadAttention):
     """
 
     def weights(self, scores: Tensor, kept: Tensor | None = None) -> Tensor:
+        """Scores over their root mean square across heads (RMSHead).
+
+        Args:
+            scores: (batch, head, query, key), masked.
+            kept: (query, key) factors, those of dropout (None: 1).
+
+        Returns:
+            The same shape.
+        """
         return relaid(rms_head(scores, kept), (0, 2, 1, 3)).transpose(1, 2)
 
 
@@ -118,7 +135,12 @@ class HYLAWithSoftmaxAttention(_ValueNetwork, SoftmaxAttention):
 
 
 class DeepHYLAAttention(HYLAAttention):
-    """A hidden layer more (eq. 10): W'(a) relu(W''(a) relu(W(a) x)); W_V2: (head, d_value, d_value), without bias."""
+    """A hidden layer more (eq. 10): W'(a) relu(W''(a) relu(W(a) x)), W_V2 (head, d_value, d_value), without bias.
+
+    Args:
+        sizes: of the transformer.
+        args: the other arguments of `Attention`.
+    """
 
     def __init__(self, sizes: Sizes, *args: Any) -> None:
         super().__init__(sizes, *args)

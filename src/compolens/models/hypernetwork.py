@@ -20,6 +20,12 @@ class HypernetworkExecutor(nn.Module):
     """W_modules (d_code, d_x, d_hidden) are mixed by the code into one task network; W_out (d_hidden, d_out), b_out.
 
     ``hook_weights`` (batch, d_x, d_hidden) is the generated first layer, ``hook_hidden`` (batch, pos, d_hidden) its output.
+
+    Args:
+        d_code: width of the code.
+        d_x: width of the query's input.
+        d_hidden: width of the task network.
+        d_out: width of an answer.
     """
 
     def __init__(self, d_code: int, d_x: int, d_hidden: int, d_out: int) -> None:
@@ -35,6 +41,15 @@ class HypernetworkExecutor(nn.Module):
         return self.W_modules.detach().flatten(1).T
 
     def forward(self, code: Tensor, x: Tensor) -> Tensor:
+        """The answers of the task network that a code generates.
+
+        Args:
+            code: (batch, 1, d_code).
+            x: (batch, pos, d_x).
+
+        Returns:
+            (batch, pos, d_out).
+        """
         generated = (code.squeeze(1) @ self.W_modules.flatten(1)).unflatten(-1, self.W_modules.shape[1:])
         hidden = self.hook_hidden(torch.relu(x @ self.hook_weights(generated)))
         return hidden @ self.W_out + self.b_out
@@ -46,6 +61,9 @@ class HypernetworkTransformer(CodeArchitecture):
 
     Fields as in `CodeArchitecture`. d_code equal to the task's number of modules, and d_hidden twice the teacher's, are the
     settings that the theory of 2312.15001 favours (little over-parameterisation).
+
+    Args:
+        d_hidden: width of the generated task network.
     """
 
     d_hidden: int = 32

@@ -14,9 +14,15 @@ from compolens.models.transformer import Transformer
 
 
 def reference_names(model: Transformer) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Our parameter name -> (the array's name there, its axes in our order): which axis of theirs is our axis 0, 1, …
+    """Where the reference keeps each of our parameters.
 
     Kernels there are (in, head, d_head) for query, key and value, ours (head, in, d_head); all others agree.
+
+    Args:
+        model: a transformer with relative positions.
+
+    Returns:
+        Our parameter's name -> (the array's name there, its axes in our order: which axis of theirs is our axis 0, 1, …).
     """
     names: dict[str, tuple[str, tuple[int, ...]]] = {
         "embed.W_E": ("embedding.kernel", (0, 1)),
@@ -46,15 +52,21 @@ def reference_names(model: Transformer) -> dict[str, tuple[str, tuple[int, ...]]
 def load_reference_parameters(model: Transformer, parameters: Mapping[str, Any]) -> None:
     """Copy the reference's arrays, under their flattened names, into a model of the same sizes, in place.
 
-    parameters: name -> array, such as ``"transformer_block_0.sequence_mixer.query.kernel"`` of shape (d_model, head, d_head);
-    "/" may stand for ".". The model is built with `n_ctx`, the reference's sequence length; which attention the weights were
-    trained with is not written in them, so it is for the caller to know. A missing, superfluous or misshapen array is a
-    `ConfigError`, and then nothing is changed.
+    The model is built with `n_ctx`, the reference's sequence length; which attention the weights were trained with is not
+    written in them, so it is for the caller to know.
 
     >>> from compolens.models import HYLA
     >>> model = HYLA(n_layers=1, d_model=8, n_heads=2, n_ctx=4).build(d_in=3, d_out=2)
     >>> [name for name, axes in reference_names(model).values()][6:8]
     ['transformer_block_0.norm1.scale', 'transformer_block_0.norm1.bias']
+
+    Args:
+        model: receives the arrays.
+        parameters: name -> array, such as ``"transformer_block_0.sequence_mixer.query.kernel"`` of shape (d_model, head,
+            d_head); "/" may stand for ".".
+
+    Raises:
+        ConfigError: an array is missing, superfluous or misshapen; then nothing is changed.
     """
     if not isinstance(model, Transformer):
         raise ConfigError(f"reference parameters go into a transformer built here, not into a {type(model).__name__}")

@@ -56,9 +56,15 @@ class _RMSHead(torch.autograd.Function):
 
 
 def rms_head(scores: Tensor, kept: Tensor | None = None) -> Tensor:
-    """scores (batch, head, query, key) over their root mean square across heads, times kept (query, key) where given.
+    """Scores over their root mean square across heads; a masked pair (all 0) stays 0.
 
-    A masked pair (all 0) stays 0."""
+    Args:
+        scores: (batch, head, query, key).
+        kept: (query, key) factors, those of dropout (None: 1).
+
+    Returns:
+        The same shape as the scores.
+    """
     return _RMSHead.apply(scores, kept)[0]
 
 
@@ -77,6 +83,15 @@ class RMSHeadAttention(Attention):
     masked_score = 0.0
 
     def weights(self, scores: Tensor, kept: Tensor | None = None) -> Tensor:
+        """Scores over their root mean square across heads (RMSHead).
+
+        Args:
+            scores: (batch, head, query, key), masked.
+            kept: (query, key) factors, those of dropout (None: 1).
+
+        Returns:
+            The same shape.
+        """
         return rms_head(scores, kept)
 
     def dropped(self, scores: Tensor, kept: Tensor) -> Tensor:

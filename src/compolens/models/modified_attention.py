@@ -41,7 +41,12 @@ def _diagonal(pattern: Tensor) -> Tensor:
 
 
 class RegularizedAttention(_WholePatternAttention):
-    """A - alpha diag(A): one step on L + (alpha / (2 eta)) |W|^2, which shrinks W_0 by 1 - alpha. alpha: in [0, 2)."""
+    """A - alpha diag(A): one step on L + (alpha / (2 eta)) |W|^2, which shrinks W_0 by 1 - alpha.
+
+    Args:
+        alpha: strength of the penalty, in [0, 2).
+        args: the arguments of `Attention`.
+    """
 
     def __init__(self, alpha: float, *args: Any) -> None:
         super().__init__(*args)
@@ -57,6 +62,13 @@ class AugmentedAttention(SoftmaxAttention):
 
     g(x) = x + strength * gelu(x W), W per head: W_g2 (head, d_head, d_head), W_g1 (head, d_value, d_value), where there is
     such a map. ``hook_q``, ``hook_k``, ``hook_v`` hold what comes out of the maps.
+
+    Args:
+        augment_keys: whether there is g2, of keys and queries.
+        augment_values: whether there is g1, of values.
+        strength: of the non-linear part, at least 0.
+        sizes: of the transformer.
+        args: the other arguments of `Attention`.
     """
 
     def __init__(self, augment_keys: bool, augment_values: bool, strength: float, sizes: Sizes, *args: Any) -> None:
@@ -80,6 +92,11 @@ class NegativeSampleAttention(_WholePatternAttention):
 
     N(i), the negative samples of i, are the round(share * n) tokens, but at least one, that i attends to least among the n
     that it sees, itself included; R has 1 / |N(i)| there. Which tokens these are is no matter of gradients.
+
+    Args:
+        beta: weight of the negative samples, at least 0.
+        share: of the tokens seen, that are negative samples; in (0, 1].
+        args: the arguments of `Attention`.
     """
 
     def __init__(self, beta: float, share: float, *args: Any) -> None:
@@ -87,7 +104,14 @@ class NegativeSampleAttention(_WholePatternAttention):
         self.beta, self.share = beta, share
 
     def negatives(self, scores: Tensor) -> Tensor:
-        """R: masked scores (batch, head, query, key) -> the same shape, rows that sum to 1."""
+        """R, the shares of the negative samples.
+
+        Args:
+            scores: (batch, head, query, key), masked.
+
+        Returns:
+            The same shape; rows sum to 1.
+        """
         hidden = scores.isneginf()
         count = (self.share * (~hidden).sum(-1, keepdim=True, dtype=torch.float64)).round().clamp(min=1)
         order = scores.masked_fill(hidden, torch.inf).argsort(dim=-1, stable=True)
@@ -101,7 +125,12 @@ class NegativeSampleAttention(_WholePatternAttention):
 
 @dataclass(frozen=True)
 class RegularizedSelfAttention(TokenSpaceSelfAttention):
-    """`RegularizedAttention` in token space. alpha: strength of the penalty, at least 0 and below 2 (0: softmax attention)."""
+    """`RegularizedAttention` in token space.
+
+    Args:
+        attends_to_itself: whether a query is among its own keys and values; if not, W_0 is 0.
+        alpha: strength of the penalty, at least 0 and below 2, where descent diverges (0: softmax attention).
+    """
 
     attends_to_itself: bool = True
     alpha: float = 0.5
@@ -119,7 +148,14 @@ class RegularizedSelfAttention(TokenSpaceSelfAttention):
 
 @dataclass(frozen=True)
 class AugmentedSelfAttention(TokenSpaceSelfAttention):
-    """`AugmentedAttention` in token space. augment_keys: of keys and queries; strength: of the non-linear part, at least 0."""
+    """`AugmentedAttention` in token space.
+
+    Args:
+        attends_to_itself: as in `RegularizedSelfAttention`.
+        augment_keys: whether keys and queries are augmented.
+        augment_values: whether values are augmented.
+        strength: of the non-linear part, at least 0.
+    """
 
     attends_to_itself: bool = True
     augment_keys: bool = True
@@ -140,7 +176,13 @@ class AugmentedSelfAttention(TokenSpaceSelfAttention):
 
 @dataclass(frozen=True)
 class NegativeSampleSelfAttention(TokenSpaceSelfAttention):
-    """`NegativeSampleAttention` in token space. beta: weight of the negatives, at least 0; share: of the tokens, in (0, 1]."""
+    """`NegativeSampleAttention` in token space.
+
+    Args:
+        attends_to_itself: as in `RegularizedSelfAttention`.
+        beta: weight of the negative samples, at least 0.
+        share: of the tokens seen, that are negative samples; in (0, 1].
+    """
 
     attends_to_itself: bool = True
     beta: float = 0.5

@@ -14,21 +14,28 @@ from torch import Tensor
 
 
 def full(x: Tensor) -> Tensor:
-    """The tensor in single precision if it is narrower, else as it is."""
+    """`x` in single precision if it is narrower, else as it is."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
 def as_operand(x: Tensor) -> Tensor:
-    """The tensor in the precision in which products are taken now: bfloat16 under autocast, else as it is."""
+    """`x` in the precision in which products are taken now: bfloat16 under autocast, else as it is."""
     kind = x.device.type
     return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
 
 
 def product(x: Tensor, y: Tensor) -> Tensor:
-    """x (..., n, k) times y (..., k, m), batched over equal leading dimensions.
+    """A matrix product, batched over equal leading dimensions.
 
     On a CPU, a batch of products whose results have few columns (heads are a few numbers wide) takes two to three times as
     long as the same products transposed, forwards and backwards. So each is taken in the orientation that is faster.
+
+    Args:
+        x: (..., n, k).
+        y: (..., k, m).
+
+    Returns:
+        (..., n, m).
     """
     x, y = as_operand(x), as_operand(y)
     if x.is_cuda or x.shape[:-2] != y.shape[:-2]:

@@ -53,9 +53,16 @@ class _SoftThreshold(torch.autograd.Function):
 
 
 def soft_threshold(scores: Tensor, xi: Tensor | float) -> Tensor:
-    """sign(S) max(|S| - xi, 0): the proximal map of xi |.|; xi >= 0, broadcast against the scores.
+    """sign(S) max(|S| - xi, 0): the proximal map of xi |.|.
 
     Derivative in S: 1 where |S| > xi, else 0 (equality included); in xi: -sign(S) there, else 0.
+
+    Args:
+        scores: S, of any shape.
+        xi: the threshold, at least 0, broadcast against the scores.
+
+    Returns:
+        The scores' shape.
     """
     return _SoftThreshold.apply(scores, torch.as_tensor(xi, dtype=scores.dtype, device=scores.device))
 
@@ -65,6 +72,9 @@ class ThresholdedScores(nn.Module, ABC):
 
     In training mode the threshold rises from 0 in the first `warmup` calls, so that heads are not silent before they have
     learned anything; in evaluation mode it is what it will be.
+
+    Args:
+        warmup: calls in training mode over which the threshold rises.
     """
 
     calls: Tensor
@@ -81,12 +91,13 @@ class ThresholdedScores(nn.Module, ABC):
 
     @abstractmethod
     def set(self, xi: Tensor) -> None:
-        """Make these (head,) the thresholds, in place."""
+        """Make `xi` (head,) the thresholds, in place."""
 
     def observe(self, scores: Tensor) -> None:
-        """What a call in training mode may learn from the scores."""
+        """What a call in training mode may learn from `scores` (batch, head, query, key)."""
 
     def forward(self, scores: Tensor) -> Tensor:
+        """The coefficients that `scores` (batch, head, query, key) become: the same shape."""
         if self.training:
             self.observe(scores.detach())
         xi = self.value()[:, None, None]
@@ -137,7 +148,15 @@ class _Calibrated(_Fixed):
 
 
 def threshold_for(scores: Tensor, sparsity: float) -> Tensor:
-    """(head,) thresholds that silence this fraction of the scores (batch, head, query, key) that are not 0 anyway."""
+    """The thresholds that silence a fraction of the scores that are not 0 anyway.
+
+    Args:
+        scores: (batch, head, query, key).
+        sparsity: the fraction, between 0 and 1.
+
+    Returns:
+        (head,).
+    """
     magnitude = scores.abs().transpose(0, 1).flatten(1)
     if magnitude.dtype != torch.float64:
         magnitude = magnitude.float()  # quantiles exist for no less
@@ -151,7 +170,7 @@ class Threshold(Part, ABC):
 
     @abstractmethod
     def build(self, n_heads: int) -> ThresholdedScores:
-        """The thresholding module of one layer."""
+        """The thresholding module of one layer with `n_heads` heads."""
 
     def _check(self, name: str, value: float) -> None:
         require(
@@ -162,7 +181,12 @@ class Threshold(Part, ABC):
 
 @dataclass(frozen=True)
 class FixedThreshold(Threshold):
-    """xi for all heads, in units of the scores; warmup: training steps over which it rises from 0."""
+    """One threshold for all heads.
+
+    Args:
+        xi: the threshold, in units of the scores, at least 0.
+        warmup: training steps over which it rises from 0.
+    """
 
     xi: float = 0.01
     warmup: int = 0
@@ -179,7 +203,12 @@ class FixedThreshold(Threshold):
 
 @dataclass(frozen=True)
 class LearnedThreshold(Threshold):
-    """One threshold per head, softplus of a parameter, trained with the weights; init, warmup as in `FixedThreshold`."""
+    """One threshold per head, softplus of a parameter, trained with the weights.
+
+    Args:
+        init: the threshold before training, above 0, in units of the scores.
+        warmup: training steps over which it rises from 0.
+    """
 
     init: float = 0.01
     warmup: int = 0
@@ -201,6 +230,10 @@ class CalibratedThreshold(Threshold):
 
     After every training batch it moves by the share `rate` towards the quantile of |S| in that batch; in evaluation mode it
     stays where training left it. It starts at 0, so no warm-up is needed. `calibrate` sets it on a batch of one's own.
+
+    Args:
+        sparsity: fraction of the scores that are silenced, between 0 and 1.
+        rate: share of the way to a batch's quantile that a step moves, between 0 and 1.
     """
 
     sparsity: float = 0.5
@@ -222,6 +255,12 @@ class SparseCodingAttention(Attention):
     Rectified dictionaries: ``hook_phi`` (batch, key, head, d_model) holds the encoding atoms, relu(W_Q k); queries are the
     normalised stream itself, and ``hook_q`` holds nothing. ``hook_psi``, of the same shape, holds the decoding atoms,
     relu(v W_O); then ``hook_z`` (batch, query, head, d_model) is what each head writes.
+
+    Args:
+        args: the arguments of `Attention`.
+        threshold: where xi comes from.
+        relu_encoding: rectify the encoding dictionary.
+        relu_decoding: rectify the decoding dictionary.
     """
 
     masked_score = 0.0
@@ -257,8 +296,18 @@ class SparseCodingAttention(Attention):
 
 
 def calibrate(model: Transformer, tokens: Tensor, sparsity: float) -> None:
-    """Set every head's threshold so that on these tokens (batch, seq, d_in) it silences this fraction of the scores that are
-    not 0 anyway (exact up to one score). Layers in order, each with the thresholds before it set. In place."""
+    """Set every head's threshold so that it silences a fraction of the scores that are not 0 anyway (exact up to one score).
+
+    Layers are set in order, each with the thresholds before it set. In place.
+
+    Args:
+        model: a transformer with thresholded attention.
+        tokens: (batch, seq, d_in), what the scores are taken on.
+        sparsity: the fraction, between 0 and 1, both excluded.
+
+    Raises:
+        ConfigError: the attention has no threshold, or no such fraction.
+    """
     require(0 < sparsity < 1, f"the target sparsity must lie between 0 and 1, both excluded, got {sparsity!r}")
     sites: dict[str, ThresholdedScores] = {}
     for layer, block in enumerate(model.blocks):
@@ -280,13 +329,18 @@ def calibrate(model: Transformer, tokens: Tensor, sparsity: float) -> None:
 class SparseCoding(TransformerArchitecture):
     """Pre-norm (RMS) transformer whose attention coefficients are soft-thresholded scores.
 
-    threshold: where xi comes from, see `FixedThreshold`, `LearnedThreshold`, `CalibratedThreshold`; relu_encoding,
-    relu_decoding: rectify the dictionary; the other fields as in `TransformerArchitecture`. A head whose coefficients are all
-    0 gets no gradient through its scores: history.csv counts such "dead heads", and "zeros", the share of zero coefficients.
+    A head whose coefficients are all 0 gets no gradient through its scores: history.csv counts such "dead heads", and "zeros",
+    the share of zero coefficients. Other fields as in `TransformerArchitecture`.
 
     >>> model = SparseCoding(n_layers=2, d_model=16, n_heads=2, threshold=FixedThreshold(0.1)).build(d_in=5, d_out=3)
     >>> model.run_with_cache(torch.ones(1, 7, 5))[1]["code", 0].shape
     torch.Size([1, 7, 7, 2])
+
+    Args:
+        rms_norm: root-mean-square norms instead of layer norms; ours, the paper leaves them open.
+        threshold: where xi comes from: `FixedThreshold`, `LearnedThreshold` or `CalibratedThreshold`.
+        relu_encoding: rectify the encoding dictionary.
+        relu_decoding: rectify the decoding dictionary.
     """
 
     rms_norm: bool = True

@@ -29,9 +29,18 @@ from compolens.models.token_stream import Stream, TokenSpaceTransformer
 
 
 def visible(seq: int, context: Sequence[int], mask: Tensor | None, attends_to_itself: bool) -> Tensor:
-    """(seq, seq) bool, [query, key]: what the task's mask allows of the context, and the query itself where it may.
+    """What the task's mask allows of the context, and the query itself where it may.
 
     Without a context (every token is an answer) the task's mask alone. What would see nothing sees itself.
+
+    Args:
+        seq: tokens of an episode.
+        context: positions of the context.
+        mask: (seq, seq) bool, the task's (None: everything is allowed).
+        attends_to_itself: whether a query is among its own keys.
+
+    Returns:
+        (seq, seq) bool, [query, key].
     """
     own = torch.eye(seq, dtype=torch.bool)
     allowed = torch.ones_like(own) if mask is None else mask
@@ -44,7 +53,12 @@ def visible(seq: int, context: Sequence[int], mask: Tensor | None, attends_to_it
 
 @dataclass(frozen=True)
 class TokenSpaceArchitecture(Architecture):
-    """n_layers: attention layers; damping: each adds this fraction of its output, above 0 and at most 1."""
+    """What architectures in token space share.
+
+    Args:
+        n_layers: attention layers.
+        damping: each layer adds this fraction of its output; above 0 and at most 1.
+    """
 
     n_layers: int = 1
     damping: float = 1.0
@@ -65,7 +79,14 @@ class TokenSpaceArchitecture(Architecture):
 
     @abstractmethod
     def start(self, attention: Attention, d_x: int, d_y: int, n: int) -> None:
-        """Set the weights that a layer starts from, in place; n: the number of context tokens."""
+        """Set the weights that a layer starts from, in place.
+
+        Args:
+            attention: the layer.
+            d_x: width of x.
+            d_y: width of y.
+            n: number of context tokens.
+        """
 
     def build(
         self,
@@ -102,8 +123,13 @@ class TokenSpaceArchitecture(Architecture):
 class TokenSpaceSelfAttention(TokenSpaceArchitecture):
     """Token space with weights to be trained.
 
-    W_Q, W_K, W_V, W_O start from truncated normals of variance init_scale / (n_layers fan_in). tied: all layers are one,
-    applied n_layers times. attends_to_itself: a query is among its own keys and values; tokens of the context always are.
+    W_Q, W_K, W_V, W_O start from truncated normals of variance init_scale / (n_layers fan_in).
+
+    Args:
+        n_heads: heads of a layer.
+        tied: whether all layers are one, applied n_layers times.
+        init_scale: factor of the initial weights' variance, above 0.
+        attends_to_itself: whether a query is among its own keys and values; tokens of the context always are.
     """
 
     n_heads: int = 1
@@ -138,11 +164,14 @@ class UnscaledLinearAttention(UnnormalizedAttention):
 class LinearSelfAttention(TokenSpaceSelfAttention):
     """Linear self-attention as in 2212.07677 and 2306.09927; the answer is minus the answer's coordinates of the query.
 
-    clip_tokens: tokens are clipped to [-clip_tokens, clip_tokens] after every layer; 2212.07677 takes 10 for more than two.
-
     >>> model = LinearSelfAttention().build(d_in=11, d_out=1, seq=11, d_x=10)
     >>> model(torch.zeros(2, 11, 11)).shape, model.W_V.shape
     (torch.Size([2, 11, 1]), torch.Size([1, 1, 11, 11]))
+
+    Args:
+        init_scale: factor of the initial weights' variance, above 0.
+        clip_tokens: tokens are clipped to [-clip_tokens, clip_tokens] after every layer (None: not at all); 2212.07677 takes
+            10 for more than two layers.
     """
 
     init_scale: float = 0.002

@@ -18,8 +18,16 @@ from compolens.models.transformer import ModelConfig, Transformer
 
 @dataclass(frozen=True)
 class Stream:
-    """What a token-space model is besides its attention. Fields as in `TokenSpaceSelfAttention`; sign: of the readout;
-    clip: largest absolute value of a token's coordinate after a layer (None: any)."""
+    """What a token-space model is besides its attention.
+
+    Args:
+        n_heads: as in `TokenSpaceSelfAttention`.
+        tied: as in `TokenSpaceSelfAttention`.
+        sign: of the readout, 1 or -1.
+        damping: as in `TokenSpaceArchitecture`.
+        clip: largest absolute value of a token's coordinate after a layer (None: any).
+        attends_to_itself: as in `TokenSpaceSelfAttention`.
+    """
 
     n_heads: int = 1
     tied: bool = False
@@ -61,7 +69,13 @@ class _SlotUnembed(Unembed):
 
 
 class TokenSpaceBlock(Block):
-    """x + damping * attn(x), clipped where the stream says so. ``hook_attn_out`` holds what is added."""
+    """x + damping * attn(x), clipped where the stream says so. ``hook_attn_out`` holds what is added.
+
+    Args:
+        d_model: width of a token.
+        attention: (batch, seq, d_model) -> the same.
+        stream: what else the model is.
+    """
 
     def __init__(self, d_model: int, attention: Attention, stream: Stream) -> None:
         super().__init__(d_model, attention, None, _Identity)
@@ -93,6 +107,15 @@ class TokenSpaceTransformer(Transformer):
 
     Everything that `Transformer` offers, with W_E, W_U and the biases constant. Tied layers have hook points of their own and
     the first one's parameters, which are saved, counted and trained once.
+
+    Args:
+        sizes: with d_model, the width of a token.
+        attention: makes the attention of one layer.
+        stream: what else the model is.
+        d_x: how many leading coordinates of a token are the input.
+        d_out: width of an answer.
+        seq: tokens of an episode.
+        answers: positions that count, may be negative.
     """
 
     def __init__(

@@ -27,7 +27,12 @@ Blocks = Sequence[Sequence[int]]
 
 
 class TransferRows(nn.Module, ABC):
-    """lam (L - 1,): what each context block contributes. Maps weights (batch, head, query, key) to weights of that shape."""
+    """lam (L - 1,): what each context block contributes. Maps weights (batch, head, query, key) to weights of that shape.
+
+    Args:
+        blocks: groups of positions of equal length, the target's last.
+        init: lambda before training (None: 1 / (L - 1)).
+    """
 
     context: Tensor
     target: Tensor
@@ -42,10 +47,18 @@ class TransferRows(nn.Module, ABC):
 
     @abstractmethod
     def moved(self, rows: Tensor, block: int) -> Tensor:
-        """What the rows (batch, head, row, key) of a context block are worth in the target's place; same shape."""
+        """What the rows of a context block are worth in the target's rows.
+
+        Args:
+            rows: (batch, head, row, key).
+            block: the block's number, from 0.
+
+        Returns:
+            The same shape.
+        """
 
     def forward(self, pattern: Tensor) -> Tensor:
-        """The weights after transfer."""
+        """The weights after transfer of `pattern` (batch, head, query, key): the same shape."""
         if self.tiling:  # views: nothing is copied more than once
             *context, target = pattern.unflatten(2, (-1, len(self.target))).unbind(2)
             return torch.stack([*context, target + self._added(context)], dim=2).flatten(2, 3)
@@ -71,7 +84,11 @@ class _RelativeRows(TransferRows):
 
 @dataclass(frozen=True)
 class Transfer(Part, ABC):
-    """What the target block takes over. init: lambda before training; None: 1 / (L - 1)."""
+    """What the target block takes over.
+
+    Args:
+        init: lambda before training (None: 1 / (L - 1)).
+    """
 
     init: float | None = None
 
@@ -80,7 +97,8 @@ class Transfer(Part, ABC):
         """The module that does it."""
 
     def build(self, blocks: Blocks | None) -> TransferRows:
-        """For blocks of positions, the target last."""
+        """The transfer for `blocks` of positions, the target last; a `DoesNotApply` without at least two, a `ConfigError`
+        unless equally long."""
         name = type(self).__name__
         if blocks is None or len(blocks) < 2:
             raise DoesNotApply(

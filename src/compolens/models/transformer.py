@@ -25,7 +25,14 @@ from compolens.models.transfer import Transfer
 
 
 class ModelConfig:
-    """The settings that TransformerLens' tools read off ``model.cfg``, under TransformerLens' names."""
+    """The settings that TransformerLens' tools read off ``model.cfg``, under TransformerLens' names.
+
+    Args:
+        sizes: of the transformer.
+        d_in: width of a token.
+        d_out: width of an answer.
+        n_ctx: the longest sequence (None: any).
+    """
 
     def __init__(self, sizes: Sizes, d_in: int, d_out: int, n_ctx: int | None) -> None:
         self.n_layers, self.d_model, self.n_heads = sizes.n_layers, sizes.d_model, sizes.n_heads
@@ -44,8 +51,17 @@ class ModelConfig:
 class Transformer(HookedModel):
     """tokens (batch, seq, d_in) -> prediction (batch, seq, d_out), through n_layers blocks of the given attention.
 
-    attention: makes the attention of one block; rms_norm: root-mean-square instead of layer norm; attn_only: no MLPs;
-    bias_free: every bias is a constant 0.
+    Args:
+        sizes: of the transformer.
+        attention: makes the attention of one block.
+        d_in: width of a token.
+        d_out: width of an answer.
+        seq: tokens of an episode (None: any number).
+        answers: positions that count, may be negative.
+        n_ctx: the longest sequence (None: `seq`).
+        rms_norm: root-mean-square instead of layer norm.
+        attn_only: no MLPs.
+        bias_free: every bias is a constant 0.
     """
 
     def __init__(
@@ -102,7 +118,15 @@ class Transformer(HookedModel):
                     parameter.mul_(3**-0.5)
 
     def forward(self, tokens: Tensor, stop_at_layer: int | None = None) -> Tensor:
-        """With `stop_at_layer`, the residual stream entering that layer (negative counts from the end)."""
+        """The prediction, or the residual stream on the way there.
+
+        Args:
+            tokens: (batch, seq, d_in).
+            stop_at_layer: return the residual stream entering this layer (negative counts from the end).
+
+        Returns:
+            (batch, seq, d_out), or (batch, seq, d_model).
+        """
         self._check_length(tokens)
         resid = self.run_blocks(self.hook_embed(self.embed(tokens)), stop_at_layer)
         return resid if stop_at_layer is not None else self.unembed(self.ln_final(resid))
@@ -129,7 +153,16 @@ class Transformer(HookedModel):
         return nn.functional.pad(self.unembed(self.ln_final(resid)), (0, 0, first, seq - last))
 
     def run_blocks(self, resid: Tensor, stop_at_layer: int | None = None, start_at_layer: int = 0) -> Tensor:
-        """The residual stream (batch, pos, d_model) after the blocks from `start_at_layer` up to, without, `stop_at_layer`."""
+        """The residual stream after some blocks.
+
+        Args:
+            resid: (batch, pos, d_model).
+            stop_at_layer: the first block that is not run (None: all are).
+            start_at_layer: the first block that is run.
+
+        Returns:
+            (batch, pos, d_model).
+        """
         for block in self.blocks[start_at_layer:stop_at_layer]:
             resid = block(resid)
         return resid
@@ -200,7 +233,16 @@ class Transformer(HookedModel):
         return self.unembed.b_U
 
     def accumulated_bias(self, layer: int, mlp_input: bool = False, include_mlp_biases: bool = True) -> Tensor:
-        """(d_model,) sum of the output biases of the blocks before `layer` (and of its attention, with `mlp_input`)."""
+        """The sum of the output biases of the blocks before a layer, as TransformerLens' tools ask for it.
+
+        Args:
+            layer: the layer.
+            mlp_input: with that of the layer's own attention.
+            include_mlp_biases: with those of the MLPs.
+
+        Returns:
+            (d_model,).
+        """
         total = torch.zeros_like(self.ln_final.w)
         blocks = cast("list[Block]", list(self.blocks))
         for block in blocks[:layer]:
@@ -208,12 +250,20 @@ class Transformer(HookedModel):
         return total + blocks[layer].attn.b_O if mlp_input else total
 
     def tokens_to_residual_directions(self, outputs: int | Tensor) -> Tensor:
-        """(..., d_model) directions of the normalised stream that write output coordinates: a "token" here is a coordinate of
-        the answer. The final norm's gain is part of them, since TransformerLens' helpers divide by the scale alone."""
+        """Directions of the normalised stream that write output coordinates: a "token" here is a coordinate of the answer.
+
+        The final norm's gain is part of them, since TransformerLens' helpers divide by the scale alone.
+
+        Args:
+            outputs: one coordinate, or a tensor of them.
+
+        Returns:
+            (..., d_model).
+        """
         return (self.ln_final.w[:, None] * self.W_U).T[outputs]
 
     def to_single_token(self, output: int) -> int:
-        """Output coordinates are their own names."""
+        """The coordinate `output`, as it is: output coordinates are their own names."""
         return output
 
 
@@ -221,14 +271,23 @@ class Transformer(HookedModel):
 class TransformerArchitecture(Architecture):
     """A pre-norm transformer with some attention: layer norm (eps 1e-6), tanh GELU, biases. Subclasses name the attention.
 
-    d_head (of query and key) and d_value are per head and default to d_model / n_heads; d_mlp defaults to 4 d_model.
-    n_ctx: the longest sequence; where given, scores get a learned T5-style bias by head and relative position, and weights
-    start from truncated LeCun normals, as in 2406.05816; without it there are no positions, and a calmer start.
-    causal: every position attends to itself and what comes before, on top of the task's own mask.
-    attention_dropout: in training, the probability of dropping a (query, key) pair's whole code; shared by batch and heads.
-    rms_norm: root-mean-square norms instead of layer norms. attn_only: blocks without MLP. bias_free: no biases (those by
-    relative position come with n_ctx). transfer: what the target block takes over from the blocks before it
-    (`OutputTransfer`, `RelativeTransfer`); needs a task whose tokens form blocks of equal length.
+    Args:
+        n_layers: blocks.
+        d_model: width of the residual stream.
+        n_heads: heads of a block.
+        d_head: width of queries and keys, per head (None: d_model / n_heads).
+        d_value: width of values, per head (None: d_head).
+        d_mlp: width of the MLP's hidden layer (None: 4 d_model).
+        n_ctx: the longest sequence. Where given, scores get a learned T5-style bias by head and relative position, and weights
+            start from truncated LeCun normals, as in 2406.05816; without it there are no positions, and a calmer start.
+        causal: every position attends to itself and what comes before, on top of the task's own mask.
+        attention_dropout: in training, the probability of dropping a (query, key) pair's whole code, shared by batch and
+            heads; at least 0, below 1.
+        rms_norm: root-mean-square norms instead of layer norms.
+        attn_only: blocks without MLP.
+        bias_free: no biases (those by relative position come with n_ctx).
+        transfer: what the target block takes over from the blocks before it (`OutputTransfer`, `RelativeTransfer`); needs a
+            task whose tokens form blocks of equal length.
     """
 
     n_layers: int = 3

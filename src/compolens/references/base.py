@@ -21,8 +21,16 @@ class Reference(ABC):
 
     @abstractmethod
     def why_not(self, task: TaskFamily) -> str:
-        """Why this reference does not apply to the task; "" if it does."""
+        """Why this reference does not apply to `task`; "" if it does."""
 
     @abstractmethod
     def predict(self, task: TaskFamily, episodes: Episodes) -> Tensor:
-        """(batch, seq, d_out): its answers; positions that are not answers are arbitrary."""
+        """What the reference answers.
+
+        Args:
+            task: the family.
+            episodes: a batch of episodes.
+
+        Returns:
+            (batch, seq, d_out); positions that are not answers are arbitrary.
+        """

@@ -22,10 +22,18 @@ STEPS = 20
 
 
 def fit_composition(task: _Teacher, episodes: Episodes, composition: int) -> tuple[Tensor, Tensor]:
-    """(coefficients (batch, k), squared error (batch,)) of one combination fitted to each episode's context.
+    """One combination fitted to each episode's context.
 
     Coefficients stay within the family's bounds. Started at the middle of the bounds; a step is taken only where it
     reduces the error, with Levenberg's damping.
+
+    Args:
+        task: the family.
+        episodes: a batch of episodes.
+        composition: the combination.
+
+    Returns:
+        (coefficients (batch, k), squared error (batch,)).
     """
     bases, readout = task.bases(composition).to(episodes.tokens), task.teacher[1].to(episodes.tokens)
     low, high = task.bounds(composition)
@@ -59,7 +67,16 @@ def fit_composition(task: _Teacher, episodes: Episodes, composition: int) -> tup
 
 
 def best_explanation(task: _Teacher, episodes: Episodes, allowed: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """(prediction (batch, seq, d_y), composition (batch,)) of the allowed combination that explains each context best."""
+    """The allowed combination that explains each context best.
+
+    Args:
+        task: the family.
+        episodes: a batch of episodes.
+        allowed: combinations.
+
+    Returns:
+        (prediction (batch, seq, d_y), composition (batch,)).
+    """
     x, readout = episodes.tokens[..., : task.d_x], task.teacher[1].to(episodes.tokens)
     best_sse = torch.full((len(x),), torch.inf).to(x)
     chosen = torch.full((len(x),), -1, device=x.device)

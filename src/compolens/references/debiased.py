@@ -17,9 +17,14 @@ from compolens.tasks.linear_regression import LinearRegression
 
 @dataclass(frozen=True)
 class DebiasedGradientDescent(LinearLearner):
-    """w = (eta / n) sum_i (x_i - mean x) y_i^T. A softmax over the demonstrations subtracts their mean: to first order in its
-    scores it weighs x_i by 1/n + (x_i - mean x).q / n, and what heads of opposite sign leave is the second term. eta None:
-    tuned on training episodes, for which there is a closed form."""
+    """w = (eta / n) sum_i (x_i - mean x) y_i^T (2503.12734).
+
+    A softmax over the demonstrations subtracts their mean: to first order in its scores it weighs x_i by 1/n + (x_i - mean
+    x).q / n, and what heads of opposite sign leave is the second term.
+
+    Args:
+        eta: rate, above 0 (None: tuned on training episodes, for which there is a closed form).
+    """
 
     eta: float | None = None
 

@@ -24,9 +24,18 @@ TUNING_ANSWERS = 16384
 
 
 def descent_gains(values: Tensor, shown: Tensor, steps: int, eta: float | Tensor) -> Tensor:
-    """w <- w + (eta / n) (X^T Y - X^T X w) from w = 0; n = shown.
+    """w <- w + (eta / n) (X^T Y - X^T X w) from w = 0.
 
     Doubles the steps by 1 - value gain_2k = (1 - value gain_k)², so that thousands of steps cost no more than a dozen.
+
+    Args:
+        values: (..., r) eigenvalues of X^T X.
+        shown: n, broadcasts to `values`.
+        steps: how many.
+        eta: rate.
+
+    Returns:
+        (..., r).
     """
     rate = eta / shown.clamp(min=1)
     gains = torch.zeros_like(values)
@@ -42,6 +51,16 @@ def plus_plus_gains(values: Tensor, shown: Tensor, steps: int, eta: float | Tens
 
     With t the factor of the inputs and q that of the demonstrations' remaining answers in an eigendirection: the query's
     answer gains (eta / n) t² q; q shrinks by 1 - (eta / n) value t²; t by 1 - gamma value t².
+
+    Args:
+        values: (..., r) eigenvalues of X^T X.
+        shown: n, broadcasts to `values`.
+        steps: how many.
+        eta: rate of the answers.
+        gamma: rate of the inputs.
+
+    Returns:
+        (..., r).
     """
     rate = eta / shown.clamp(min=1)
     inputs, remaining, gains = torch.ones_like(values), torch.ones_like(values), torch.zeros_like(values)
@@ -54,8 +73,8 @@ def plus_plus_gains(values: Tensor, shown: Tensor, steps: int, eta: float | Tens
 
 
 def tuning_questions(task: LinearRegression) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """x, y, asked, shown as `RegressionLearner.answers` takes them, and the right answers (batch, A, d_y): training episodes
-    of a family, always the same ones."""
+    """Training episodes of `task`, always the same ones: x, y, asked, shown as `RegressionLearner.answers` takes them, and the
+    right answers (batch, A, d_y)."""
     n = max(256, TUNING_ANSWERS // len(task.answers))
     episodes = task.sample(n, "train", task.rng("reference", "train"))
     return *task.prompts(episodes), episodes.targets[:, list(task.answers)]
@@ -64,7 +83,11 @@ def tuning_questions(task: LinearRegression) -> tuple[Tensor, Tensor, Tensor, Te
 class Trials(NamedTuple):
     """Questions whose answers are known, in eigencoordinates: what a gain is worth can be told without any matrix.
 
-    values (rows, d_x); parts (rows, d_x, d_y): an answer is sum_i gain_i parts_i; shown (rows, 1); targets (rows, d_y).
+    Args:
+        values: (rows, d_x) eigenvalues.
+        parts: (rows, d_x, d_y): an answer is sum_i gain_i parts_i.
+        shown: (rows, 1), how many demonstrations.
+        targets: (rows, d_y), the right answers.
     """
 
     values: Tensor
@@ -74,7 +97,18 @@ class Trials(NamedTuple):
 
     @classmethod
     def of(cls, x: Tensor, y: Tensor, asked: Tensor, shown: Tensor, targets: Tensor) -> Trials:
-        """Arguments as those of `RegressionLearner.answers`; targets (batch, A, d_y)."""
+        """Questions in eigencoordinates.
+
+        Args:
+            x: as in `RegressionLearner.answers`.
+            y: as there.
+            asked: as there.
+            shown: as there.
+            targets: (batch, A, d_y).
+
+        Returns:
+            A row per question.
+        """
         x, y = checked(x, y, shown.tolist())
         pieces = []
         for n in shown.unique().tolist():
@@ -88,13 +122,22 @@ class Trials(NamedTuple):
         return cls(*(torch.cat(piece) for piece in zip(*pieces, strict=True)))
 
     def loss(self, gains: Tensor) -> Tensor:
-        """The mean squared error of gains (rows, d_x)."""
+        """The mean squared error of `gains` (rows, d_x)."""
         return ((gains[..., None] * self.parts).sum(1) - self.targets).square().mean()
 
 
 def tune_rates(loss: Callable[[Tensor], Tensor], starts: Tensor) -> tuple[float, ...]:
-    """The positive rates (k,) of least loss: the best of `starts` (n, k), refined by L-BFGS on their logarithms. To six
-    digits, so that rounding noise, which a line search amplifies, does not make equal calls unequal."""
+    """The positive rates of least loss: the best of some starts, refined by L-BFGS on their logarithms.
+
+    They are given to six digits, so that rounding noise, which a line search amplifies, does not make equal calls unequal.
+
+    Args:
+        loss: rates (k,) -> scalar.
+        starts: (n, k).
+
+    Returns:
+        k rates.
+    """
     with torch.no_grad():
         losses = torch.stack([loss(start) for start in starts]).nan_to_num(torch.inf)
     least, best = losses.min(), starts[losses.argmin()]
@@ -148,9 +191,15 @@ def _grid(low: float, high: float, n: int) -> Tensor:
 
 @dataclass(frozen=True)
 class GradientDescent(_Tuned):
-    """`steps` steps of rate `eta` from 0 on half the mean squared error of the n demonstrations shown: the normalisation
-    P = eta / n of 2212.07677. eta None: tuned. With hundreds of steps that is the edge of divergence on training episodes, so
-    that prompts of larger inputs may diverge; give such learners a rate."""
+    """Steps of gradient descent from 0 on half the mean squared error of the n demonstrations shown.
+
+    The normalisation is P = eta / n of 2212.07677.
+
+    Args:
+        steps: how many.
+        eta: rate, above 0 (None: tuned). With hundreds of steps the tuned one is at the edge of divergence on training
+            episodes, so that prompts of larger inputs may diverge; give such learners a rate.
+    """
 
     steps: int = 1
     eta: float | None = None
@@ -180,7 +229,13 @@ class GradientDescent(_Tuned):
 @dataclass(frozen=True)
 class GradientDescentPlusPlus(_Tuned):
     """GD++: gradient descent whose steps also move every input, x <- (I - gamma X^T X) x, which evens out the eigenvalues of
-    X^T X. gamma multiplies the sum over demonstrations, eta / n their mean, as in 2212.07677. None: tuned, together."""
+    X^T X.
+
+    Args:
+        steps: how many.
+        eta: rate of the answers; eta / n multiplies the sum over demonstrations, as in 2212.07677 (None: tuned, with gamma).
+        gamma: rate of the inputs; multiplies the sum over demonstrations (None: tuned, with eta).
+    """
 
     steps: int = 2
     eta: float | None = None

@@ -21,7 +21,15 @@ class InContextLearner(Reference):
 
 
 def examples_of(task: TaskFamily, episodes: Episodes) -> tuple[Tensor, Tensor]:
-    """x (batch, seq, d_x) of all positions and y (batch, n, d_y) of the first n, float64."""
+    """What an episode shows, as pairs in double precision.
+
+    Args:
+        task: the family.
+        episodes: a batch of episodes.
+
+    Returns:
+        x (batch, seq, d_x) of all positions and y (batch, n, d_y) of the first n.
+    """
     examples = task.examples(episodes)
     assert examples is not None
     x, y = examples
@@ -31,7 +39,16 @@ def examples_of(task: TaskFamily, episodes: Episodes) -> tuple[Tensor, Tensor]:
 def best_on_training(
     task: TaskFamily, values: Sequence[float], predictions: Callable[[TaskFamily, Episodes, tuple[float, ...]], list[Tensor]]
 ) -> float:
-    """The value whose predictions score best on 1,024 episodes of training compositions, always the same ones."""
+    """The value whose predictions score best on 1,024 episodes of training compositions, always the same ones.
+
+    Args:
+        task: the family.
+        values: to choose from.
+        predictions: (task, episodes, values) -> a prediction per value.
+
+    Returns:
+        One of the values.
+    """
     episodes = task.sample(1024, "train", task.rng("reference", "train"))
     scores = [task.score(p, episodes.targets) for p in predictions(task, episodes, tuple(values))]
     return values[max(range(len(scores)), key=scores.__getitem__)]

@@ -13,8 +13,12 @@ from compolens.references.regression import RegressionLearner, checked
 
 @dataclass(frozen=True)
 class NearestNeighbours(RegressionLearner):
-    """The mean answer of the k demonstrations nearest to the input asked for (all, where fewer are shown; 0 where none are);
-    weighted: by 1 / distance², where demonstrations at distance 0 decide alone."""
+    """The mean answer of the demonstrations nearest to the input asked for (all, where fewer are shown; 0 where none are).
+
+    Args:
+        k: how many.
+        weighted: by 1 / distance², where demonstrations at distance 0 decide alone.
+    """
 
     k: int = 3
     weighted: bool = False

@@ -14,8 +14,12 @@ from compolens.references.regression import LinearLearner, checked
 
 @dataclass(frozen=True)
 class OnlineSGD(LinearLearner):
-    """w <- w + rate x (y - w^T x) for each demonstration once, from w = 0: the gradient of half the squared error, so a rate
-    for the squared error counts twice. 2211.15661 compares with 0.01 and 0.03."""
+    """w <- w + rate x (y - w^T x) for each demonstration once, from w = 0 (2211.15661).
+
+    Args:
+        rate: of the gradient of half the squared error, so a rate for the squared error counts twice. 2211.15661 compares with
+            0.01 and 0.03.
+    """
 
     rate: float = 0.03
 

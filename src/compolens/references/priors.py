@@ -26,8 +26,13 @@ NUMBERS = 1 << 23
 
 
 class GaussianMixture(NamedTuple):
-    """A prior of each output's weights, float64: log_weights (m,), normalised; means (m, d_x); covariances (m, d_x, d_x),
-    which may be singular. Outputs share the component and are independent given it."""
+    """A prior of each output's weights, float64. Outputs share the component and are independent given it.
+
+    Args:
+        log_weights: (m,), normalised.
+        means: (m, d_x).
+        covariances: (m, d_x, d_x), which may be singular.
+    """
 
     log_weights: Tensor
     means: Tensor
@@ -52,10 +57,20 @@ def _factors(covariances: Tensor) -> _Factors:
 
 
 def gaussian_mixture_mean(x: Tensor, y: Tensor, lengths: Sequence[int], prior: GaussianMixture, noise: float) -> Tensor:
-    """(batch, length, d_x, d_y): E[w | first n demonstrations] = sum over components of p(component | D) E[w | D, component].
+    """E[w | first n demonstrations] = sum over components of p(component | D) E[w | D, component].
 
-    noise: standard deviation of the answers. Each component's mean is a ridge regression with its own covariance; its
-    probability comes from the exact marginal likelihood of all outputs. Exact, in float64.
+    Each component's mean is a ridge regression with its own covariance; its probability comes from the exact marginal
+    likelihood of all outputs. Exact, in float64.
+
+    Args:
+        x: (batch, N, d_x) demonstrations.
+        y: (batch, N, d_y).
+        lengths: numbers n of demonstrations, from 0 to N.
+        prior: of the weights.
+        noise: standard deviation of the answers.
+
+    Returns:
+        (batch, length, d_x, d_y).
     """
     x, y = checked(x, y, lengths)
     prior = GaussianMixture(*(part.to(x) for part in prior))
@@ -97,9 +112,22 @@ def _mixture_mean(x: Tensor, y: Tensor, prior: GaussianMixture, factors: _Factor
 
 
 def pool_mean(x: Tensor, y: Tensor, lengths: Sequence[int], pool: Tensor, noise: float) -> Tensor:
-    """(batch, length, d_x, d_y): sum_k softmax_k(-|Y - X w_k|² / 2 noise²) w_k over a pool (P, d_x, d_y), all equally likely.
+    """sum_k softmax_k(-|Y - X w_k|² / 2 noise²) w_k over a pool, whose members are all equally likely.
 
     Without noise the floor stands in: the best-fitting member answers, or the mean of those that fit equally well.
+
+    Args:
+        x: (batch, N, d_x) demonstrations.
+        y: (batch, N, d_y).
+        lengths: numbers n of demonstrations, from 0 to N.
+        pool: (P, d_x, d_y).
+        noise: standard deviation of the answers.
+
+    Returns:
+        (batch, length, d_x, d_y).
+
+    Raises:
+        ConfigError: the pool is of another shape.
     """
     x, y = checked(x, y, lengths)
     require(
@@ -120,8 +148,14 @@ def pool_mean(x: Tensor, y: Tensor, lengths: Sequence[int], pool: Tensor, noise:
 
 @dataclass(frozen=True, eq=False)
 class PosteriorMean(LinearLearner):
-    """The posterior mean under the whole prior of the family's tasks, whatever training showed of it: no learner has a smaller
-    expected error on tasks drawn from it. prior and noise None: the family's."""
+    """The posterior mean under the whole prior of the family's tasks, whatever training showed of it.
+
+    No learner has a smaller expected error on tasks drawn from it.
+
+    Args:
+        prior: of the weights (None: the family's).
+        noise: standard deviation of the answers (None: the family's).
+    """
 
     prior: GaussianMixture | None = None
     noise: float | None = None
@@ -142,8 +176,12 @@ class PosteriorMean(LinearLearner):
 
 @dataclass(frozen=True, eq=False)
 class PoolPosteriorMean(LinearLearner):
-    """The posterior mean under the finite pool of training tasks: perfect memory of these, and nothing besides. pool
-    (P, d_x, d_y) and noise None: the family's."""
+    """The posterior mean under the finite pool of training tasks: perfect memory of these, and nothing besides.
+
+    Args:
+        pool: (P, d_x, d_y) (None: the family's).
+        noise: standard deviation of the answers (None: the family's).
+    """
 
     pool: Tensor | None = None
     noise: float | None = None

@@ -33,13 +33,22 @@ class RegressionLearner(Reference):
         return "" if isinstance(task, LinearRegression) else "its episodes are no linear regression"
 
     def for_task(self, task: LinearRegression) -> RegressionLearner:
-        """This learner with what it leaves open (a rate, a penalty, a prior) chosen for the family."""
+        """This learner with what it leaves open (a rate, a penalty, a prior) chosen for `task`."""
         return self
 
     @abstractmethod
     def answers(self, x: Tensor, y: Tensor, asked: Tensor, shown: Tensor) -> Tensor:
-        """(batch, A, d_y) float64 from demonstrations x (batch, N, d_x), y (batch, N, d_y) and inputs asked (batch, A, d_x),
-        of which answer a uses the first shown[a] demonstrations; shown (A,) long, from 0 to N."""
+        """What the learner answers to inputs, from the demonstrations before them.
+
+        Args:
+            x: (batch, N, d_x) demonstrations.
+            y: (batch, N, d_y).
+            asked: (batch, A, d_x) inputs.
+            shown: (A,) long, from 0 to N: answer a uses the first shown[a] demonstrations.
+
+        Returns:
+            (batch, A, d_y) float64.
+        """
 
     def predict(self, task: TaskFamily, episodes: Episodes) -> Tensor:
         assert isinstance(task, LinearRegression)
@@ -58,8 +67,16 @@ class LinearLearner(RegressionLearner):
 
     @abstractmethod
     def weights(self, x: Tensor, y: Tensor, lengths: Sequence[int]) -> Tensor:
-        """(batch, length, d_x, d_y) float64: the weights after the first n of the demonstrations x (batch, N, d_x),
-        y (batch, N, d_y), for every n in `lengths`, from 0 to N."""
+        """The weights after the first n demonstrations.
+
+        Args:
+            x: (batch, N, d_x) demonstrations.
+            y: (batch, N, d_y).
+            lengths: numbers n, from 0 to N.
+
+        Returns:
+            (batch, length, d_x, d_y) float64.
+        """
 
     def answers(self, x: Tensor, y: Tensor, asked: Tensor, shown: Tensor) -> Tensor:
         return all_answers([self], x, y, asked, shown)[0]
@@ -68,8 +85,13 @@ class LinearLearner(RegressionLearner):
 class Spectrum(NamedTuple):
     """The eigendecomposition of prompts of one length, in whichever of X^T X and X X^T is smaller.
 
-    values (batch, r): non-negative, ascending; basis (batch, d_x, r), coordinates (batch, r, d_y): w = basis diag(gain)
-    coordinates, that is (V, V^T X^T Y) or, with X X^T = U diag(values) U^T, (X^T U, U^T Y); shown: (), how many.
+    w = basis diag(gain) coordinates.
+
+    Args:
+        values: (batch, r) eigenvalues, non-negative, ascending.
+        basis: (batch, d_x, r): V, or, with X X^T = U diag(values) U^T, X^T U.
+        coordinates: (batch, r, d_y): V^T X^T Y, or U^T Y.
+        shown: (), how many demonstrations.
     """
 
     values: Tensor
@@ -79,7 +101,15 @@ class Spectrum(NamedTuple):
 
     @classmethod
     def of(cls, x: Tensor, y: Tensor) -> Spectrum:
-        """x (batch, n, d_x), y (batch, n, d_y), all of which are shown; n may be 0."""
+        """The spectrum of prompts, all of whose demonstrations are shown.
+
+        Args:
+            x: (batch, n, d_x); n may be 0.
+            y: (batch, n, d_y).
+
+        Returns:
+            The spectrum.
+        """
         shown = torch.tensor(float(x.shape[1])).to(x)  # of ints, eta / shown would be float32
         if x.shape[1] == 0:  # one demonstration that says nothing has the same weights
             x, y = x.new_zeros(len(x), 1, x.shape[2]), y.new_zeros(len(y), 1, y.shape[2])
@@ -90,7 +120,7 @@ class Spectrum(NamedTuple):
         return cls(values.clamp(min=0), vectors, vectors.mT @ (x.mT @ y), shown)
 
     def weights(self, gains: Tensor) -> Tensor:
-        """(batch, d_x, d_y) from gains (batch, r)."""
+        """The weights (batch, d_x, d_y) that `gains` (batch, r) give."""
         return (self.basis * gains[:, None]) @ self.coordinates
 
 
@@ -100,14 +130,34 @@ class SpectralLearner(LinearLearner):
 
     @abstractmethod
     def gains(self, values: Tensor, shown: Tensor) -> Tensor:
-        """(..., r) from eigenvalues (..., r) of X^T X, and how many demonstrations are shown, broadcasting with them."""
+        """What the learner makes of the eigenvalues.
+
+        Args:
+            values: (..., r) eigenvalues of X^T X.
+            shown: how many demonstrations are shown, broadcasts to `values`.
+
+        Returns:
+            (..., r).
+        """
 
     def weights(self, x: Tensor, y: Tensor, lengths: Sequence[int]) -> Tensor:
         return all_weights([self], x, y, lengths)[0]
 
 
 def checked(x: Tensor, y: Tensor, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """x and y in float64, after checking that they are demonstrations of which the first n can be shown."""
+    """Demonstrations in float64, after checking that the first n of them can be shown.
+
+    Args:
+        x: (batch, N, d_x).
+        y: (batch, N, d_y).
+        lengths: numbers n, from 0 to N.
+
+    Returns:
+        x and y.
+
+    Raises:
+        ConfigError: the shapes or lengths do not fit.
+    """
     require(
         x.ndim == 3 and y.ndim == 3 and x.shape[:2] == y.shape[:2],
         f"demonstrations are x (batch, N, d_x) and y (batch, N, d_y), got {tuple(x.shape)} and {tuple(y.shape)}",
@@ -118,7 +168,17 @@ def checked(x: Tensor, y: Tensor, lengths: Sequence[int]) -> tuple[Tensor, Tenso
 
 
 def all_weights(learners: Sequence[LinearLearner], x: Tensor, y: Tensor, lengths: Sequence[int]) -> list[Tensor]:
-    """`weights` of every learner, (batch, length, d_x, d_y) each; spectral learners share one spectrum per prompt length."""
+    """`LinearLearner.weights` of every learner; spectral learners share one spectrum per prompt length.
+
+    Args:
+        learners: the learners.
+        x: (batch, N, d_x) demonstrations.
+        y: (batch, N, d_y).
+        lengths: numbers n, from 0 to N.
+
+    Returns:
+        (batch, length, d_x, d_y) per learner.
+    """
     x, y = checked(x, y, lengths)
     found = [x.new_zeros(len(x), len(lengths), x.shape[2], y.shape[2]) for _ in learners]
     pairs = list(zip(learners, found, strict=True))
@@ -134,7 +194,18 @@ def all_weights(learners: Sequence[LinearLearner], x: Tensor, y: Tensor, lengths
 
 
 def all_answers(learners: Sequence[LinearLearner], x: Tensor, y: Tensor, asked: Tensor, shown: Tensor) -> list[Tensor]:
-    """`answers` of every learner, (batch, A, d_y) each, from weights that share their spectrum."""
+    """`RegressionLearner.answers` of every learner, from weights that share their spectrum.
+
+    Args:
+        learners: the learners.
+        x: (batch, N, d_x) demonstrations.
+        y: (batch, N, d_y).
+        asked: (batch, A, d_x) inputs.
+        shown: (A,) long, from 0 to N.
+
+    Returns:
+        (batch, A, d_y) per learner.
+    """
     lengths, place = shown.unique(return_inverse=True)
     at, asked = place.to(x.device), asked.double()
     found = all_weights(learners, x, y, lengths.tolist())

@@ -18,7 +18,9 @@ PENALTIES = tuple(10.0**k for k in (-2, -1, -0.5, 0, 0.5, 1, 1.5, 2, 3))
 class InContextRidge(InContextLearner):
     """Per episode, ridge from x to y on the context pairs, with an unpenalised intercept.
 
-    l2 multiplies |w|² beside the summed squared error; None: the best of nine from 0.01 to 1000 on training compositions.
+    Args:
+        l2: multiplies |w|² beside the summed squared error (None: the best of nine from 0.01 to 1000 on training
+            compositions).
     """
 
     l2: float | None = None
@@ -33,7 +35,16 @@ class InContextRidge(InContextLearner):
 
 
 def ridge_predictions(task: TaskFamily, episodes: Episodes, penalties: tuple[float, ...]) -> list[Tensor]:
-    """One prediction (batch, seq, d_y) per penalty, from one batched eigendecomposition."""
+    """Ridge regression at several penalties, from one batched eigendecomposition.
+
+    Args:
+        task: the family.
+        episodes: a batch of episodes.
+        penalties: l2, above 0.
+
+    Returns:
+        (batch, seq, d_y) per penalty.
+    """
     x, y = examples_of(task, episodes)
     shown = x[:, : y.shape[1]]
     mean_x, mean_y = shown.mean(1, keepdim=True), y.mean(1, keepdim=True)

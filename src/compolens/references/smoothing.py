@@ -36,8 +36,10 @@ class InContextNearest(InContextLearner):
 class InContextSmoothing(InContextLearner):
     """Per episode, the mean of the examples' answers, each weighted by exp(-|x - x_i|² / (2 width²)).
 
-    width: in units of the root mean squared distance between an episode's examples; None: the best of eight from 1/16 to 8 on
-    training compositions. The smaller, the more it answers as `InContextNearest`; the larger, the nearer to the mean of all.
+    Args:
+        width: in units of the root mean squared distance between an episode's examples (None: the best of eight from 1/16 to 8
+            on training compositions). The smaller, the more it answers as `InContextNearest`; the larger, the nearer to the
+            mean of all.
     """
 
     width: float | None = None
@@ -55,7 +57,16 @@ class InContextSmoothing(InContextLearner):
 
 
 def smoothed_predictions(task: TaskFamily, episodes: Episodes, widths: tuple[float, ...]) -> list[Tensor]:
-    """One prediction (batch, seq, d_y) per width."""
+    """Kernel smoothing at several widths.
+
+    Args:
+        task: the family.
+        episodes: a batch of episodes.
+        widths: as in `InContextSmoothing`.
+
+    Returns:
+        (batch, seq, d_y) per width.
+    """
     x, y = examples_of(task, episodes)
     shown = x[:, : y.shape[1]]
     spread = 2 * shown.var(1, correction=0).sum(-1).clamp(min=1e-300)  # mean |x_i - x_j|² over all pairs

@@ -31,8 +31,12 @@ class LeastSquares(SpectralLearner):
 
 @dataclass(frozen=True)
 class Ridge(SpectralLearner):
-    """Least |Y - X w|² + l2 |w|². l2 None: noise² / the prior's mean second moment of a weight, which is the posterior mean
-    for a prior N(0, variance I)."""
+    """Least |Y - X w|² + l2 |w|².
+
+    Args:
+        l2: above 0 (None: noise² / the prior's mean second moment of a weight, which is the posterior mean for a prior N(0,
+            variance I)).
+    """
 
     l2: float | None = None
 
@@ -62,7 +66,16 @@ class Ridge(SpectralLearner):
 
 
 def newton_gains(values: Tensor, start: Tensor, steps: int) -> Tensor:
-    """M <- 2 M - M S M, `steps` times, in S's eigendirections; start (..., r): the eigenvalues of M_0."""
+    """M <- 2 M - M S M in S's eigendirections (2310.17086).
+
+    Args:
+        values: (..., r) eigenvalues of S.
+        start: (..., r) eigenvalues of M_0.
+        steps: how many.
+
+    Returns:
+        (..., r).
+    """
     gains = start
     for _ in range(steps):
         gains = gains * (2 - values * gains)
@@ -76,6 +89,10 @@ class Newton(SpectralLearner):
     The error 1 - value gain is squared by every step, so it takes 0 < scale < 2 to converge. 2310.17086 prints 2 itself: then
     the error of the largest eigenvalue is -1 at first, 1 ever after, and its direction gets weight 0. It is allowed, for
     comparison; 1 starts that direction at its solution. The start moves the count of steps; compare slopes, not offsets.
+
+    Args:
+        steps: k, how many.
+        scale: of the start, in (0, 2].
     """
 
     steps: int = 3
@@ -96,8 +113,13 @@ class Newton(SpectralLearner):
 
 @dataclass(frozen=True)
 class FrobeniusNewton(SpectralLearner):
-    """The same from M_0 = S / |S S^T|_F, which the code published with 2310.17086 uses: between one and two steps behind the
-    printed start, and it converges."""
+    """Newton's iteration from M_0 = S / |S S^T|_F, which the code published with 2310.17086 uses.
+
+    It is between one and two steps behind the printed start, and it converges.
+
+    Args:
+        steps: how many.
+    """
 
     steps: int = 3
 

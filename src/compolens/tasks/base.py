@@ -18,13 +18,30 @@ SPLITS = ("train", "test", "ood")
 
 
 def stream(seed: int | str, purpose: str, step: int) -> int:
-    """The seed of an independent random stream, a pure function of its three arguments."""
+    """The seed of an independent random stream, a pure function of its arguments.
+
+    Args:
+        seed: what tells experiments apart, a number or words.
+        purpose: what tells streams of one seed apart, such as a split.
+        step: a training step or batch number.
+
+    Returns:
+        At least 0 and below 2^63.
+    """
     digest = hashlib.sha256(f"{seed}/{purpose}/{step}".encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
 
 
 def one_of(allowed: Tensor, rng: torch.Generator) -> Tensor:
-    """(batch, n) bool with one True a row, at random among those allowed (batch, n); a row without any stays without."""
+    """One at random of those allowed, in every row.
+
+    Args:
+        allowed: (batch, n) bool; a row without True stays without.
+        rng: the generator; the result is where `allowed` is.
+
+    Returns:
+        (batch, n) bool, at most one True a row.
+    """
     luck = torch.rand(allowed.shape, generator=rng, device=rng.device).to(allowed.device)
     first = torch.where(allowed, luck, -1.0).argmax(1, keepdim=True)
     return torch.zeros_like(allowed).scatter(1, first, True) & allowed
@@ -33,9 +50,14 @@ def one_of(allowed: Tensor, rng: torch.Generator) -> Tensor:
 class Episodes(NamedTuple):
     """A batch of episodes: what a model sees, what it should answer, and the latent code that caused both.
 
-    Shapes: tokens (batch, seq, d_in) floats or (batch, seq) ids; targets (batch, seq, ...); codes name -> (batch, ...);
-    composition (batch,) ints, the unit of held-out claims; inputs: what was drawn independently of the code, so that
-    `TaskFamily.render` can show the same inputs under another code; nuisances: what a readout might pick up instead.
+    Args:
+        tokens: (batch, seq, d_in) floats, or (batch, seq) token ids; the answers asked for are withheld.
+        targets: (batch, seq, ...), what is right at every position; loss and score read the answer positions.
+        codes: name -> (batch, ...), the true latent codes in canonical form.
+        composition: (batch,) ints, the unit of held-out claims.
+        inputs: what was drawn independently of the code, a row per episode, so that `TaskFamily.render` can show the same
+            inputs under another code.
+        nuisances: name -> (batch, ...), what a readout might pick up instead of the code.
     """
 
     tokens: Tensor
@@ -46,7 +68,7 @@ class Episodes(NamedTuple):
     nuisances: dict[str, Tensor]
 
     def to(self, device: torch.device | str) -> Episodes:
-        """The same episodes on another device."""
+        """The same episodes on `device`."""
         return Episodes(
             self.tokens.to(device),
             self.targets.to(device),
@@ -57,7 +79,7 @@ class Episodes(NamedTuple):
         )
 
     def take(self, index: Tensor) -> Episodes:
-        """The episodes at these places (n,), or where (batch,) bool is True."""
+        """The episodes at `index`: positions in the batch (n,), or a (batch,) bool mask."""
         return Episodes(
             self.tokens[index],
             self.targets[index],
@@ -69,11 +91,14 @@ class Episodes(NamedTuple):
 
 
 class Readouts(NamedTuple):
-    """What can be read where an answer is given, for categorical codes; "answer" counts the positions of `answers`.
+    """What can be read where an answer is given, for categorical codes; "answer" counts the positions of `TaskFamily.answers`.
 
-    pairs: capture name -> (batch, answer, n, 2) the n (query, key) pairs whose attention code is read; labels: name ->
-    (batch, answer) class numbers; classes: name -> what the classes are called; confounds: name -> (batch, answer) floats
-    that a code may reflect instead; inputs: name -> (batch, answer, features), what a readout of the raw input is given.
+    Args:
+        pairs: capture name -> (batch, answer, n, 2), the n (query, key) pairs whose attention code is read.
+        labels: name -> (batch, answer) class numbers.
+        classes: name -> what the classes are called.
+        confounds: name -> (batch, answer) floats that a code may reflect instead.
+        inputs: name -> (batch, answer, features), what a readout of the raw input is given.
     """
 
     pairs: dict[str, Tensor]
@@ -162,7 +187,20 @@ class TaskFamily(ABC):
 
     # ---- episodes ----------------------------------------------------------------------------------------------------
     def rng(self, seed: int | str, split: str, step: int = 0, device: torch.device | str = "cpu") -> torch.Generator:
-        """A generator that is a pure function of (seed, split, step); splits never share randomness, nor do steps."""
+        """A generator that is a pure function of (seed, split, step); splits never share randomness, nor do steps.
+
+        Args:
+            seed: of the experiment, a number or words such as "0/score".
+            split: "train", "test" or "ood".
+            step: the training step, 0 for evaluation.
+            device: where the generator draws; devices draw different numbers.
+
+        Returns:
+            A fresh generator.
+
+        Raises:
+            ConfigError: there is no such split.
+        """
         self.check_split(split)
         generator = torch.Generator(device=device)
         generator.manual_seed(stream(seed, split, step))
@@ -170,40 +208,107 @@ class TaskFamily(ABC):
 
     @abstractmethod
     def sample(self, n: int, split: str, rng: torch.Generator, compositions: Sequence[int] | None = None) -> Episodes:
-        """`n` fresh episodes of a split, on the generator's device; `compositions` restricts them to some of the split's."""
+        """Fresh episodes of a split, on the generator's device.
+
+        Args:
+            n: how many, at least 1.
+            split: "train", "test" or "ood".
+            rng: the generator, as `rng` gives it.
+            compositions: only these of the split's compositions (None: all of them, equally likely).
+
+        Returns:
+            `n` episodes.
+
+        Raises:
+            ConfigError: a composition does not belong to the split.
+        """
 
     def render(self, codes: dict[str, Tensor], inputs: Tensor) -> Episodes:
-        """The exact counterfactual: these inputs under those codes. Deterministic."""
+        """The exact counterfactual: these inputs under those codes. Deterministic.
+
+        Args:
+            codes: as in `Episodes.codes`, (batch, ...) each.
+            inputs: as in `Episodes.inputs`, (batch, ...).
+
+        Returns:
+            The episodes that these inputs make under those codes.
+
+        Raises:
+            ConfigError: the family cannot render; `missing` says why.
+        """
         raise ConfigError(f"{type(self).__name__} cannot render: {self.missing.get('render', 'no reason given')}")
 
     def examples(self, episodes: Episodes) -> tuple[Tensor, Tensor] | None:
-        """In-context regression as pairs: x (batch, seq, d_x) of all positions and y (batch, n, d_y) of the first n, which are
-        shown; None for a family whose episodes are no such pairs."""
+        """In-context regression as pairs of input and answer.
+
+        Args:
+            episodes: a batch of episodes.
+
+        Returns:
+            x (batch, seq, d_x) of all positions, and y (batch, n, d_y) of the first n, which are shown. None for a family
+            whose episodes are no such pairs.
+        """
         return None
 
     def context_asked(self, episodes: Episodes) -> tuple[Tensor, Tensor] | None:
-        """The context's own inputs asked as questions beside the whole context: tokens (batch, m, seq, d_in) of m sequences an
-        episode, and their targets (batch, m, seq, ...), known from the context alone; None where that cannot be asked."""
+        """The context's own inputs, asked as questions beside the whole context.
+
+        Args:
+            episodes: a batch of episodes.
+
+        Returns:
+            Tokens (batch, m, seq, d_in) of m sequences an episode, and their targets (batch, m, seq, ...), known from the
+            context alone. None where that cannot be asked.
+        """
         return None
 
     def candidates(self, episodes: Episodes, allowed: Sequence[int]) -> tuple[Tensor, Tensor] | None:
-        """For families whose composition alone decides the answers: these (batch, len(allowed), seq, d_out) under each allowed
-        composition, and its squared error (batch, len(allowed)) on the examples; None where there is more to be fitted."""
+        """The answers under each allowed composition, for families whose composition alone decides the answers.
+
+        Args:
+            episodes: a batch of episodes.
+            allowed: the compositions to try.
+
+        Returns:
+            The answers (batch, len(allowed), seq, d_out), and each composition's squared error (batch, len(allowed)) on the
+            examples. None where there is more to be fitted.
+        """
         return None
 
     def skewed(self, inputs: Tensor) -> Tensor:
-        """Inputs such as `Episodes.inputs`, of a law symmetric about 0, moved to a skewed law of equal mean and variance: what
-        is easy to read out of symmetric inputs may not be of these."""
+        """Inputs of a law symmetric about 0, moved to a skewed law of equal mean and variance.
+
+        What is easy to read out of symmetric inputs may not be of these.
+
+        Args:
+            inputs: as in `Episodes.inputs`.
+
+        Returns:
+            The same shape.
+
+        Raises:
+            DoesNotApply: the inputs have no symmetric law for which there is a skewed one.
+        """
         raise DoesNotApply(f"the inputs of {type(self).__name__} have no symmetric law for which there is a skewed one")
 
     def revealed(self, episodes: Episodes) -> Tensor:
-        """The tokens (batch, seq, d_in) with what is asked for shown in its place: a block that is complete."""
+        """The tokens with what is asked for shown where it is asked for: a block that is complete.
+
+        Args:
+            episodes: a batch of episodes.
+
+        Returns:
+            (batch, seq, d_in).
+
+        Raises:
+            DoesNotApply: the family does not say what its tokens look like once the answer is shown.
+        """
         raise DoesNotApply(f"{type(self).__name__} does not say what its tokens look like once the answer is shown")
 
     # ---- compositions ------------------------------------------------------------------------------------------------
     @abstractmethod
     def compositions(self, split: str) -> tuple[int, ...]:
-        """The compositions of a split (test has train's)."""
+        """The compositions of `split`; "test" has those of "train"."""
 
     @property
     def n_compositions(self) -> int:
@@ -212,7 +317,7 @@ class TaskFamily(ABC):
 
     @abstractmethod
     def composition_name(self, composition: int) -> str:
-        """How a composition is called in tables and figures, e.g. ``"0+4"``."""
+        """What `composition` is called in tables and figures, e.g. ``"0+4"``."""
 
     @abstractmethod
     def describe_split(self) -> dict[str, Any]:
@@ -220,12 +325,29 @@ class TaskFamily(ABC):
 
     # ---- factors -----------------------------------------------------------------------------------------------------
     def factors(self, codes: dict[str, Tensor]) -> dict[str, Tensor]:
-        """name -> (batch, width) floats: the parts that compositions share, as features: a coefficient, or a one-hot value."""
+        """The parts that compositions share, as features: a coefficient, or a one-hot value.
+
+        Args:
+            codes: as in `Episodes.codes`.
+
+        Returns:
+            name -> (batch, width) floats.
+
+        Raises:
+            DoesNotApply: the family does not say which factors its codes are made of.
+        """
         raise DoesNotApply(f"{type(self).__name__} does not say which factors its codes are made of")
 
     def parts(self, codes: dict[str, Tensor]) -> list[tuple[str, ...]]:
-        """For every episode, the names of the factors that are in its code: of a coefficient those that are not 0, of a
-        one-hot value the factor with the value."""
+        """The names of the factors that are in each episode's code: coefficients that are not 0, and the values of one-hot
+        factors.
+
+        Args:
+            codes: as in `Episodes.codes`.
+
+        Returns:
+            A tuple of names for every episode.
+        """
         found: list[tuple[str, ...]] = [()] * len(next(iter(codes.values())))
         for name, x in self.factors(codes).items():
             single = x.shape[1] == 1
@@ -238,32 +360,80 @@ class TaskFamily(ABC):
     ) -> tuple[dict[str, Tensor], Tensor]:
         """Codes that differ from the base's in one part, taken from the source: what `swap_factor` calls the counterfactual.
 
-        Returns the codes and a mask (batch, factor) bool, in the order of `factors`: True where a factor has the source's
-        value (two factors where one of a set of parts makes room for another). A row without True: no exchange is possible
-        there that leads to a composition of the family other than the base's and the source's.
+        Args:
+            base: the codes to change, as in `Episodes.codes`.
+            source: the codes that the part is taken from, as many.
+            rng: draws which part is exchanged.
+
+        Returns:
+            The codes, and a mask (batch, factor) bool in the order of `factors`: True where a factor has the source's value
+            (two factors where one of a set of parts makes room for another). A row without True: no exchange is possible there
+            that leads to a composition of the family other than the base's and the source's.
+
+        Raises:
+            DoesNotApply: the family does not say which factors its codes are made of.
         """
         raise DoesNotApply(f"{type(self).__name__} does not say which factors its codes are made of, so none can be exchanged")
 
     # ---- loss and score ----------------------------------------------------------------------------------------------
     @abstractmethod
     def loss(self, prediction: Tensor, targets: Tensor) -> Tensor:
-        """Training loss, a scalar, read at the answer positions. prediction (batch, seq, d_out)."""
+        """The training loss, read at the answer positions.
+
+        Args:
+            prediction: (batch, seq, d_out).
+            targets: as in `Episodes.targets`.
+
+        Returns:
+            A scalar.
+        """
 
     @abstractmethod
     def errors(self, prediction: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Per episode (error, weight), each (batch,) float64, such that the score is 1 - sum(error) / sum(weight)."""
+        """The terms of the score, which is 1 - sum(error) / sum(weight).
+
+        Args:
+            prediction: (batch, seq, d_out).
+            targets: as in `Episodes.targets`.
+
+        Returns:
+            (error, weight), each (batch,) float64.
+        """
 
     def score(self, prediction: Tensor, targets: Tensor) -> float:
-        """1 is perfect; pooled over everything given."""
+        """The score, pooled over everything given.
+
+        Args:
+            prediction: (batch, seq, d_out).
+            targets: as in `Episodes.targets`.
+
+        Returns:
+            1 is perfect; `score_name` says what it is.
+        """
         error, weight = self.errors(prediction, targets)
         return float(1 - error.detach().sum() / weight.sum())
 
     def metrics(self, prediction: Tensor, targets: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
-        """name -> (error, weight) as in `errors`: the score, and what else the family is reported in."""
+        """The score's terms, and those of whatever else the family is reported in.
+
+        Args:
+            prediction: (batch, seq, d_out).
+            targets: as in `Episodes.targets`.
+
+        Returns:
+            name -> (error, weight) as in `errors`.
+        """
         return {"score": self.errors(prediction, targets)}
 
     def strata(self, episodes: Episodes) -> dict[str, Tensor]:
-        """name -> (batch,) bool: parts of a set of episodes on which scores are shown as well, e.g. "unambiguous"."""
+        """Parts of a set of episodes on which scores are shown as well, e.g. "unambiguous".
+
+        Args:
+            episodes: a batch of episodes.
+
+        Returns:
+            name -> (batch,) bool.
+        """
         return {}
 
     @property
@@ -273,20 +443,49 @@ class TaskFamily(ABC):
 
     # ---- readouts ----------------------------------------------------------------------------------------------------
     def readouts(self, episodes: Episodes) -> Readouts:
-        """Where a categorical code can be read, and what else could be read there."""
+        """Where a categorical code can be read, and what else could be read there.
+
+        Args:
+            episodes: a batch of episodes.
+
+        Returns:
+            Pairs, labels and confounds by name.
+
+        Raises:
+            DoesNotApply: the family has no categorical code.
+        """
         raise DoesNotApply(f"{type(self).__name__} has no categorical code to read; its codes are {self.code_kinds}")
 
     def raw_statistic(self, episodes: Episodes) -> Tensor:
-        """(batch, features): what a linear readout of the latent code must beat, computed from the inputs alone."""
+        """What a linear readout of the latent code must beat, computed from the inputs alone.
+
+        Args:
+            episodes: a batch of episodes.
+
+        Returns:
+            (batch, features) float64.
+        """
         return episodes.tokens.flatten(1).double()
 
     # ---- checks ------------------------------------------------------------------------------------------------------
     def check_split(self, split: str) -> None:
+        """Raises a `ConfigError` unless `split` is one of `SPLITS`."""
         if split not in SPLITS:
             raise ConfigError(f"no split {split!r}; {nearest(str(split), SPLITS)}")
 
     def choose_compositions(self, split: str, compositions: Sequence[int] | None) -> tuple[int, ...]:
-        """The compositions to draw from, after checking that those asked for belong to the split."""
+        """The compositions to draw from, after checking that those asked for belong to the split.
+
+        Args:
+            split: "train", "test" or "ood".
+            compositions: those asked for (None: all of the split).
+
+        Returns:
+            At least one composition.
+
+        Raises:
+            ConfigError: one does not belong to the split, or none is left.
+        """
         self.check_split(split)
         available = self.compositions(split)
         if compositions is None:

@@ -35,16 +35,27 @@ FIXED_SEED = 2406
 class FuzzyLogic(TaskFamily):
     """Functions of K fuzzy conjunctions; which pairs (or K-sets) of terms occur in training is known exactly.
 
-    n_variables, n_terms: L and K; length: N, the tokens of an episode, its query included. Of the 2^L terms, numbered in
-    binary (first variable = most significant bit, 1 = plain, 0 = negated), the last int(2^L * fraction_unknown) are unknown:
-    no function of training or of ood contains them. Of the K-sets of known terms, `held_out` (a list of sets of term
-    numbers) or int(fraction_held_out * their number), drawn by split_seed, are held out. inputs: "uniform" on [0, 1);
-    "fixed query" or "fixed context" show every function at the same query, or after the same context inputs. held_out_terms:
-    "known", or "unknown" to make ood the functions of unknown terms instead (nothing in training says anything about them).
+    Of the 2^L terms, numbered in binary (first variable = most significant bit, 1 = plain, 0 = negated), the last int(2^L *
+    fraction_unknown) are unknown: no function of training or of ood contains them.
 
     >>> task = FuzzyLogic(length=16)
     >>> len(task.compositions("train")), len(task.compositions("ood")), task.composition_name(0)
     (20, 46, '0000|0001')
+
+    Args:
+        n_variables: L, variables of a term; at most 12.
+        n_terms: K, terms of a function.
+        length: N, the tokens of an episode, its query included; at least 2.
+        fraction_held_out: of the K-sets of known terms, int(fraction_held_out * their number) are held out, drawn with
+            `split_seed`.
+        held_out: the held-out sets of term numbers themselves, instead of a fraction.
+        fraction_unknown: of all terms, in [0, 1).
+        inputs: "uniform" on [0, 1); "fixed query" or "fixed context" show every function at the same query, or after the same
+            context inputs.
+        held_out_terms: "known", or "unknown" to make ood the functions of unknown terms instead, about which training says
+            nothing.
+        allow_unseen_terms: whether a known term may be missing from training.
+        split_seed: draws which sets are held out.
     """
 
     n_variables: int = 4
@@ -281,7 +292,15 @@ class FuzzyLogic(TaskFamily):
         return answers[..., None], (answers[:, :, :-1] - y.squeeze(-1)[:, None]).square().sum(2)
 
     def functions(self, x: Tensor, chosen: Sequence[int]) -> Tensor:
-        """(batch, function, seq): what each of the chosen functions answers at x (batch, seq, L)."""
+        """What chosen functions answer at every input.
+
+        Args:
+            x: (batch, seq, L) truth values in [0, 1].
+            chosen: numbers of functions, which are compositions.
+
+        Returns:
+            (batch, function, seq), in [0, 1].
+        """
         terms, negated = self._on(x.device)
         truth = torch.where(negated[:, None], 1 - x[:, None], x[:, None]).amin(-1)
         return truth[:, terms[list(chosen)]].amax(2)

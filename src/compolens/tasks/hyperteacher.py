@@ -39,11 +39,21 @@ COEFFICIENTS = {
 class _Teacher(TaskFamily):
     """What the modular family and its unstructured control share: inputs, supports, tokens, loss and score.
 
-    d_x, d_y, d_hidden: widths of x, y and of the task network's hidden layer; n_modules, max_active: M and K;
-    n_context, n_queries: N and Q; support: "connected", "disconnected", "random" or a list of combinations;
-    held_out: combinations held out beside an explicit list (default: every other one); fraction_held_out: for "random";
-    split_seed: draws the random support, and renumbers the modules of the named ones (0: not at all);
-    coefficients: "continuous", "discrete" or "ones"; teacher_seed: draws the teacher.
+    Args:
+        d_x: width of x.
+        d_y: width of y.
+        d_hidden: width of the task network's hidden layer.
+        n_modules: M, modules there are.
+        max_active: K, most modules of a combination; at most M.
+        n_context: N, examples of an episode.
+        n_queries: Q, inputs asked for after them.
+        support: "connected", "disconnected", "random", or a list of combinations of modules.
+        held_out: combinations held out beside an explicit list (None: every other one).
+        fraction_held_out: of all combinations, for "random".
+        coefficients: "continuous", "discrete" or "ones".
+        allow_unseen_modules: whether a module may be missing from training.
+        teacher_seed: draws the teacher.
+        split_seed: draws the random support, and renumbers the modules of the named ones (0: not at all).
     """
 
     d_x: int = 16

@@ -29,8 +29,14 @@ POOL_GROUPS = 16
 
 
 class Prompts(NamedTuple):
-    """Episodes as regression problems: demonstrations x (batch, N, d_x), y (batch, N, d_y) in order; asked (batch, A, d_x) the
-    inputs whose answers count, in the order of the answers' positions; shown (A,): how many demonstrations each may use."""
+    """Episodes as regression problems.
+
+    Args:
+        x: (batch, N, d_x) inputs of the demonstrations, in order.
+        y: (batch, N, d_y) their answers.
+        asked: (batch, A, d_x) the inputs whose answers count, in the order of the answers' positions.
+        shown: (A,) ints, how many demonstrations each answer may use.
+    """
 
     x: Tensor
     y: Tensor
@@ -55,15 +61,29 @@ class InterleavedTokens(_Layout):
 
 @dataclass(frozen=True)
 class LinearRegression(TaskFamily):
-    """d_x, d_y: widths of x and y; n_context, n_queries: N and Q; inputs: their law; prior: of the weights; noise: standard
-    deviation added to every answer; layout; input_scale, teacher_scale: factors of x and of W; n_tasks: training knows only
-    that many tasks, drawn from the prior with teacher_seed (None: a fresh one per episode); shifted_scale: factor of the
-    inputs in `ood`; shifted_inputs: their law there (None: the same); loss_scale: factor of the mean squared error.
+    """In-context linear regression; the module says what an episode looks like.
 
     >>> task = LinearRegression.von_oswald()
     >>> episodes = task.sample(2, "train", task.rng(0, "train"))
     >>> episodes.tokens.shape, episodes.codes["weights"].shape
     (torch.Size([2, 11, 11]), torch.Size([2, 10]))
+
+    Args:
+        d_x: width of x.
+        d_y: width of y.
+        n_context: N, demonstrations of an episode.
+        n_queries: Q, inputs asked for after them; 1 where tokens are interleaved.
+        inputs: the law of x.
+        prior: the law of the weights W.
+        noise: standard deviation of what is added to every answer.
+        layout: `JointTokens` or `InterleavedTokens`.
+        input_scale: factor of x.
+        teacher_scale: factor of W.
+        n_tasks: training knows only that many tasks, drawn from the prior with `teacher_seed` (None: a fresh one per episode).
+        shifted_scale: factor of x in `ood`.
+        shifted_inputs: the law of x in `ood` (None: the same).
+        loss_scale: factor of the mean squared error; one half is that of 2212.07677.
+        teacher_seed: draws the tasks of `n_tasks`.
     """
 
     d_x: int = 10
@@ -113,22 +133,57 @@ class LinearRegression(TaskFamily):
     # ---- conventions -------------------------------------------------------------------------------------------------
     @classmethod
     def von_oswald(cls, d_x: int = 10, n_context: int = 10) -> LinearRegression:
-        """2212.07677: x uniform on (-1/2, 1/2), W standard normal, no noise, half the squared error at one query."""
+        """2212.07677: x uniform on (-1/2, 1/2), W standard normal, no noise, half the squared error at one query.
+
+        Args:
+            d_x: width of x.
+            n_context: demonstrations of an episode.
+
+        Returns:
+            The family with the paper's conventions.
+        """
         return cls(d_x=d_x, n_context=n_context)
 
     @classmethod
     def garg(cls, d_x: int = 20, n_context: int = 40, noise: float = 0.0) -> LinearRegression:
-        """2208.01066: x and w standard normal, x and y in turn, the squared error at every x."""
+        """2208.01066: x and w standard normal, x and y in turn, the squared error at every x.
+
+        Args:
+            d_x: width of x.
+            n_context: demonstrations of an episode.
+            noise: standard deviation of what is added to every answer.
+
+        Returns:
+            The family with the paper's conventions.
+        """
         return cls(d_x, 1, n_context, 1, GaussianInputs(), GaussianPrior(), noise, InterleavedTokens(), loss_scale=1.0)
 
     @classmethod
     def zhang(cls, d_x: int = 10, n_context: int = 10, covariance: tuple | None = None) -> LinearRegression:
-        """2306.09927: x normal with a given covariance, w standard normal, no noise, one query."""
+        """2306.09927: x normal with a given covariance, w standard normal, no noise, one query.
+
+        Args:
+            d_x: width of x.
+            n_context: demonstrations of an episode.
+            covariance: of x, as in `GaussianInputs` (None: the identity).
+
+        Returns:
+            The family with the paper's conventions.
+        """
         return cls(d_x, 1, n_context, 1, GaussianInputs(covariance))
 
     @classmethod
     def he(cls, d_x: int = 5, n_context: int = 40, noise: float = 0.1**0.5) -> LinearRegression:
-        """2503.12734: x standard normal, w normal with variance 1/d_x, noisy answers, one query."""
+        """2503.12734: x standard normal, w normal with variance 1/d_x, noisy answers, one query.
+
+        Args:
+            d_x: width of x.
+            n_context: demonstrations of an episode.
+            noise: standard deviation of what is added to every answer; its square, .1, is the paper's variance.
+
+        Returns:
+            The family with the paper's conventions.
+        """
         prior = GaussianPrior((1 / d_x,) * d_x)
         return cls(d_x, 1, n_context, 1, GaussianInputs(), prior, noise, loss_scale=1.0)
 
@@ -267,7 +322,7 @@ class LinearRegression(TaskFamily):
         return episodes.tokens[..., : self.d_x], episodes.tokens[:, : self.n_context, self.d_x :]
 
     def prompts(self, episodes: Episodes) -> Prompts:
-        """The episodes as regression problems, read off the tokens."""
+        """`episodes` as regression problems, read off the tokens."""
         tokens, n = episodes.tokens, self.n_context
         if self.interleaved:
             x = tokens[:, 0::2, : self.d_x]
@@ -276,13 +331,29 @@ class LinearRegression(TaskFamily):
         return Prompts(x[:, :n], y, x[:, n:], torch.full((self.n_queries,), n))
 
     def further_inputs(self, episodes: Episodes, count: int) -> Tensor:
-        """(batch, count, d_x): more inputs from the same law, those of the batch's episodes; always the same ones."""
+        """More inputs from the same law, those of the batch's episodes; always the same ones.
+
+        Args:
+            episodes: a batch of episodes.
+            count: how many for each episode.
+
+        Returns:
+            (batch, count, d_x).
+        """
         pool = self.prompts(episodes).asked.flatten(0, 1)
         rng = torch.Generator().manual_seed(0)
         return pool[torch.randint(len(pool), (len(episodes.tokens), count), generator=rng).to(pool.device)]
 
     def asking(self, episodes: Episodes, x: Tensor) -> Episodes:
-        """batch * T episodes with the same demonstrations, whose last question is each of x (batch, T, d_x), without noise."""
+        """The same demonstrations before other last questions, whose targets have no noise.
+
+        Args:
+            episodes: a batch of episodes.
+            x: (batch, T, d_x) the questions.
+
+        Returns:
+            batch * T episodes, those of one demonstration beside one another.
+        """
         row = torch.arange(len(x), device=x.device).repeat_interleave(x.shape[1])
         codes, nuisances = ({name: v[row] for name, v in part.items()} for part in (episodes.codes, episodes.nuisances))
         tokens, targets, inputs = (part[row] for part in (episodes.tokens, episodes.targets, episodes.inputs))
@@ -293,7 +364,7 @@ class LinearRegression(TaskFamily):
         return Episodes(tokens, targets, codes, episodes.composition[row], inputs, nuisances)
 
     def with_answers_of_others(self, episodes: Episodes) -> Episodes:
-        """The same inputs, with the demonstrations' answers of the next episode of the batch: a control."""
+        """The inputs of `episodes`, with the demonstrations' answers of the next episode of the batch: a control."""
         tokens = episodes.tokens.clone()
         answers = tokens[:, 1::2] if self.interleaved else tokens[..., self.d_x :]
         answers.copy_(answers.roll(1, 0))

@@ -23,7 +23,19 @@ SIGNS = 4
 
 
 def covariance_matrix(owner: object, covariance: tuple | None, d_x: int) -> Tensor:
-    """(d_x, d_x) float64 from None (the identity), d_x variances or d_x rows; singular ones are refused."""
+    """A covariance as a matrix.
+
+    Args:
+        owner: the description it belongs to, named in errors.
+        covariance: None (the identity), d_x variances, or d_x rows.
+        d_x: width of x.
+
+    Returns:
+        (d_x, d_x) float64, positive definite.
+
+    Raises:
+        ConfigError: it is of another size, not symmetric, or singular.
+    """
     name = type(owner).__name__
     if covariance is None:
         return torch.eye(d_x, dtype=torch.float64)
@@ -48,16 +60,30 @@ class InputLaw(TaskPart, ABC):
 
     @abstractmethod
     def draw(self, n: int, points: int, d_x: int, rng: torch.Generator) -> Tensor:
-        """(n, points, d_x) on the generator's device."""
+        """Inputs of some episodes, on the generator's device.
+
+        Args:
+            n: episodes.
+            points: inputs of each.
+            d_x: width of an input.
+            rng: the generator.
+
+        Returns:
+            (n, points, d_x).
+        """
 
     @abstractmethod
     def second_moment(self, d_x: int) -> Tensor:
-        """(d_x, d_x) float64: E[x x^T]."""
+        """E[x x^T] for inputs of width `d_x`: (d_x, d_x) float64."""
 
 
 @dataclass(frozen=True)
 class UniformInputs(InputLaw):
-    """Every coordinate uniform on (-half_width, half_width). 0.5 is what the code of 2212.07677 draws (its text says 1)."""
+    """Every coordinate uniform on (-half_width, half_width).
+
+    Args:
+        half_width: 0.5 is what the code of 2212.07677 draws (its text says 1).
+    """
 
     half_width: float = 0.5
 
@@ -74,8 +100,13 @@ class UniformInputs(InputLaw):
 
 @dataclass(frozen=True)
 class GaussianInputs(InputLaw):
-    """Normal with mean 0. covariance: None (isotropic), d_x variances, or d_x rows; random_basis: every episode turns it by
-    a rotation of its own (as 2310.17086 does with half the variances 100 and half 1)."""
+    """Normal with mean 0.
+
+    Args:
+        covariance: None (isotropic), d_x variances, or d_x rows.
+        random_basis: every episode turns it by a rotation of its own (as 2310.17086 does with half the variances 100 and half
+            1).
+    """
 
     covariance: tuple | None = None
     random_basis: bool = False
@@ -129,24 +160,53 @@ class Prior(TaskPart, ABC):
 
     @abstractmethod
     def n_components(self, d_x: int) -> int:
-        """How many components there are, all equally likely."""
+        """How many components there are for inputs of width `d_x`, all equally likely."""
 
     @abstractmethod
     def component_name(self, component: int, d_x: int) -> str:
-        """What a component is called in tables."""
+        """What a component is called in tables.
+
+        Args:
+            component: its number.
+            d_x: width of x.
+
+        Returns:
+            The name.
+        """
 
     @abstractmethod
     def draw(self, component: Tensor, d_x: int, d_y: int, rng: torch.Generator) -> Tensor:
-        """(n, d_x, d_y) weights of the given components (n,), on the generator's device."""
+        """Weights of given components, on the generator's device.
+
+        Args:
+            component: (n,) numbers of components.
+            d_x: width of x.
+            d_y: width of y.
+            rng: the generator.
+
+        Returns:
+            (n, d_x, d_y).
+        """
 
     @abstractmethod
     def mixture(self, d_x: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The prior as a mixture of Gaussians: log weights (m,), means (m, d_x), covariances (m, d_x, d_x), float64."""
+        """The prior as a mixture of Gaussians.
+
+        Args:
+            d_x: width of x.
+
+        Returns:
+            Log weights (m,), means (m, d_x) and covariances (m, d_x, d_x), float64.
+        """
 
 
 @dataclass(frozen=True)
 class GaussianPrior(Prior):
-    """Normal weights with mean 0. covariance: None (standard normal), d_x variances, or d_x rows."""
+    """Normal weights with mean 0.
+
+    Args:
+        covariance: None (standard normal), d_x variances, or d_x rows.
+    """
 
     covariance: tuple | None = None
 
@@ -183,6 +243,7 @@ class SparsePrior(Prior):
         require_positive(self, "active")
 
     def supports(self, d_x: int) -> list[tuple[int, ...]]:
+        """The sets of coefficients of `d_x` that may be active, as ascending tuples in lexicographic order."""
         require(self.active <= d_x, f"SparsePrior: active={self.active} exceeds d_x={d_x}; choose at most {d_x}")
         count = math.comb(d_x, self.active)
         require(
@@ -212,8 +273,12 @@ class SparsePrior(Prior):
 
 @dataclass(frozen=True)
 class MixturePrior(Prior):
-    """One of several Gaussians, with equal odds: weights are a centre plus `spread` times standard normals. centres: rows of
-    d_x numbers; default: +3 and -3 in every coordinate, as 2306.04891 has it."""
+    """One of several Gaussians, with equal odds: weights are a centre plus `spread` times standard normals.
+
+    Args:
+        centres: rows of d_x numbers (None: +3 and -3 in every coordinate, as 2306.04891 has it).
+        spread: standard deviation about a centre, above 0.
+    """
 
     centres: tuple[tuple[float, ...], ...] | None = None
     spread: float = 1.0

@@ -35,9 +35,15 @@ Pair = tuple[int, int]
 class _Relations(TaskFamily):
     """What both families share: pairs of operators, the split, the layout of an episode.
 
-    n_left, n_right: operators there are for a and for b; n_blocks: L; fraction_held_out: of the pairs, drawn with split_seed
-    so that every operator occurs in training, as evenly as can be; held_out: the pairs themselves instead; positions: whether
-    each token carries a one-hot code of its place within the block (never of the block).
+    Args:
+        n_left: operators there are for a.
+        n_right: operators there are for b.
+        n_blocks: L, blocks of an episode; at least 2.
+        fraction_held_out: of the pairs of operators, drawn with `split_seed` so that every operator occurs in training, as
+            evenly as can be.
+        held_out: the held-out pairs themselves instead.
+        positions: whether each token carries a one-hot code of its position within the block (never of the block).
+        split_seed: draws which pairs are held out.
     """
 
     n_left: int = 4
@@ -257,16 +263,19 @@ class _Relations(TaskFamily):
 
 @dataclass(frozen=True)
 class Relations(_Relations):
-    """Vectors: c = left a + right b, with a, b standard normal of the given width; operators are numbers.
+    """Vectors: c = left a + right b, with a, b standard normal; operators are numbers.
 
     They lie in equal steps from -1 to 1 (four: -1, -1/3, 1/3, 1); their counts are even, so that none is 0. Where all occur
-    equally often, the mean over relations says nothing about c. Other fields as in the base class. Score: R² of c about 0, its
-    mean; 1 is perfect, 0 is answering nothing, may be negative.
+    equally often, the mean over relations says nothing about c. Score: R² of c about 0, its mean; 1 is perfect, 0 is answering
+    nothing, may be negative. Other fields as in the base class.
 
     >>> task = Relations()
     >>> episodes = task.sample(5, "ood", task.rng(0, "ood"))
     >>> episodes.tokens.shape, len(task.compositions("train")), len(task.compositions("ood"))
     (torch.Size([5, 9, 8]), 8, 8)
+
+    Args:
+        width: of a and b, the coordinates of a panel.
     """
 
     width: int = 8
@@ -311,15 +320,19 @@ SHARP = 1e-4
 class RelationImages(_Relations):
     """Small grey images: c is the mean of a and b, each turned or mirrored; tokens are square patches.
 
-    size: pixels of a side; patch: pixels of a patch's side; pixels are uniform on [0, 1]. Operators are the symmetries of the
-    square: quarter turns 0 to 3, then the same after mirroring, so n_left and n_right are at most 8. Other fields as in the
-    base class; positions are on, since patches have no meaning without them.
-    Score: the fraction of images with a peak signal-to-noise ratio above 40 dB, 10 log10(1 / MSE), as 2511.20194 counts
-    RAVEN images; beside it the R² of the pixels (0: grey everywhere) and the ratio itself in units of 40 dB.
+    Operators are the symmetries of the square: quarter turns 0 to 3, then the same after mirroring, so n_left and n_right are
+    at most 8. Pixels are uniform on [0, 1]. Score: the fraction of images with a peak signal-to-noise ratio above 40 dB, 10
+    log10(1 / MSE), as 2511.20194 counts RAVEN images; beside it the R² of the pixels (0: grey everywhere) and the ratio itself
+    in units of 40 dB. Other fields as in the base class.
 
     >>> task = RelationImages()
     >>> task.sample(5, "train", task.rng(0, "train")).tokens.shape
     torch.Size([5, 9, 19])
+
+    Args:
+        positions: whether tokens say their positions; on, since patches have no meaning without them.
+        size: pixels of an image's side.
+        patch: pixels of a patch's side, a divisor of size.
     """
 
     positions: bool = True
@@ -364,7 +377,14 @@ class RelationImages(_Relations):
         return ((moved[0] + moved[1]) / 2).unflatten(2, self.panel)
 
     def images(self, values: Tensor) -> Tensor:
-        """(batch, panels, size, size): the pixels of tokens (batch, seq, d_in) put in their places, to look at."""
+        """The pixels of tokens put together, to look at.
+
+        Args:
+            values: tokens, targets or a prediction, (batch, seq, at least the pixels of a patch).
+
+        Returns:
+            (batch, panels, size, size).
+        """
         n, side = self.size // self.patch, self.patch
         patches = values[..., : side**2].unflatten(1, (-1, n, n)).unflatten(4, (side, side))
         return patches.transpose(3, 4).reshape(len(values), -1, self.size, self.size)

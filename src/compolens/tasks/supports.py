@@ -18,17 +18,33 @@ Split = tuple[list[Combination], list[Combination]]
 
 
 def universe(n_modules: int, max_active: int) -> list[Combination]:
-    """All combinations of 1 to `max_active` of the modules, in order of size, then lexicographic."""
+    """All combinations of 1 to `max_active` of the modules.
+
+    Args:
+        n_modules: modules there are.
+        max_active: most modules of a combination.
+
+    Returns:
+        Ascending tuples, by size, then in lexicographic order.
+    """
     return [c for k in range(1, max_active + 1) for c in combinations(range(n_modules), k)]
 
 
 def covered(train: Iterable[Combination]) -> set[int]:
-    """The modules that occur in at least one training combination."""
+    """The modules that occur in at least one combination of `train`."""
     return {module for combination in train for module in combination}
 
 
 def groups(train: Iterable[Combination], n_modules: int) -> list[list[int]]:
-    """Connected components of the module graph (an edge: active together in some training combination)."""
+    """Connected components of the module graph (an edge: active together in some training combination).
+
+    Args:
+        train: training combinations.
+        n_modules: modules there are.
+
+    Returns:
+        Lists of module numbers.
+    """
     component = list(range(n_modules))
     for combination in train:
         merged = {component[m] for m in combination}
@@ -69,17 +85,50 @@ def _reference_split(n_modules: int, max_active: int, pairs: list[Combination], 
 
 
 def connected(n_modules: int, max_active: int, fraction_held_out: float, seed: int) -> Split:
-    """Singles and pairs at ring distance 1 or 2; held out: the pairs in neither this support nor `disconnected`."""
+    """Singles and pairs at ring distance 1 or 2; held out: the pairs in neither this support nor `disconnected`.
+
+    Args:
+        n_modules: modules there are; even, above 4.
+        max_active: most modules of a combination; 2.
+        fraction_held_out: not used here; supports share their arguments.
+        seed: numbers the modules anew.
+
+    Returns:
+        (train, held out).
+    """
     return _reference_split(n_modules, max_active, _ring_pairs(n_modules), seed)
 
 
 def disconnected(n_modules: int, max_active: int, fraction_held_out: float, seed: int) -> Split:
-    """Singles and pairs inside one half of the modules; the same combinations are held out as for `connected`."""
+    """Singles and pairs inside one half of the modules; the same combinations are held out as for `connected`.
+
+    Args:
+        n_modules: modules there are; even, above 4.
+        max_active: most modules of a combination; 2.
+        fraction_held_out: not used here; supports share their arguments.
+        seed: as in `connected`.
+
+    Returns:
+        (train, held out).
+    """
     return _reference_split(n_modules, max_active, _half_pairs(n_modules), seed)
 
 
 def random_support(n_modules: int, max_active: int, fraction_held_out: float, seed: int) -> Split:
-    """A random fraction is held out, drawn again (up to 1,000 times) until every module is covered and connected."""
+    """A random fraction is held out, drawn again (up to 1,000 times) until every module is covered and connected.
+
+    Args:
+        n_modules: modules there are.
+        max_active: most modules of a combination.
+        fraction_held_out: of all combinations, between 0 and 1.
+        seed: of the drawing.
+
+    Returns:
+        (train, held out).
+
+    Raises:
+        ConfigError: no drawing covers and connects all modules.
+    """
     require(0 < fraction_held_out < 1, f"fraction_held_out must lie between 0 and 1, got {fraction_held_out}")
     everything = universe(n_modules, max_active)
     n_held_out = round(fraction_held_out * len(everything))
@@ -100,7 +149,20 @@ NAMED = {"connected": connected, "disconnected": disconnected, "random": random_
 
 
 def check_combinations(name: str, chosen: Iterable[Combination], n_modules: int, max_active: int) -> list[Combination]:
-    """An explicit list, checked: modules exist, sizes are allowed, nothing is listed twice."""
+    """An explicit list, checked: modules exist, sizes are allowed, nothing is listed twice.
+
+    Args:
+        name: the argument that is checked, named in errors.
+        chosen: the combinations, tuples of module numbers.
+        n_modules: modules there are.
+        max_active: most modules of a combination.
+
+    Returns:
+        The combinations, each ascending.
+
+    Raises:
+        ConfigError: an entry is no combination of these modules.
+    """
     result = []
     for combination in chosen:
         require(
@@ -125,7 +187,16 @@ def check_combinations(name: str, chosen: Iterable[Combination], n_modules: int,
 
 
 def describe_support(train: list[Combination], held_out: list[Combination], n_modules: int) -> dict[str, Any]:
-    """What a support covers: JSON-ready."""
+    """What a support covers.
+
+    Args:
+        train: training combinations.
+        held_out: held-out combinations.
+        n_modules: modules there are.
+
+    Returns:
+        JSON-ready; "unseen_modules", "groups", "connected" and "uses_per_module" are of the training combinations.
+    """
     seen = covered(train)
     components = [g for g in groups(train, n_modules) if set(g) & seen]
     return {

@@ -19,9 +19,17 @@ WARM_UP = 3
 class GraphedStep:
     """A training step on fixed-size batches, captured once: ``loss, norm = step(tokens, targets)``.
 
-    predict: the model's forward; loss: (prediction, targets) -> scalar; optimizer: its groups' lr must be tensors on the
-    device (`capturable`); noise: the generator that dropout draws from, None without dropout. Returned tensors are
-    overwritten by the next call: read them, or copy them, before it.
+    Returned tensors are overwritten by the next call: read them, or copy them, before it.
+
+    Args:
+        predict: the model's forward.
+        loss: (prediction, targets) -> scalar.
+        model: whose parameters are updated.
+        optimizer: its groups' lr must be tensors on the device (`capturable`).
+        tokens: a batch of the shape that all have.
+        targets: its targets.
+        clip: largest gradient norm (None: no clipping).
+        noise: the generator that dropout draws from (None: no dropout).
     """
 
     def __init__(

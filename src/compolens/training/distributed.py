@@ -48,35 +48,58 @@ class Processes(ABC):
 
     @abstractmethod
     def part(self, batch: Tensor) -> Tensor:
-        """This process's slice of a global batch (batch, ...): (batch / size, ...)."""
+        """This process's slice (batch / size, ...) of the global `batch` (batch, ...)."""
 
     @abstractmethod
     def parallel(self, model: nn.Module, predict: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        """`predict`, which answers with `model`, such that backward leaves the global batch's gradient in the parameters."""
+        """A forward pass whose backward leaves the global batch's gradient in the parameters.
+
+        Args:
+            model: the model.
+            predict: answers with `model`.
+
+        Returns:
+            `predict`, wrapped.
+        """
 
     @abstractmethod
     def check_gradients(self, named: dict[str, nn.Parameter]) -> None:
-        """Raise, after backward, if a parameter took no part in the loss and its gradient was therefore not averaged."""
+        """Raise, after backward, if a parameter took no part in the loss and its gradient was therefore not averaged.
+
+        Args:
+            named: name -> parameter.
+
+        Raises:
+            ConfigError: such a parameter, by name.
+        """
 
     @abstractmethod
     def mean(self, value: float) -> float:
-        """The mean of a number over processes; every process gets it."""
+        """The mean of `value` over processes; every process gets it."""
 
     @abstractmethod
     def largest(self, value: int) -> int:
-        """The largest of the processes' whole numbers; every process gets it. Also where they wait for one another."""
+        """The largest `value` of the processes' whole numbers; every process gets it. Also where they wait for one another."""
 
     @abstractmethod
     def from_first(self, act: Callable[[], str]) -> str:
         """What `act` says, called by the first process alone; where it fails, every process raises with its message."""
 
     def require_same(self, value: int, message: str) -> None:
-        """Raise `ConfigError` with the message in every process unless they all have the same number."""
+        """Require, in every process, that they all have the same number.
+
+        Args:
+            value: this process's number.
+            message: what the error says.
+
+        Raises:
+            ConfigError: they have not.
+        """
         require(self.largest(value) == -self.largest(-value), message)
 
 
 class Alone(Processes):
-    """One process: all of the batch, and nobody to ask."""
+    """One process on `device`: all of the batch, and nobody to ask."""
 
     rank, size = 0, 1
 
@@ -103,7 +126,7 @@ class Alone(Processes):
 
 
 class Group(Processes):
-    """The processes of torch's default process group, each with its slice."""
+    """The processes of torch's default process group, each with its slice, this one on `device`."""
 
     def __init__(self, device: str) -> None:
         self.rank, self.size, self.device = dist.get_rank(), dist.get_world_size(), device
@@ -178,7 +201,15 @@ class _Predicting(nn.Module):
 
 
 def check_divisible(batch_size: int, size: int) -> None:
-    """Raise unless every process gets equally many episodes of a batch; says which batch sizes and process counts would do."""
+    """Require that every process gets equally many episodes of a batch.
+
+    Args:
+        batch_size: episodes of a global batch.
+        size: processes.
+
+    Raises:
+        ConfigError: they do not; it says which batch sizes and process counts would do.
+    """
     below = batch_size - batch_size % size
     near = " or ".join(str(n) for n in (below, below + size) if n)
     counts = ", ".join(str(n) for n in range(1, batch_size + 1) if batch_size % n == 0)
@@ -190,9 +221,17 @@ def check_divisible(batch_size: int, size: int) -> None:
 
 
 def check_mean(loss: Callable[[Tensor, Tensor], Tensor], prediction: Tensor, targets: Tensor, size: int) -> None:
-    """Raise unless the loss of a batch is the mean of its slices' losses, since gradients are averaged over processes.
+    """Require that the loss of a batch is the mean of its slices' losses, since gradients are averaged over processes.
 
-    prediction (batch, seq, d_out), of any values, and targets (batch, seq, ...): a batch to try the loss on."""
+    Args:
+        loss: (prediction, targets) -> scalar.
+        prediction: (batch, seq, d_out), of any values, to try the loss on.
+        targets: (batch, seq, ...).
+        size: processes.
+
+    Raises:
+        ConfigError: it differs from the mean by more than rounding, 1e-4 of it.
+    """
     whole = float(loss(prediction, targets))
     mean = sum(float(loss(*part)) for part in zip(prediction.chunk(size), targets.chunk(size), strict=True)) / size
     require(
@@ -221,8 +260,11 @@ def launched() -> tuple[int, int]:
 def together(device: str) -> Iterator[Processes]:
     """The processes that train together: those that torchrun started, those of a group that exists, or this one alone.
 
-    device: "cpu" (gloo), or "cuda" (nccl; every process takes the GPU of its LOCAL_RANK). A group made here is closed at the
-    end.
+    Args:
+        device: "cpu" (gloo), or "cuda" (nccl; every process takes the GPU of its LOCAL_RANK).
+
+    Returns:
+        A context; a group made here is closed at its end.
     """
     exists = dist.is_available() and dist.is_initialized()
     size = dist.get_world_size() if exists else launched()[1]

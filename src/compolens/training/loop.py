@@ -23,7 +23,13 @@ from compolens.training.tracking import Following, Tracker
 
 
 class Interrupted(KeyboardInterrupt):
-    """Training was stopped by a signal, after saving; `signum` says which."""
+    """Training was stopped by a signal, after saving.
+
+    Args:
+        signum: which signal.
+        step: the step that was saved.
+        folder: where.
+    """
 
     def __init__(self, signum: int, step: int, folder: Path) -> None:
         super().__init__(f"stopped at step {step}; saved in {folder}: the same command goes on from there")
@@ -40,13 +46,26 @@ def train(
     trackers: Iterable[Tracker] = (),
     may_write: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Train a run into a folder, or go on where it was interrupted; returns the final scores.
+    """Train a run into a folder, or go on where it was interrupted.
 
-    save_every: seconds between checkpoints; trackers: who else is told the rows of history.csv; may_write: called before
-    anything is written into the folder, and raises where somebody else has taken it over. A finished folder is
-    returned as it is; a folder holding another run, or one in training by another process, is refused. SIGINT and SIGTERM
-    save first, then raise `Interrupted`. Under torchrun every process calls this with the same arguments, and all return the
-    scores; a batch that does not divide among them is refused.
+    A finished folder is left as it is. SIGINT and SIGTERM save first, then raise `Interrupted`. Under torchrun every process
+    calls this with the same arguments, and all return the scores.
+
+    Args:
+        run: what is trained, on what.
+        folder: where it goes; holds this run, nothing, or does not exist.
+        device: "cpu" or "cuda".
+        progress: called with where the training is, every few updates.
+        save_every: seconds between checkpoints.
+        trackers: who else is told the rows of history.csv.
+        may_write: called before anything is written into the folder; raises where somebody else has taken it over.
+
+    Returns:
+        The final scores, as in scores.json.
+
+    Raises:
+        ConfigError: the folder holds another run or is in training, or a batch does not divide among the processes.
+        Interrupted: a signal stopped the training.
     """
     with distributed.together(device) as group:
         return _train(run, Path(folder), group, progress or (lambda _: None), save_every, trackers, may_write)

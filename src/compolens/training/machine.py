@@ -21,9 +21,16 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 
 
 def products(precision: str, device: str) -> contextlib.AbstractContextManager[Any]:
-    """Where matrix products are taken in this precision; everything else that a model does stays in single precision.
+    """Where matrix products are taken in some precision; everything else that a model does stays in single precision.
 
     Weights are rounded at every use and never cached: a captured CUDA step would otherwise go on with the first ones.
+
+    Args:
+        precision: "float32" or "bfloat16".
+        device: "cpu" or "cuda".
+
+    Returns:
+        A context.
     """
     if precision == "float32":
         return contextlib.nullcontext()
@@ -31,7 +38,7 @@ def products(precision: str, device: str) -> contextlib.AbstractContextManager[A
 
 
 def has_bfloat16_products(device: str) -> bool:
-    """Whether the device multiplies matrices in bfloat16 itself, rather than by way of single precision."""
+    """Whether `device` multiplies matrices in bfloat16 itself, rather than by way of single precision."""
     if device.startswith("cuda"):
         return torch.cuda.is_bf16_supported(including_emulation=False)
     described = _cpuinfo()
@@ -45,7 +52,7 @@ def _cpuinfo() -> str:
 
 
 def processor(device: str) -> str:
-    """The name of the processor that does the work."""
+    """The name of the processor that does the work on `device`."""
     if device.startswith("cuda"):
         return torch.cuda.get_device_name(device)
     names = (line.split(":", 1)[1].strip() for line in _cpuinfo().splitlines() if line.startswith("model name"))
@@ -54,13 +61,12 @@ def processor(device: str) -> str:
 
 @contextlib.contextmanager
 def at_work(device: str) -> Iterator[None]:
-    """The process as a training wants it.
+    """The process as a training on `device` wants it.
 
     On a CPU, one thread: more would add up in another order. Memory that a step frees is kept for the next one: given back
     to the system, it comes back page by page, each cleared anew, which took a fifth to a third of the step where we measured
     it. And what was there before the first step is no longer searched for garbage. All but the heap's settings are undone at
-    the end; the memory is given back then.
-    """
+    the end; the memory is given back then."""
     threads, frozen = torch.get_num_threads(), gc.get_freeze_count()
     if not device.startswith("cuda"):
         torch.set_num_threads(1)

@@ -11,10 +11,15 @@ from compolens.foundation.configs import frozen, nearest, require, require_kinds
 
 @dataclass(frozen=True)
 class AdamW:
-    """AdamW with linear warm-up, then a cosine from lr to final * lr; weight decay on matrices only; gradients clipped.
+    """AdamW with linear warm-up, then a cosine; weight decay on matrices only; gradients clipped.
 
-    lr, weight_decay: as in torch; warmup: steps; final: fraction of lr at the last step; clip: largest gradient norm, or
-    None for no clipping.
+    Args:
+        lr: learning rate after warm-up, above 0.
+        betas: decay rates of the two moments, as in torch.
+        weight_decay: as in torch, decoupled, at least 0.
+        warmup: steps over which the rate rises from 0.
+        final: fraction of lr at the last step.
+        clip: largest gradient norm (None: no clipping).
     """
 
     lr: float = 1e-3
@@ -34,7 +39,7 @@ class AdamW:
         require(self.weight_decay >= 0 and self.warmup >= 0, f"{name}: weight_decay and warmup must not be negative")
 
     def build(self, model: nn.Module) -> torch.optim.AdamW:
-        """The optimizer; biases, gains and single vectors are not decayed."""
+        """The optimizer of `model`; biases, gains and single vectors are not decayed."""
         decayed: list[nn.Parameter] = []
         free: list[nn.Parameter] = []
         for name, parameter in model.named_parameters():
@@ -47,11 +52,27 @@ class AdamW:
         return torch.optim.AdamW(groups, lr=lr, betas=self.betas, fused=True, capturable=on_gpu)
 
     def decays(self, name: str, parameter: nn.Parameter) -> bool:
-        """Whether weight decay acts on a parameter: on matrices, not on biases, whatever their shape."""
+        """Whether weight decay acts on a parameter: on matrices, not on biases, whatever their shape.
+
+        Args:
+            name: its name in the model.
+            parameter: the parameter itself.
+
+        Returns:
+            True if it is decayed.
+        """
         return parameter.ndim >= 2 and not name.split(".")[-1].startswith(("b_", "bias", "rel_bias"))
 
     def rate(self, step: int, steps: int) -> float:
-        """Learning rate of the update that leads from `step` to `step + 1`."""
+        """Learning rate of the update that leads from `step` to `step + 1`.
+
+        Args:
+            step: updates done so far.
+            steps: updates of the whole training.
+
+        Returns:
+            The rate, at least 0.
+        """
         if step < self.warmup:
             return self.lr * (step + 1) / self.warmup
         progress = (step - self.warmup) / max(1, steps - self.warmup)
@@ -63,9 +84,16 @@ class ReferenceAdamW(AdamW):
     """The recipe of "Attention as a hypernetwork" (2406.05816), as its code has it.
 
     The rate rises from 0 over `warmup` steps, falls along a cosine that ends `warmup` steps before the end (the code subtracts
-    the warm-up from the schedule's length), and stays at final * lr. No clipping. decay: what weight decay acts on; "code":
-    every parameter that is no vector, hence also the biases of query, key and value and the relative-bias table, as the code
-    does; "paper": matrices only, as the paper says.
+    the warm-up from the schedule's length), and stays at final * lr. Defaults are those of the code.
+
+    Args:
+        betas: decay rates of the two moments.
+        weight_decay: decoupled, at least 0.
+        warmup: steps over which the rate rises from 0.
+        final: fraction of lr at the end.
+        clip: largest gradient norm (None: no clipping, as the code has it).
+        decay: what weight decay acts on; "code": every parameter that is no vector, hence also the biases of query, key and
+            value and the relative-bias table, as the code does; "paper": matrices only, as the paper says.
     """
 
     betas: tuple[float, float] = (0.9, 0.999)
@@ -93,8 +121,12 @@ class ReferenceAdamW(AdamW):
 class WarmupStableDecay(ReferenceAdamW):
     """`ReferenceAdamW` with another schedule: warm-up, then a constant rate, then a straight line down to final * lr.
 
-    The constant part does not depend on the length of the training, which makes short pilots comparable (Hägele et
-    al., 2405.18392). decay_share: which share of all steps, the last ones, the line takes.
+    The constant part does not depend on the length of the training, which makes short pilots comparable (Hägele et al.,
+    2405.18392).
+
+    Args:
+        final: fraction of lr at the last step.
+        decay_share: share of all steps, the last ones, that the line takes; from 0 to 1.
     """
 
     final: float = 0.0

@@ -16,13 +16,23 @@ from compolens.training.optimizers import AdamW
 class Run:
     """Everything that decides a training's outcome.
 
-    steps: updates (0 makes a folder of the model as built); keep: steps whose weights are kept beside the final ones;
-    evaluations: how many times, evenly spaced, the scores enter history.csv; evaluation_episodes: on how many episodes
-    per split; data_device: where episodes are drawn ("cpu" gives every device the same ones); answers_only: while training,
-    the last block computes only the positions whose answers count: the same function, up to rounding (and, with dropout, to
-    which pairs are dropped), in less time; precision: what training takes matrix products in, "float32" or "bfloat16"
-    (mixed precision: weights, gradients, optimizer, loss, normalisations and softmax stay in float32, and so does everything
-    that is done with the model afterwards).
+    Args:
+        architecture: what is trained.
+        task: what it is trained on.
+        steps: updates (0 makes a folder of the model as built).
+        init_seed: of the initial weights.
+        data_seed: of the training's episodes.
+        batch_size: episodes of an update.
+        optimizer: how weights move.
+        keep: steps whose weights are kept beside the final ones.
+        evaluations: how many times, evenly spaced, the scores enter history.csv.
+        evaluation_episodes: episodes per split of such an evaluation.
+        data_device: where episodes are drawn ("cpu" gives every device the same ones).
+        answers_only: while training, the last block computes only the positions whose answers count: the same function, up to
+            rounding (and, with dropout, to which pairs are dropped), in less time.
+        precision: what training takes matrix products in, "float32" or "bfloat16" (mixed precision: weights, gradients,
+            optimizer, loss, normalisations and softmax stay in float32, and so does everything that is done with the model
+            afterwards).
     """
 
     architecture: Architecture

@@ -11,7 +11,20 @@ from compolens.tasks.base import TaskFamily
 def evaluate(
     model: HookedModel, task: TaskFamily, split: str, n: int, seed: int | str, device: str = "cpu", batch: int = 64
 ) -> Evaluation:
-    """Score the model on n episodes of a split, drawn as training draws them: batch by batch from (seed, split, step)."""
+    """Score the model on episodes of a split, drawn as training draws them: batch by batch from (seed, split, step).
+
+    Args:
+        model: in evaluation mode.
+        task: the family.
+        split: "train", "test" or "ood".
+        n: episodes.
+        seed: of the episodes.
+        device: where the model is.
+        batch: episodes at once.
+
+    Returns:
+        The score, its interval over compositions, and the scores by composition.
+    """
     parts = []
     for step, size in enumerate(_batches(n, batch)):
         episodes = task.sample(size, split, task.rng(seed, split, step)).to(device)

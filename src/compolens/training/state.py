@@ -35,7 +35,15 @@ class Diverged(ConfigError):
 
 
 class Progress(NamedTuple):
-    """What `train` reports: where it is, the latest loss and scores, and now and then a sentence."""
+    """What `train` reports.
+
+    Args:
+        step: updates done.
+        steps: updates of the whole training.
+        loss: the latest training loss.
+        scores: split -> the latest score.
+        note: now and then a sentence.
+    """
 
     step: int
     steps: int
@@ -45,7 +53,7 @@ class Progress(NamedTuple):
 
 
 def environment(device: str) -> dict[str, Any]:
-    """What bit-equality depends on besides the run."""
+    """What bit-equality depends on besides the run, for `device`: versions, hardware, threads."""
     kind = torch.cuda.get_device_name(device) if str(device).startswith("cuda") else platform.machine()
     return {
         "compolens": __version__,
@@ -58,7 +66,17 @@ def environment(device: str) -> dict[str, Any]:
 
 
 class Training:
-    """The state of one training: model, optimizer, step and history."""
+    """The state of one training: model, optimizer, step and history.
+
+    Args:
+        run: what is trained, on what.
+        folder: where checkpoints and results go.
+        device: "cpu" or "cuda".
+        progress: called with where the training is.
+        group: the processes that train together (None: this one alone).
+        following: the trackers (None: none).
+        may_write: called before anything is written into the folder; raises where somebody else has taken it over.
+    """
 
     def __init__(
         self,

@@ -21,15 +21,27 @@ class Tracker(Protocol):
     """What `train` tells while it trains. It may raise: it is then asked no more, and the training goes on."""
 
     def start(self, run: Any, folder: Path, resumed: bool) -> int:
-        """A training of `run` begins, or goes on (`resumed`). Returns the last step already logged of it, -1 if none: later
-        rows follow, earlier ones are not told again. What an earlier training of that folder left is to be dropped if not
-        `resumed`."""
+        """A training begins, or goes on. What an earlier training of that folder left is to be dropped unless it goes on.
+
+        Args:
+            run: the run.
+            folder: its model folder.
+            resumed: whether it goes on.
+
+        Returns:
+            The last step already logged of it, -1 if none: later rows follow, earlier ones are not told again.
+        """
 
     def log(self, step: int, numbers: dict[str, float]) -> None:
-        """A row of history.csv: after `step` updates, the loss since the row before and the scores by split."""
+        """A row of history.csv.
+
+        Args:
+            step: updates done.
+            numbers: the loss since the row before, and the scores by split.
+        """
 
     def finish(self, scores: dict[str, Any] | None) -> None:
-        """The training has ended with these scores (those of scores.json); None: it was stopped and may be resumed."""
+        """The training has ended with `scores` (those of scores.json; None: it was stopped and may be resumed)."""
 
 
 class TensorBoardTracker:
@@ -47,7 +59,16 @@ class TensorBoardTracker:
         self._writer: Any = None
 
     def start(self, run: Any, folder: Path, resumed: bool) -> int:
-        """See `Tracker`; the last step is read from the event files themselves."""
+        """A training begins, or goes on; the last step is read from the event files themselves.
+
+        Args:
+            run: the run.
+            folder: its model folder; event files are written in ``tensorboard`` beside it.
+            resumed: whether it goes on.
+
+        Returns:
+            The last step already logged of it, -1 if none.
+        """
         place = folder.parent / "tensorboard" / folder.name
         if not resumed:
             for old in place.glob("events.out.tfevents.*"):
@@ -57,13 +78,18 @@ class TensorBoardTracker:
         return last
 
     def log(self, step: int, numbers: dict[str, float]) -> None:
-        """See `Tracker`; written through to the disk at once."""
+        """A row of history.csv, written through to the disk at once.
+
+        Args:
+            step: updates done.
+            numbers: the loss since the row before, and the scores by split.
+        """
         for name, value in numbers.items():
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
 
     def finish(self, scores: dict[str, Any] | None) -> None:
-        """See `Tracker`; scores enter as final/SPLIT."""
+        """The training has ended with `scores`, which enter as final/SPLIT (None: it was stopped)."""
         for name, value in _final(scores).items():
             self._writer.add_scalar(name, value, (scores or {})["step"])
         self._writer.close()
@@ -84,7 +110,9 @@ class WandbTracker:
     """A run of Weights & Biases, kept in ``wandb`` beside the model folder.
 
     Offline unless the environment says WANDB_MODE=online (log in first; this never does): ``wandb sync`` uploads it later.
-    project: where it belongs.
+
+    Args:
+        project: where the run belongs.
     """
 
     def __init__(self, project: str = "compolens") -> None:
@@ -97,7 +125,16 @@ class WandbTracker:
         self.project = project
 
     def start(self, run: Any, folder: Path, resumed: bool) -> int:
-        """See `Tracker`; which run it is and how far it got stands in ``wandb/NAME.json``."""
+        """A training begins, or goes on; which run it is and how far it got is kept in ``wandb/NAME.json``.
+
+        Args:
+            run: the run.
+            folder: its model folder.
+            resumed: whether it goes on.
+
+        Returns:
+            The last step already logged of it, -1 if none.
+        """
         place = folder.parent / "wandb"
         place.mkdir(parents=True, exist_ok=True)
         self._marker = place / f"{folder.name}.json"
@@ -112,13 +149,19 @@ class WandbTracker:
         return self._state["step"]
 
     def log(self, step: int, numbers: dict[str, float]) -> None:
-        """See `Tracker`."""
+        """A row of history.csv.
+
+        Args:
+            step: updates done.
+            numbers: the loss since the row before, and the scores by split.
+        """
         self._run.log(numbers, step=step)
         self._state["step"] = step
         files.write_json(self._marker, self._state)
 
     def finish(self, scores: dict[str, Any] | None) -> None:
-        """See `Tracker`; scores enter the summary as final/SPLIT. A stopped run is closed as such."""
+        """The training has ended with `scores`, which enter the summary as final/SPLIT (None: it was stopped, and is closed as
+        such)."""
         self._run.summary.update(_final(scores))
         self._run.finish(exit_code=0 if scores else 1)
 
@@ -128,7 +171,7 @@ TRACKERS = {"tensorboard": TensorBoardTracker, "wandb": WandbTracker}
 
 
 def tracker(name: str) -> Tracker:
-    """The tracker of a name; raises `ConfigError` for another name, or where its package is not installed."""
+    """The tracker called `name`; a `ConfigError` for another name, or where its package is not installed."""
     if name not in TRACKERS:
         raise ConfigError(f"no tracker {name!r}; {nearest(name, TRACKERS)}")
     return TRACKERS[name]()
@@ -145,7 +188,13 @@ def _final(scores: dict[str, Any] | None) -> dict[str, float]:
 class Following:
     """The trackers of one training, each told every row once; a context, which tells them at its end how it went.
 
-    scores: set it to the final scores when there are some.
+    Set its attribute `scores` to the final scores when there are some.
+
+    Args:
+        trackers: who is told.
+        run: the run.
+        folder: its model folder.
+        resumed: whether the training goes on.
     """
 
     def __init__(self, trackers: Iterable[Tracker], run: Any, folder: Path, resumed: bool) -> None:
@@ -163,7 +212,7 @@ class Following:
         return self
 
     def log(self, history: list[dict[str, float]]) -> None:
-        """Tell the rows of a saved history that have not been told yet."""
+        """Tell the rows of a saved `history` that have not been told yet."""
         told = []
         for follower, last in self._last:
             try:

@@ -49,18 +49,25 @@ KEEP_SHAPES = ("constant", "progression of position", "distribute three of posit
 class Raven(TaskFamily):
     """The family; the module says what an episode looks like.
 
-    data: the folder that holds RAVEN-10000, or another set in its layout, a folder per configuration; read when an episode or
-    composition is first asked for. It stands in config.json; `--data DIR` on the command line replaces it, and equal
-    descriptions draw equal episodes only from equal files. configurations: which folders, in the order of `CONFIGURATIONS`.
-    size: panels are averaged down to size x size, a divisor of 160; patches: P, a divisor of size.
-
     fraction_held_out: of each configuration's compositions, drawn with split_seed; those without both a train file and a val
     or test file, which could not be trained and tested on, are held out first. held_out: names of compositions instead; of the
     others, those that could not be trained and tested on are left out. allow_unseen_rules: whether a held-out composition may
     have a rule that no training composition of its configuration has in the same component on the same attribute.
 
-    Codes: "configuration" (batch,), a place in `CONFIGURATIONS`; "rules" (batch, 2, 4), for each component the places of its
-    layout rule in `LAYOUT_RULES`, then of the rules on type, size and color in `RULES`; -1 where there is no such component.
+    Args:
+        data: the folder that holds RAVEN-10000, or another set in its layout, a folder per configuration. It is read when an
+            episode or composition is first asked for. It stands in config.json; `--data DIR` on the command line replaces it,
+            and equal descriptions draw equal episodes only from equal files.
+        configurations: which of its folders, in the order of `CONFIGURATIONS`.
+        size: panels are averaged down to size x size pixels; a divisor of 160.
+        patches: P, so that a panel is P x P tokens; a divisor of size.
+        fraction_held_out: of each configuration's compositions, drawn with `split_seed`; those without both a train file and a
+            val or test file, which could not be trained and tested on, are held out first.
+        held_out: names of held-out compositions instead; of the others, those that could not be trained and tested on are left
+            out.
+        allow_unseen_rules: whether a held-out composition may have a rule that no training composition of its configuration
+            has in the same component on the same attribute.
+        split_seed: draws which compositions are held out.
     """
 
     data: str = ""
@@ -223,12 +230,26 @@ class Raven(TaskFamily):
         return episodes.targets
 
     def patched(self, panels: Tensor) -> Tensor:
-        """Panels (batch, 9, size, size) as tokens (batch, seq, pixels of a patch); patches and pixels in reading order."""
+        """Images as tokens: patches, and the pixels of a patch, in reading order.
+
+        Args:
+            panels: (batch, 9, size, size).
+
+        Returns:
+            (batch, seq, pixels of a patch).
+        """
         side, p = self.size // self.patches, self.patches
         return panels.reshape(-1, 9, p, side, p, side).transpose(3, 4).reshape(-1, self.seq, self.d_in)
 
     def panels(self, tokens: Tensor) -> Tensor:
-        """The inverse: tokens, targets or a prediction (batch, seq, pixels of a patch) as images (batch, 9, size, size)."""
+        """Tokens as images: the inverse of `patched`.
+
+        Args:
+            tokens: tokens, targets or a prediction, (batch, seq, pixels of a patch).
+
+        Returns:
+            (batch, 9, size, size).
+        """
         side, p = self.size // self.patches, self.patches
         return tokens.reshape(-1, 9, p, p, side, side).transpose(3, 4).reshape(-1, 9, self.size, self.size)
 

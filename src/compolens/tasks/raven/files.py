@@ -49,9 +49,14 @@ NAME = re.compile(rf"RAVEN_(\d+)_({'|'.join(SUBSETS)})\.npz")
 
 
 class Puzzles(NamedTuple):
-    """All puzzles of a folder. panels (puzzle, 9, size, size) uint8, the answer last; configuration (puzzle,), a place in
-    `CONFIGURATIONS`; rules (puzzle, 2, 4), by component and attribute: places in `LAYOUT_RULES` (layout) and `RULES`, or
-    `ABSENT`; subset (puzzle,), a place in `SUBSETS`."""
+    """All puzzles of a folder.
+
+    Args:
+        panels: (puzzle, 9, size, size) uint8, the answer last.
+        configuration: (puzzle,) an index into `CONFIGURATIONS`.
+        rules: (puzzle, 2, 4), by component and attribute: indices into `LAYOUT_RULES` (layout) and `RULES`, or `ABSENT`.
+        subset: (puzzle,) an index into `SUBSETS`.
+    """
 
     panels: Tensor
     configuration: Tensor
@@ -59,6 +64,7 @@ class Puzzles(NamedTuple):
     subset: Tensor
 
     def to(self, device: torch.device) -> Puzzles:
+        """The same puzzles on `device`."""
         return Puzzles(*(part.to(device) for part in self))
 
 
@@ -67,6 +73,14 @@ def read_puzzles(data: str, configurations: tuple[str, ...], size: int) -> Puzzl
 
     Read once per process, about 1 ms a file, and again if files came or went: RAVEN-10000 is 70,000 files of 0.4 MB, of which
     3,600 bytes each are kept at size 20.
+
+    Args:
+        data: the folder of the set.
+        configurations: the folders in it that are read.
+        size: pixels of a side after averaging, a divisor of 160.
+
+    Returns:
+        The puzzles, on the CPU.
     """
     folders = [_folder(data, name) for name in configurations]
     return _read(tuple((folder, folder.stat().st_mtime_ns) for folder in folders), size)
@@ -122,7 +136,18 @@ def _read_configuration(folder: Path, size: int) -> Puzzles:
 
 
 def read_puzzle(path: Path, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """(panels (9, size, size) uint8, meta_matrix (8, 9)) of one file; the ninth panel is the right candidate."""
+    """One file, its panels averaged down; the ninth panel is the right candidate.
+
+    Args:
+        path: the .npz file.
+        size: pixels of a side after averaging, a divisor of 160.
+
+    Returns:
+        (panels (9, size, size) uint8, meta_matrix (8, 9)).
+
+    Raises:
+        ConfigError: the file cannot be read, or lacks an entry.
+    """
     try:
         archive = np.load(path, allow_pickle=False)
         require(isinstance(archive, np.lib.npyio.NpzFile), f"Raven: {path} is no .npz archive; get the file anew")
@@ -148,14 +173,30 @@ def read_puzzle(path: Path, size: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def average(panels: np.ndarray, size: int) -> np.ndarray:
-    """Panels (n, 160, 160) uint8 -> (n, size, size) uint8: the mean of every square of pixels, rounded (halves up)."""
+    """The mean of every square of pixels, rounded (halves up).
+
+    Args:
+        panels: (n, 160, 160) uint8.
+        size: pixels of a side of the result, a divisor of 160.
+
+    Returns:
+        (n, size, size) uint8.
+    """
     side = PIXELS // size
     sums = panels.reshape(-1, size, side, PIXELS).sum(2, dtype=np.uint32).reshape(-1, size, size, side).sum(3)
     return ((2 * sums + side * side) // (2 * side * side)).astype(np.uint8)
 
 
 def decode(matrices: np.ndarray, components: int) -> tuple[np.ndarray, int | None]:
-    """meta_matrix (n, 8, 9) -> (rules (n, 2, 4) as in `Puzzles`, the first one that is no such matrix or None)."""
+    """Rules from the matrices that RAVEN's files hold.
+
+    Args:
+        matrices: (n, 8, 9) of 0 and 1, as the module describes.
+        components: how many components the configuration has, 1 or 2.
+
+    Returns:
+        (rules (n, 2, 4) as in `Puzzles`, the first index that is no such matrix or None).
+    """
     rows = matrices.reshape(-1, 2, 4, 9)
     which, on = rows[..., :4], rows[..., 4:]
     rule = which.argmax(-1)

@@ -21,7 +21,13 @@ _BASE = len(LAYOUT_RULES) * len(RULES) ** 3
 
 
 class Split(NamedTuple):
-    """Compositions, ascending: trained on; held out; neither."""
+    """Compositions, ascending.
+
+    Args:
+        train: trained on.
+        ood: held out.
+        left_out: neither.
+    """
 
     train: tuple[int, ...]
     ood: tuple[int, ...]
@@ -30,8 +36,15 @@ class Split(NamedTuple):
 
 # ---- compositions ----------------------------------------------------------------------------------------------------
 def number(configuration: Tensor, rules: Tensor) -> Tensor:
-    """(puzzle,) compositions, from configuration (puzzle,) and rules (puzzle, 2, 4): functions of these alone, whichever
-    puzzles there are."""
+    """Compositions from what they are made of: functions of these alone, whichever puzzles there are.
+
+    Args:
+        configuration: (puzzle,) an index into `CONFIGURATIONS`.
+        rules: (puzzle, 2, 4), as in `Puzzles`.
+
+    Returns:
+        (puzzle,) ints.
+    """
     result = configuration
     for component in rules.unbind(1):
         place = component[:, 0]
@@ -42,7 +55,7 @@ def number(configuration: Tensor, rules: Tensor) -> Tensor:
 
 
 def parts(composition: int) -> tuple[str, list[list[int]]]:
-    """(configuration, for each component the places of its rules) of a composition: the inverse of `number`."""
+    """What `composition` is made of, the inverse of `number`: (configuration, for each component the indices of its rules)."""
     components = []
     for _ in range(2):
         composition, place = divmod(composition, 1 + _BASE)
@@ -56,14 +69,15 @@ def parts(composition: int) -> tuple[str, list[list[int]]]:
 
 
 def name(composition: int) -> str:
-    """The configuration as 1903.02741 calls it, and the initials of its rules: ``"Center CPAD"``, ``"O-IG CPCD+DnCAC"``."""
+    """What `composition` is called: its configuration as 1903.02741 has it, and the initials of its rules, ``"Center CPAD"``,
+    ``"O-IG CPCD+DnCAC"``."""
     configuration, components = parts(composition)
     rules = ["".join(letters[rule] for letters, rule in zip(LETTERS, component, strict=True)) for component in components]
     return f"{CONFIGURATIONS[configuration][0]} {'+'.join(rules)}"
 
 
 def per_configuration(compositions: Iterable[int]) -> dict[str, list[int]]:
-    """configuration -> those of the compositions that are of it."""
+    """configuration -> those of `compositions` that are of it."""
     found: dict[str, list[int]] = {}
     for composition in compositions:
         found.setdefault(parts(composition)[0], []).append(composition)
@@ -71,8 +85,16 @@ def per_configuration(compositions: Iterable[int]) -> dict[str, list[int]]:
 
 
 def unseen_rules(train: Iterable[int], held_out: Iterable[int]) -> list[str]:
-    """The rules of held-out compositions that no training composition of the same configuration has in the same component on
-    the same attribute."""
+    """Rules of held-out compositions that no training composition of the same configuration has in the same component on the
+    same attribute.
+
+    Args:
+        train: compositions trained on.
+        held_out: compositions held out.
+
+    Returns:
+        Their names, sorted.
+    """
     return sorted(_rules(held_out) - _rules(train))
 
 
@@ -89,7 +111,19 @@ def _rules(compositions: Iterable[int]) -> set[str]:
 
 # ---- splits ----------------------------------------------------------------------------------------------------------
 def listed(found: Collection[int], usable: Collection[int], held_out: Iterable[str]) -> Split:
-    """Those named are held out; the others are trained on if they can be (`usable`), else left out."""
+    """A split in which the named compositions are held out.
+
+    Args:
+        found: all compositions of which there is a puzzle.
+        usable: those that can be trained and tested on.
+        held_out: names; of the other compositions, those that are usable are trained on, the rest is left out.
+
+    Returns:
+        The split.
+
+    Raises:
+        ConfigError: there is no puzzle of a name.
+    """
     numbers = {name(c): c for c in found}
     for wanted in held_out:
         require(wanted in numbers, f"held_out names {wanted!r}, of which there is no puzzle; {nearest(wanted, numbers)}")
@@ -98,7 +132,18 @@ def listed(found: Collection[int], usable: Collection[int], held_out: Iterable[s
 
 def drawn(found: Collection[int], usable: Collection[int], fraction: float, seed: int, allow_unseen_rules: bool) -> Split:
     """A part of each configuration's compositions is held out: first those that cannot be trained on, then random ones, drawn
-    again (up to 1,000 times) until training shows every rule. A configuration's split depends on no other configuration."""
+    again (up to 1,000 times) until training shows every rule. A configuration's split depends on no other configuration.
+
+    Args:
+        found: all compositions of which there is a puzzle.
+        usable: those that can be trained and tested on.
+        fraction: of each configuration's compositions, that are held out.
+        seed: of the drawing.
+        allow_unseen_rules: accept the first drawing, whether or not training shows every rule.
+
+    Returns:
+        The split.
+    """
     held_out: set[int] = set()
     for configuration, everything in per_configuration(found).items():
         held_out |= _draw(configuration, everything, set(usable), fraction, seed, allow_unseen_rules)

@@ -50,10 +50,6 @@ from compolens.tasks.sraven.rules import (
 class SRaven(TaskFamily):
     """The family; the module says what an episode looks like.
 
-    n_features, n_values: K and F; rules: which of the eight there are, in the order of `RULES`; fraction_held_out: of the
-    multisets, drawn with split_seed; held_out: the multisets themselves instead, as lists of numbers of `rules`; permuted:
-    whether the features of each column are shuffled; allow_unseen_rules: whether a rule may be missing from training.
-
     Codes: "rules" (batch, K) ascending; "permutations" (batch, 3, K), column c shows at position j the feature
     permutations[c][j], so that panel[r, c][j] = unshuffled[r, c][permutations[c][j]]; "response_rules" (batch, K), the rule
     of every answer. `targets` holds the value of every token, the answers' included.
@@ -62,6 +58,16 @@ class SRaven(TaskFamily):
     >>> episodes = task.sample(5, "ood", task.rng(0, "ood"))
     >>> episodes.tokens.shape, len(task.compositions("train")), len(task.compositions("ood"))
     (torch.Size([5, 18, 8]), 27, 9)
+
+    Args:
+        n_features: K, features of a panel.
+        n_values: F, values of a feature; from 2 to 64, at least 3 with the rule of three different values.
+        rules: which of the eight rules there are, in the order of `RULES`.
+        fraction_held_out: of the multisets of K rules, drawn with `split_seed`.
+        held_out: the held-out multisets themselves instead, as ascending lists of indices into `rules`.
+        permuted: whether the features of each column are shuffled.
+        allow_unseen_rules: whether a rule may be missing from training.
+        split_seed: draws which multisets are held out.
     """
 
     n_features: int = 4
@@ -370,8 +376,16 @@ class SRaven(TaskFamily):
 
     # ---- what can be known -------------------------------------------------------------------------------------------
     def posterior(self, episodes: Episodes, known: str | None = None) -> Posterior:
-        """What the shown panels say about the answers, exactly, with a uniform prior over all multisets, or, for a learner
-        who knows the split, over those of the split `known`."""
+        """What the shown panels say about the answers, exactly.
+
+        Args:
+            episodes: a batch of episodes.
+            known: the prior is uniform over the multisets of this split, for a learner who knows the split (None: over all
+                multisets).
+
+        Returns:
+            The posterior, on the CPU.
+        """
         if known is not None:
             self.check_split(known)
         shown = episodes.targets[:, : 8 * self.n_features].to("cpu", torch.int32).numpy()

@@ -27,8 +27,13 @@ CHUNK = 2048
 
 
 class Posterior(NamedTuple):
-    """panel (batch, K): the most probable answers; panel_probability (batch,): their posterior mass; marginals (batch, K, F):
-    of each answer alone; n_answers (batch,): how many answer tuples are possible. Probabilities in float64, on the CPU.
+    """What is known about the answers of a batch; probabilities in float64, on the CPU.
+
+    Args:
+        panel: (batch, K) the most probable answers.
+        panel_probability: (batch,) their posterior mass.
+        marginals: (batch, K, F) the posterior of each answer alone.
+        n_answers: (batch,) how many answer tuples are possible.
     """
 
     panel: Tensor
@@ -45,10 +50,21 @@ class Posterior(NamedTuple):
 def posterior(
     panels: Tensor, n_values: int, rules: tuple[str, ...], permuted: bool = True, prior: Tensor | None = None
 ) -> Posterior:
-    """The posterior given panels (batch, 3, 3, K), of which the last is ignored.
+    """The posterior given panels.
 
-    prior: over the multisets of `multisets(len(rules), K)`, need not be normalised; None: uniform. permuted: whether the
-    features of each column were shuffled; if not, position j follows the j-th rule of the ascending multiset.
+    Args:
+        panels: (batch, 3, 3, K) values, of which the last panel is ignored.
+        n_values: F, values of a feature.
+        rules: names of the rules, in the order of `RULES`.
+        permuted: whether the features of each column were shuffled; if not, position j follows the j-th rule of the ascending
+            multiset.
+        prior: over the multisets of `multisets(len(rules), K)`, need not be normalised (None: uniform).
+
+    Returns:
+        The posterior, on the CPU.
+
+    Raises:
+        ConfigError: answers and orders of so many features and values do not fit 64 bits.
     """
     shown, k = panels.cpu().numpy().astype(np.int64), panels.shape[-1]
     require(

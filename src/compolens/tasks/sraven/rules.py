@@ -17,5 +17,13 @@ Multiset = tuple[int, ...]
 
 
 def multisets(n_rules: int, n_features: int) -> list[Multiset]:
-    """All multisets of rule numbers, as ascending tuples in lexicographic order."""
+    """All multisets of rule numbers.
+
+    Args:
+        n_rules: rules there are.
+        n_features: rules of a multiset.
+
+    Returns:
+        Ascending tuples, in lexicographic order.
+    """
     return list(combinations_with_replacement(range(n_rules), n_features))
