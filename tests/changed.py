@@ -43,11 +43,11 @@ def wanted(paths: list[str]) -> list[Path]:
         for path in paths
         if path.startswith("src/") and path.endswith(".py")
     }
-    tests = sorted((ROOT / "tests").glob("test_*.py"))
+    tests = sorted((ROOT / "tests").rglob("test_*.py"))
     chosen = [test for test in tests if test.name in ALWAYS or str(test.relative_to(ROOT)) in paths]
     chosen += [test for test in tests if test.name not in SLOW and modules_of(test) & dotted]
     probes = any(path.startswith("probes/") for path in paths)
-    chosen += [ROOT / "tests" / "test_probe_versions.py"] if probes else []
+    chosen += [ROOT / "tests" / "probes" / "test_probe_versions.py"] if probes else []
     return list(dict.fromkeys(chosen))
 
 

@@ -21,7 +21,7 @@ from compolens.foundation.builtin import built_in
 from compolens.models import ARCHITECTURES
 from compolens.tasks import FAMILIES
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
 BLOCK = re.compile(

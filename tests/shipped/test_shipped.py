@@ -17,7 +17,7 @@ from compolens.diagnosis.groups import group
 from compolens.foundation import files
 from compolens.models.jax_weights import reference_names
 
-REPOSITORY = Path(__file__).parents[1]
+REPOSITORY = Path(__file__).parents[2]
 ZOO = REPOSITORY / "trained_models"
 FOLDERS = sorted(p.parent for p in ZOO.glob("*/config.json"))
 RELATIONS = sorted(p.parent for p in ZOO.glob("relations/*/config.json"))

@@ -18,7 +18,7 @@ from compolens.references import DebiasedGradientDescent, GradientDescent, Gradi
 from compolens.tasks import LinearRegression
 from compolens.zoo.folders import read_run
 
-REPOSITORY = Path(__file__).parents[1]
+REPOSITORY = Path(__file__).parents[2]
 ZOO = REPOSITORY / "trained_models" / "regression"
 RUNS = read_runs(str(REPOSITORY / "trained_models" / "regression.py"))
 TASKS, MANY = LinearRegression.von_oswald(), 100_000
