@@ -40,12 +40,14 @@ def loss(answers, n=MANY):
     return float(0.5 * (answers - episodes(n).targets[:, -1]).double().square().mean())
 
 
+@lru_cache
 @torch.no_grad()
 def answers(folder):
     model = compolens.load(folder).model
     return torch.cat([model(part)[:, -1] for part in episodes().tokens.split(20_000)])
 
 
+@lru_cache
 def slopes(folder, n=20_000):
     """(n, d_x, 1): the derivative of the model's answer by the query, on the first n tasks."""
     tokens = episodes().tokens[:n].clone().requires_grad_()
