@@ -1,23 +1,36 @@
-"""Prints the test files to run for what is changed and not committed: `make check`. Nothing changed: the layers alone.
+"""Prints the tests to run for what is changed and not committed, for `make check`. Nothing changed: the layers alone.
 
-A test file stands for the modules that it imports, and for itself.
+Tests lie in folders that mirror the package, so a changed file names its tests by where it lies; what takes minutes is left
+to `make test`, unless it was changed itself.
 """
 
-import ast
 import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+TESTS = ROOT / "tests"
 ALWAYS = ("test_layers.py", "test_repository.py")
 SLOW = (
-    "test_planted.py",
-    "test_planted_third.py",
-    "test_planted_fourth.py",
+    "docs/test_docs.py",
+    "jobs/test_engines.py",
+    "notebooks/test_notebooks.py",
+    "planted/test_planted.py",
+    "planted/test_planted_fourth.py",
+    "planted/test_planted_pairs.py",
+    "planted/test_planted_third.py",
+    "shipped/test_shipped.py",
+    "shipped/test_shipped_regression.py",
+    "test_extension.py",
+    "test_packaging.py",
     "test_recipes.py",
-    "test_notebooks.py",
-    "test_docs.py",
+    "training/test_distributed.py",
 )
 """Left to `make test`, unless they were changed themselves."""
+PAGE = "docs/test_docs.py::test_every_block_of_a_page_runs_and_says_what_it_promises[{}]"
+LINKS = (
+    "docs/test_docs.py::test_links_between_pages_lead_somewhere",
+    "docs/test_docs.py::test_the_site_builds_without_a_warning",
+)
 
 
 def changed() -> list[str]:
@@ -27,29 +40,50 @@ def changed() -> list[str]:
     return [line[3:].split(" -> ")[-1] for line in lines]
 
 
-def modules_of(path: Path) -> set[str]:
-    """Dotted names that a test file imports from the package."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("compolens"):
-            found |= {str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return found
+def files(folder: str) -> list[str]:
+    """The test files below a folder of tests/, without the slow ones."""
+    found = (str(path.relative_to(TESTS)) for path in sorted((TESTS / folder).rglob("test_*.py")))
+    return [name for name in found if name not in SLOW]
 
 
-def wanted(paths: list[str]) -> list[Path]:
-    """The test files for changed paths."""
-    dotted = {
-        path.removeprefix("src/").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-        for path in paths
-        if path.startswith("src/") and path.endswith(".py")
-    }
-    tests = sorted((ROOT / "tests").glob("test_*.py"))
-    chosen = [test for test in tests if test.name in ALWAYS or str(test.relative_to(ROOT)) in paths]
-    chosen += [test for test in tests if test.name not in SLOW and modules_of(test) & dotted]
-    probes = any(path.startswith("probes/") for path in paths)
-    chosen += [ROOT / "tests" / "test_probe_versions.py"] if probes else []
-    return list(dict.fromkeys(chosen))
+def naming(*words: str) -> list[str]:
+    """The test files, but for the slow ones, that have one of the words in them."""
+    return [name for name in files("") if any(word in (TESTS / name).read_text(encoding="utf-8") for word in words)]
+
+
+def mirror(path: Path) -> list[str]:
+    """The tests that stand for a file of the package: those of its folder, or those of its own name."""
+    room = path.relative_to("src/compolens").parts[0]
+    if not room.endswith(".py"):
+        return files(room)
+    own = f"test_{room}"
+    return [own] if own in files("") else naming(f"compolens.{path.stem} ", f"compolens import {path.stem}")
+
+
+def wanted_for(path: Path) -> list[str]:
+    """The tests for one changed path, as seen from tests/."""
+    part = path.parts[0]
+    if part == "tests":
+        here = str(path.relative_to("tests"))
+        return [here] if path.match("test_*.py") else naming(f"import {path.stem}", f"from {path.stem} import")
+    if part == "src" and path.suffix == ".py":
+        return mirror(path)
+    if part == "probes":
+        return ["probes/test_probe_versions.py", *naming(f'"{path.stem}"')]
+    if part == "analyses":
+        return naming(f'"{path.stem}"')
+    if part == "docs" and path.suffix == ".md":
+        return [*LINKS, *([PAGE.format(path.stem)] if path.parent.name == "docs" and path.stem != "quickstart" else [])]
+    return []
+
+
+def wanted(paths: list[str]) -> list[str]:
+    """The tests for changed paths, as seen from the root, those that always run first."""
+    there = [Path(path) for path in paths if (ROOT / path).exists() or path.startswith("src/")]
+    named = [*ALWAYS, *(test for path in there for test in wanted_for(path))]
+    whole = {test for test in named if "::" not in test}
+    return [f"tests/{test}" for test in dict.fromkeys(named) if "::" not in test or test.split("::")[0] not in whole]
 
 
 if __name__ == "__main__":
-    print(" ".join(str(path.relative_to(ROOT)) for path in wanted(changed())))
+    print(" ".join(wanted(changed())))

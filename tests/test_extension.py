@@ -190,7 +190,7 @@ def extended(tmp_path_factory):
     for name in ("src", "probes", "analyses"):
         shutil.copytree(ROOT / name, root / name, ignore=litter)
     (root / "tests").mkdir()
-    for name in ("pyproject.toml", "tests/test_contracts.py", "tests/conftest.py"):
+    for name in ("pyproject.toml", "tests/test_contracts.py", "tests/conftest.py", "tests/once.py"):
         shutil.copy(ROOT / name, root / name)
     package = root / "src" / "compolens"
     added = {package / "models": ARCHITECTURE, package / "tasks": FAMILY, root / "probes": PROBE}

@@ -8,6 +8,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections import ChainMap
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import done_once
+from once import done_once
 
 from compolens import Run, SoftmaxTransformer, cli, recipes, tables
 from compolens.activations.streams import draw
@@ -57,21 +58,30 @@ def command(*arguments):
 @pytest.fixture(scope="module")
 def tiny(tiny_models, tiny_categorical_models, tiny_regression_models):
     """name -> folder of every tiny model."""
-    return tiny_models | tiny_categorical_models | tiny_regression_models
+    return ChainMap(tiny_models, tiny_categorical_models, tiny_regression_models)
 
 
-def measure(folder, root, seed):
-    """A copy of a model, measured with every probe that applies to it."""
-    shutil.copytree(folder, root / folder.name)
-    command("probe", *PROBES, root / folder.name, "--episodes", EPISODES, "--seed", seed, *FEW)
+class Measured:
+    """A folder of models, each measured when it is first asked for: what fails for one fails the tests that ask for it."""
+
+    def __init__(self, tiny, root, seeds):
+        self.root = root
+        self.work = {name: partial(self.measure, tiny, name, seed) for name, seed in seeds.items()}
+
+    def measure(self, tiny, name, seed):
+        """A copy of a model, measured with every probe that applies to it."""
+        shutil.copytree(tiny[name], self.root / name)
+        command("probe", *PROBES, self.root / name, "--episodes", EPISODES, "--seed", seed, *FEW)
+
+    def __truediv__(self, name):
+        done_once(self.root, self.work, [name])
+        return self.root / name
 
 
 @pytest.fixture(scope="module")
 def models(tiny, shared):
-    """A folder of measured models."""
-    root = shared / "measured"
-    done_once(root, {name: partial(measure, tiny[name], root, 5) for name in ALL})
-    return root
+    """Every tiny model, measured."""
+    return Measured(tiny, shared / "measured", dict.fromkeys(ALL, 5))
 
 
 SAME_SEED, OTHER_SEED = ("hypernetwork", "sparse", "descent"), ("softmax", "fuzzy", "plain")
@@ -80,10 +90,7 @@ SAME_SEED, OTHER_SEED = ("hypernetwork", "sparse", "descent"), ("softmax", "fuzz
 @pytest.fixture(scope="module")
 def again(tiny, shared):
     """One model of each kind measured once more; then others with another seed."""
-    root = shared / "again"
-    seeds = dict.fromkeys(SAME_SEED, 5) | dict.fromkeys(OTHER_SEED, 6)
-    done_once(root, {name: partial(measure, tiny[name], root, seed) for name, seed in seeds.items()})
-    return root
+    return Measured(tiny, shared / "again", dict.fromkeys(SAME_SEED, 5) | dict.fromkeys(OTHER_SEED, 6))
 
 
 DRAWN = (*MODELS, "hyla", "sparse", *REGRESSION)
@@ -102,10 +109,11 @@ def drawn_from(root, models, name):
     return [models / model for model in DRAWN if all((probe, model) in CASES for probe in needs)]
 
 
-@pytest.fixture(scope="module")
-def figures(models, tiny, shared):
-    """Every analysis of measured models and of one that was not."""
-    root = shared / "figures"
+@pytest.fixture
+def figures(request, models, tiny, shared):
+    """The analyses that a test asks for, all of them if it names none: of measured models and of one that was not."""
+    root, asked = shared / "figures", getattr(request.node, "callspec", None)
+    wanted = [asked.params["name"]] if asked else [*CLAIMS]
 
     def along(name):
         shutil.copytree(tiny[name], root / "along" / name)
@@ -116,10 +124,11 @@ def figures(models, tiny, shared):
     def draw(name, *folders):
         command("analyze", name, *folders, root / "models", "--out", root / "drawn")
 
-    bare = {"bare": partial(shutil.copytree, tiny["softmax"], root / "models" / "bare")}
-    done_once(root, bare | {f"along-{name}": partial(along, name) for name in MODELS})
-    measured = [models / name for name in DRAWN]
-    done_once(root, {name: partial(draw, name, *([root / "along"] if name in ALONG else measured)) for name in CLAIMS})
+    done_once(root, {"bare": lambda: shutil.copytree(tiny["softmax"], root / "models" / "bare")})
+    if set(ALONG) & set(wanted):
+        done_once(root, {f"along-{model}": partial(along, model) for model in MODELS})
+    measured = [models / model for model in DRAWN]
+    done_once(root, {claim: partial(draw, claim, *([root / "along"] if claim in ALONG else measured)) for claim in wanted})
     return root
 
 

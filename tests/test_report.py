@@ -132,7 +132,7 @@ def test_a_browser_draws_every_open_figure_offline(browser, measured, page, tmp_
     flags += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
     flags += [f"--user-data-dir={tmp_path}", "--virtual-time-budget=20000", "--dump-dom"]
     shown = subprocess.run(
-        [browser, *flags, f"file://{measured / 'report.html'}"], capture_output=True, text=True, timeout=120, check=True
+        [browser, *flags, f"file://{measured / 'report.html'}"], capture_output=True, text=True, check=True
     ).stdout
     assert shown.count('data-drawn="1"') >= 4  # three analyses, the split, the first attention map
     assert shown.count("main-svg") >= 4

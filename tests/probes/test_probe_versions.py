@@ -17,7 +17,7 @@ from compolens.measures import factorisation
 from compolens.training import scores
 
 PROBES = builtin.built_in("probes")
-ZOO = Path(__file__).parents[1] / "trained_models"
+ZOO = Path(__file__).parents[2] / "trained_models"
 SHIPPED = [(path.parents[1], path.stem) for path in sorted(ZOO.rglob("tables/*.csv"))]
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import done_once
+from once import done_once
 from test_contracts import SMALL_TASK, small
 from test_tracking import events
 from test_training import KEPT, STEPS, TASK, at_call, checkpoint, contents, make_run
@@ -46,8 +46,6 @@ RUNS = {
     "calibrated": make_run(architecture=SparseCoding(**SIZES, threshold=CalibratedThreshold(0.5))),
 }
 STOPPED = 5
-
-pytestmark = pytest.mark.timeout(600)
 
 
 class SummedLoss(Hyperteacher):
@@ -133,8 +131,8 @@ def torchrun(*arguments):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *map(str, arguments)]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
-            said, _ = process.communicate(timeout=240)
-        except subprocess.TimeoutExpired:
+            said, _ = process.communicate()
+        except BaseException:
             process.terminate()  # which ends its processes, too
             raise
     return process.returncode, said
@@ -226,8 +224,8 @@ def test_the_process_that_is_left_says_why_it_stops_and_what_goes_on(tmp_path):
             for rank in "01"
         )
         stack.callback(left.kill)
-        _, text = left.communicate(timeout=240)
-        assert killed.wait(240) == -signal.SIGKILL
+        _, text = left.communicate()
+        assert killed.wait() == -signal.SIGKILL
     assert left.returncode == 1
     assert "another process of this training has ended, so this one stops as well" in text
     assert checkpoint(tmp_path / "out" / "softmax")[1] == KEPT - 1

@@ -11,7 +11,7 @@ from compolens.cli import main
 from compolens.diagnosis import decomposition, label
 from compolens.foundation.builtin import built_in
 
-REPOSITORY = Path(__file__).parents[1]
+REPOSITORY = Path(__file__).parents[2]
 ZOO = REPOSITORY / "trained_models"
 PAGE = (REPOSITORY / "docs" / "findings" / "why_it_fails.md").read_text(encoding="utf-8")
 DIAGNOSED = [

@@ -17,7 +17,7 @@ from compolens.diagnosis.groups import group
 from compolens.foundation import files
 from compolens.models.jax_weights import reference_names
 
-REPOSITORY = Path(__file__).parents[1]
+REPOSITORY = Path(__file__).parents[2]
 ZOO = REPOSITORY / "trained_models"
 FOLDERS = sorted(p.parent for p in ZOO.glob("*/config.json"))
 RELATIONS = sorted(p.parent for p in ZOO.glob("relations/*/config.json"))
@@ -47,10 +47,10 @@ def test_what_is_shipped_are_runs_of_the_file_and_the_findings_name_those_that_a
 def test_a_shipped_model_scores_what_its_card_says_and_its_tables_are_fresh(folder):
     trained = compolens.load(folder)
     scores = files.read_json(folder / "scores.json")
+    fuzzy = type(trained.task).__name__ == "FuzzyLogic"
     for split in ("test", "ood"):
-        # fuzzy logic's score on held-out functions has a heavy tail: a few hundred episodes can be .15 off
-        n = 4096 if type(trained.task).__name__ == "FuzzyLogic" else 512
-        fresh = compolens.evaluate(trained.model, trained.task, split, n, "check")
+        n = 2048 if fuzzy and split == "ood" else 512  # that score has a heavy tail: a few hundred episodes can be .15 off
+        fresh = compolens.evaluate(trained.model, trained.task, split, n, "check", batch=512 if fuzzy else 64)
         assert fresh.score == pytest.approx(scores[split]["score"], abs=5 * max(scores[split]["se"], 0.004))
     continuous = "continuous" in trained.task.code_kinds.values()
     for probe in ("generalization", "patching", *(["latent_code"] if continuous else ["attention_code", "latent_geometry"])):

@@ -23,8 +23,14 @@ ELSEWHERE = "another boot"
 
 @pytest.fixture
 def quick(tmp_path):
-    """Leases with twenty heartbeats a second, dead after five."""
-    return Leases(tmp_path, beat=0.05)
+    """Leases with five heartbeats a second, dead after five: long enough for a busy machine not to miss them."""
+    return Leases(tmp_path, beat=0.2)
+
+
+@pytest.fixture
+def calm(tmp_path):
+    """Leases whose heartbeats are 20 s apart: nothing that a test does waits for one."""
+    return Leases(tmp_path)
 
 
 @pytest.fixture(params=["links", "no links"])
@@ -52,7 +58,7 @@ def hold(leases, name, stack):
     return stack.enter_context(leases.take(name))
 
 
-def until(condition, seconds=20.0):
+def until(condition, seconds=600.0):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen"
@@ -102,9 +108,9 @@ def test_of_many_processes_one_gets_each_lease(tmp_path):
     processes = [context.Process(target=wanting, args=(tmp_path, start, wins)) for _ in range(4)]
     for process in processes:
         process.start()
-    won = [wins.get(timeout=60)[0] for _ in range(20)]
+    won = [wins.get(timeout=600)[0] for _ in range(20)]
     for process in processes:
-        process.join(60)
+        process.join()
         assert process.exitcode == 0
     assert sorted(won) == list(range(20)) and wins.empty()
     assert not (tmp_path / ".claims").exists()
@@ -131,11 +137,10 @@ def test_a_living_lease_is_never_free(tmp_path, abroad):
     watch, beats = Watch(quick, "run"), set()
     end = time.monotonic() + 1.5  # more than twice what makes a lease dead
     with stack:
-        while time.monotonic() < end:
+        while time.monotonic() < end or len(beats) < 5:
             assert not watch.free()
             beats.add(quick.holder("run").beat)
             time.sleep(0.02)
-    assert len(beats) >= 5
     assert watch.free()
 
 
@@ -169,41 +174,42 @@ def test_a_hanging_file_server_makes_nobody_dead(quick, abroad):
             assert not watch.free()
 
 
-def test_whoever_cannot_renew_stops_before_others_may_take_over(quick, monkeypatch):
-    with quick.take("run") as lease:
+def test_whoever_cannot_renew_stops_before_others_may_take_over(calm, monkeypatch):
+    with calm.take("run") as lease:
         lease.check()
         lease.stop()
         monkeypatch.setattr(os, "utime", lambda *_: (_ for _ in ()).throw(OSError(errno.ESTALE, "stale")))
-        lease.renewed -= (quick.missed - 1) * quick.beat
+        lease.renewed -= (calm.missed - 1) * calm.beat
         with pytest.raises(Lost):
             lease.check()
 
 
-def test_a_process_that_was_stopped_looks_before_it_goes_on(quick):
-    with quick.take("run") as lease:
+def test_a_process_that_was_stopped_looks_before_it_goes_on(calm):
+    with calm.take("run") as lease:
         lease.stop()
-        lease.renewed -= 100 * quick.beat
+        lease.renewed -= 100 * calm.beat
+        asked = time.monotonic()
         lease.check()  # nobody had taken it: renewed, and ours
-        assert time.monotonic() - lease.renewed < 10
-        quick.path("run").unlink()
-        lease.renewed -= 100 * quick.beat
+        assert lease.renewed >= asked
+        calm.path("run").unlink()
+        lease.renewed -= 100 * calm.beat
         with pytest.raises(Lost, match="it is free now"):
             lease.check()
 
 
 # ---- the dead --------------------------------------------------------------------------------------------------------
 HOLD = """
-import sys, time
+import sys
 from pathlib import Path
 from compolens.jobs.leases import Leases
 with Leases(Path(sys.argv[1])).take("run"):
     print("held", flush=True)
-    time.sleep(60)
+    sys.stdin.read()
 """
 
 
 def test_a_killed_process_of_this_machine_is_followed_at_once(tmp_path):
-    process = subprocess.Popen([sys.executable, "-c", HOLD, tmp_path], stdout=subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, "-c", HOLD, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout.readline() == b"held\n"
     leases = Leases(tmp_path)  # its heartbeats are 20 s apart: nothing below waits for one
     with pytest.raises(Held, match=f"process {process.pid}"), leases.take("run"):
@@ -214,6 +220,7 @@ def test_a_killed_process_of_this_machine_is_followed_at_once(tmp_path):
     with leases.take("run"):
         pass
     process.wait()
+    process.stdin.close()
     process.stdout.close()
 
 
@@ -246,7 +253,7 @@ def test_of_many_who_find_a_lease_dead_one_follows(quick, monkeypatch):
             start.wait()
             with contextlib.suppress(Held), quick.take("run") as lease:
                 won.append(lease.token)
-                done.wait(20)
+                done.wait(600)
 
         threads = [threading.Thread(target=follow) for _ in range(6)]
         for thread in threads:

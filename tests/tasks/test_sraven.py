@@ -20,7 +20,8 @@ from compolens.tasks.sraven.posterior import posterior
 from compolens.tasks.sraven.rules import RULES, multisets
 
 GOLDEN = {
-    k: v.astype(np.int64) for k, v in np.load(Path(__file__).parent / "data" / "sraven_golden.npz", allow_pickle=False).items()
+    k: v.astype(np.int64)
+    for k, v in np.load(Path(__file__).parents[1] / "data" / "sraven_golden.npz", allow_pickle=False).items()
 }
 STEP = {"constant": 0, "progression +1": 1, "progression +2": 2, "progression -1": -1, "progression -2": -2}
 

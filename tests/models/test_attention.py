@@ -29,7 +29,7 @@ from compolens.models.attention import relative_buckets
 from compolens.models.linear import rms_head
 from compolens.tasks import FuzzyLogic, SRaven
 
-GOLDEN = dict(np.load(Path(__file__).parent / "data" / "hyla_golden.npz", allow_pickle=False))
+GOLDEN = dict(np.load(Path(__file__).parents[1] / "data" / "hyla_golden.npz", allow_pickle=False))
 REFERENCE = {"softmax": SoftmaxTransformer, "linear": LinearAttention, "hyla": HYLA}
 REFERENCE_SIZES = {"n_layers": 2, "d_model": 32, "n_heads": 4, "d_head": 4, "d_value": 2, "d_mlp": 48, "n_ctx": 36}
 

@@ -38,7 +38,7 @@ from compolens.figures import (
     save,
 )
 
-SOURCE = Path(__file__).parents[1] / "src"
+SOURCE = Path(__file__).parents[2] / "src"
 NAN = float("nan")
 
 BY_LAYER = pd.DataFrame(

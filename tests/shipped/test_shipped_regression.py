@@ -18,7 +18,7 @@ from compolens.references import DebiasedGradientDescent, GradientDescent, Gradi
 from compolens.tasks import LinearRegression
 from compolens.zoo.folders import read_run
 
-REPOSITORY = Path(__file__).parents[1]
+REPOSITORY = Path(__file__).parents[2]
 ZOO = REPOSITORY / "trained_models" / "regression"
 RUNS = read_runs(str(REPOSITORY / "trained_models" / "regression.py"))
 TASKS, MANY = LinearRegression.von_oswald(), 100_000
@@ -40,12 +40,14 @@ def loss(answers, n=MANY):
     return float(0.5 * (answers - episodes(n).targets[:, -1]).double().square().mean())
 
 
+@lru_cache
 @torch.no_grad()
 def answers(folder):
     model = compolens.load(folder).model
     return torch.cat([model(part)[:, -1] for part in episodes().tokens.split(20_000)])
 
 
+@lru_cache
 def slopes(folder, n=20_000):
     """(n, d_x, 1): the derivative of the model's answer by the query, on the first n tasks."""
     tokens = episodes().tokens[:n].clone().requires_grad_()

@@ -27,7 +27,7 @@ from compolens.foundation.configs import DoesNotApply
 from compolens.recipes import load_file
 from compolens.references import GradientDescent, GradientDescentPlusPlus
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 TASK = LinearRegression(d_x=4, n_context=6)
 FEW = {
     "gd_equivalence": {"episodes": 128, "fits": 32},

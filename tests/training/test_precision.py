@@ -15,7 +15,7 @@ from compolens.tasks import SPLITS, SRaven
 from compolens.training import RESUME, Run, WarmupStableDecay, machine, state, train
 from compolens.zoo.folders import load
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 MIXED = {"precision": "bfloat16", "keep": ()}
 
 

@@ -11,7 +11,7 @@ import torch
 from compolens.foundation.configs import ConfigError
 from compolens.tasks import FuzzyLogic
 
-GOLDEN = dict(np.load(Path(__file__).parent / "data" / "hyla_golden.npz", allow_pickle=False))
+GOLDEN = dict(np.load(Path(__file__).parents[1] / "data" / "hyla_golden.npz", allow_pickle=False))
 SETS = ["train", "valid_fixed_query"]
 KNOWN = list(itertools.combinations(range(12), 2))
 UNKNOWN = list(itertools.combinations(range(12, 16), 2))

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import shutil
+from collections import ChainMap
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -240,7 +241,7 @@ def trained(request, tiny_task, tiny_models, tiny_categorical_models):
     if request.param == "causal":
         run = Run(SoftmaxTransformer(n_layers=2, d_model=16, n_heads=2, causal=True), tiny_task, steps=0)
         return TrainedModel(run, run.build().eval(), tiny_task, Path("causal"), 0)
-    return load((tiny_models | tiny_categorical_models)[request.param])
+    return load(ChainMap(tiny_models, tiny_categorical_models)[request.param])
 
 
 @pytest.fixture(scope="module")
@@ -455,7 +456,7 @@ def folders(tiny_models, tiny_categorical_models, tmp_path_factory):
     """Three models measured, on two settings."""
     root = tmp_path_factory.mktemp("sparsity")
     for name in ("softmax", "hyla", "raven-softmax"):
-        shutil.copytree((tiny_models | tiny_categorical_models)[name], root / name)
+        shutil.copytree(ChainMap(tiny_models, tiny_categorical_models)[name], root / name)
         for recipe, arguments in (("activation_sparsity", {"draws": 2}), ("generalization", {})):
             recipes.run_probe(recipes.built_in("probes")[recipe], root / name, {"episodes": EPISODES, **arguments})
     return [root / name for name in ("softmax", "hyla", "raven-softmax")]

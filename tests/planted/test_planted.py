@@ -20,7 +20,7 @@ from compolens.measures.readouts import RidgeReadout
 from compolens.references import InContextRidge, TrainingCompositions
 from compolens.tasks import FuzzyLogic
 
-HERE = Path(__file__).parent / "benchmarks" / "diagnosis"
+HERE = Path(__file__).parents[1] / "benchmarks" / "diagnosis"
 
 
 def neighbour(name):

@@ -707,7 +707,7 @@ def test_a_reader_that_leaves_early_is_no_error(both):
     script = "import sys; from compolens.cli import main; sys.exit(main(['probe', '--list']))"
     process = subprocess.Popen([sys.executable, "-u", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     process.stdout.close()
-    assert process.wait(60) == 141 and process.stderr.read() == b""
+    assert process.wait() == 141 and process.stderr.read() == b""
     process.stderr.close()
 
 

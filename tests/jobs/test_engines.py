@@ -114,10 +114,10 @@ def test_forty_runs_by_four_commands_of_which_one_is_killed(tmp_path):
     for process in processes:
         process.start()
     victim = processes[0]
-    until(lambda: any(pid == victim.pid and step == 2 for entries in updates(tmp_path).values() for step, pid in entries), 120)
+    until(lambda: any(pid == victim.pid and step == 2 for entries in updates(tmp_path).values() for step, pid in entries))
     os.kill(victim.pid, signal.SIGKILL)
     for process in processes:
-        process.join(200)
+        process.join()
     assert [process.exitcode for process in processes] == [-signal.SIGKILL, 0, 0, 0]
     (handed_on,) = check_each_once(tmp_path, 40)
     run = read_runs(str(file))[handed_on]  # it is, bit for bit, the run that nobody killed
@@ -160,7 +160,6 @@ def slurm(tmp_path, monkeypatch):
     return make
 
 
-@pytest.mark.timeout(600)
 def test_runs_sent_by_submitit_finish_though_one_is_killed(slurm, tmp_path, capfd):
     file = write_runs(tmp_path, 2, steps=20)
     (tmp_path / "run-01.mortal").touch()
@@ -199,7 +198,7 @@ def stop_when(condition):
 
 def test_an_interruption_cancels_what_was_sent(slurm, tmp_path):
     stopper = stop_when(lambda: logged(tmp_path))
-    work = [Job(name, slow, (name, str(tmp_path), 100)) for name in ("a", "b")]
+    work = [Job(name, slow, (name, str(tmp_path), 3600)) for name in ("a", "b")]
     outcome = slurm(workers=1).run(work, show=False)
     stopper.join()
     assert outcome.signum == signal.SIGTERM and list(outcome.failures) == ["a"] and not outcome.results
@@ -273,13 +272,12 @@ def two_nodes(tmp_path, monkeypatch):
     cluster.shutdown()
 
 
-@pytest.mark.timeout(900)
 def test_every_run_finishes_though_a_ray_node_dies(two_nodes, tmp_path, capfd):
     cluster, second = two_nodes
     file, seen = write_runs(tmp_path, 6, steps=40, pause=0.05), []
 
     def kill_the_second_node():
-        until(lambda: len({pid for entries in updates(tmp_path).values() for _, pid in entries}) == 2, 600)
+        until(lambda: len({pid for entries in updates(tmp_path).values() for _, pid in entries}) == 2)
         seen.append(updates(tmp_path))
         cluster.remove_node(second, allow_graceful=False)
 
@@ -294,9 +292,9 @@ def test_every_run_finishes_though_a_ray_node_dies(two_nodes, tmp_path, capfd):
 
 
 def test_a_ray_cluster_that_is_not_there_is_said_at_once(tmp_path, monkeypatch):
-    pytest.importorskip("ray")
+    ray = pytest.importorskip("ray")
     work = [Job("a", square, (1, str(tmp_path)))]
-    started = time.monotonic()
+    monkeypatch.setattr(ray, "init", lambda *_, **__: pytest.fail("this waits for a cluster"))
     with pytest.raises(ConfigError, match=r"no Ray cluster answers at 127.0.0.1:9; .*`ray start --head`"):
         jobs.Ray(tmp_path / "out", address="127.0.0.1:9").run(work)
     monkeypatch.setenv("RAY_ADDRESS", "ray://127.0.0.1:9")
@@ -304,7 +302,7 @@ def test_a_ray_cluster_that_is_not_there_is_said_at_once(tmp_path, monkeypatch):
         jobs.Ray(tmp_path / "out").run(work)
     with pytest.raises(ConfigError, match="--address must be host:port, ray://host:port or auto, got 'nonsense'"):
         jobs.Ray(tmp_path / "out", address="nonsense").run(work)
-    assert time.monotonic() - started < 30 and not (tmp_path / "out").exists()
+    assert not (tmp_path / "out").exists()
 
 
 # ---- the command line ------------------------------------------------------------------------------------------------
@@ -376,13 +374,13 @@ def test_what_is_in_training_is_listed_with_where(tmp_path, capsys):
 
 def test_a_training_that_lost_its_lease_writes_no_more(tmp_path, monkeypatch):
     file, out = write_runs(tmp_path, 1, steps=60), tmp_path / "out"
-    monkeypatch.setattr("compolens.cli.train.leases_on", lambda folder: Leases(folder.parent, beat=0.05))
+    monkeypatch.setattr("compolens.cli.train.leases_on", lambda folder: Leases(folder.parent, beat=0.2))
 
     def take_it_away(done, total, text):
         assert done == 20
         path = Leases(out).path("run-00")
         path.rename(path.with_suffix(".gone"))
-        time.sleep(0.2)
+        time.sleep(0.6)  # three heartbeats
 
     kind, message = jobs.base.attempt(sweep_jobs(file, out)[0], take_it_away)
     assert kind == "held" and "run-00 was taken over" in message
