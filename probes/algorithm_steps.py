@@ -1,24 +1,35 @@
 """How many steps of which algorithm is each layer's answer like, and do they grow linearly or exponentially with depth?"""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from compolens.activations.sites import at_answers, residual_sites
 from compolens.activations.streams import draw
 from compolens.foundation.configs import DoesNotApply, require
-from compolens.measures.agreement import best_steps, error_similarity, trend
+from compolens.hooks import HookedModel
+from compolens.measures.agreement import BestSteps, best_steps, error_similarity, trend
 from compolens.measures.readouts import RidgeReadout
 from compolens.models.token_space import TokenSpaceArchitecture
 from compolens.references import GradientDescent, GradientDescentPlusPlus, LeastSquares, Newton
-from compolens.references.regression import all_answers
+from compolens.references.regression import RegressionLearner, all_answers
 from compolens.tasks import LinearRegression
+from compolens.tasks.base import Episodes
 from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change
 
 QUERIES = 32
 CONVERGED = 0.999
+
+Algorithms = dict[str, tuple[list[int], list[RegressionLearner]]]
+"""Algorithm -> numbers of steps, and a learner for each."""
 
 
 def probe(
@@ -64,7 +75,14 @@ def probe(
     return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
 
 
-def _similarities(task, batches, errors, algorithms, known, draws):
+def _similarities(
+    task: LinearRegression,
+    batches: list[tuple[Episodes, int]],
+    errors: dict[int, Tensor],
+    algorithms: Algorithms,
+    known: dict[str, Any],
+    draws: int,
+) -> Iterator[dict[str, Any]]:
     """The rows of every algorithm, from the errors (batch, questions) of every layer."""
     limit = _algorithm_errors(task, batches, [1], [LeastSquares()])[1][0]
     for name, which in algorithms.items():
@@ -74,7 +92,7 @@ def _similarities(task, batches, errors, algorithms, known, draws):
         yield from _rows(name, steps, list(errors), alike, done, known, draws)
 
 
-def _algorithms(trained, newton, gd):
+def _algorithms(trained: TrainedModel, newton: int, gd: int) -> Algorithms:
     """name -> (steps, learners)."""
     task, layers = trained.task, trained.model.cfg.n_layers
     eta, slow = (GradientDescent(k).for_task(task).eta for k in (layers, 1))
@@ -92,13 +110,13 @@ def _algorithms(trained, newton, gd):
 
 
 # ---- questions and answers -------------------------------------------------------------------------------------------
-def _questions(task, batch):
+def _questions(task: LinearRegression, batch: Episodes) -> tuple[Episodes, int]:
     """Episodes that ask several things about the same demonstrations, and in how many copies: themselves where every input is
     asked for, else one per further input in place of the last query."""
     return (batch, 1) if task.interleaved else (task.asking(batch, task.further_inputs(batch, QUERIES)), QUERIES)
 
 
-def _flat(task, questions, found):
+def _flat(task: LinearRegression, questions: tuple[Episodes, int], found: Tensor) -> Tensor:
     """(batch, questions) errors of the first output from answers (rows, A, d_y): all but the first of an episode (nothing is
     known there), or the last of every copy."""
     episodes, copies = questions
@@ -106,7 +124,9 @@ def _flat(task, questions, found):
     return wrong[:, 1:] if copies == 1 else wrong[:, -1].unflatten(0, (-1, copies))
 
 
-def _algorithm_errors(task, questions, steps, learners):
+def _algorithm_errors(
+    task: LinearRegression, questions: list[tuple[Episodes, int]], steps: list[int], learners: Sequence[RegressionLearner]
+) -> tuple[Tensor, list[Tensor]]:
     """(steps, [(batch, questions) per learner])."""
     found = [[] for _ in learners]
     for one in questions:
@@ -116,7 +136,9 @@ def _algorithm_errors(task, questions, steps, learners):
 
 
 @torch.no_grad()
-def _errors(model, task, questions, site, read):
+def _errors(
+    model: HookedModel, task: LinearRegression, questions: tuple[Episodes, int], site: str, read: Callable[[Tensor], Tensor]
+) -> Tensor:
     episodes = questions[0]
     parts = []
     for tokens in episodes.tokens.split(2048):
@@ -125,7 +147,9 @@ def _errors(model, task, questions, site, read):
     return _flat(task, questions, torch.cat(parts))
 
 
-def _readers(trained, model, fits, seed):
+def _readers(
+    trained: TrainedModel, model: HookedModel, fits: int, seed: int
+) -> dict[int, tuple[str, Callable[[Tensor], Tensor]]]:
     """layer -> (site, what reads answers (batch, A, d_y) off the stream (batch, A, d_model) there)."""
     sites = {layer: site for layer, site in residual_sites(model).items() if layer > 0}
     if isinstance(trained.run.architecture, TokenSpaceArchitecture):
@@ -142,10 +166,12 @@ def _readers(trained, model, fits, seed):
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
-def _rows(name, steps, layers, alike, done, known, draws):
+def _rows(
+    name: str, steps: Tensor, layers: list[int], alike: Tensor, done: Tensor, known: dict[str, Any], draws: int
+) -> Iterator[dict[str, Any]]:
     """alike (layer, step, episode), done (step, episode) similarity with least squares."""
 
-    def best(index):
+    def best(index: Tensor) -> BestSteps:
         return best_steps(alike[..., index].mean(-1), steps, done[:, index].mean(-1) > CONVERGED)
 
     everyone = torch.arange(alike.shape[-1])
@@ -168,7 +194,7 @@ def _rows(name, steps, layers, alike, done, known, draws):
     yield from _trends(layers, found, again, {"site": "all layers", "layer": -1} | known)
 
 
-def _trends(layers, found, again, known):
+def _trends(layers: list[int], found: BestSteps, again: list[BestSteps], known: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Lines through best steps and their logarithms, over the layers whose best step is not the last one looked at."""
     inside = ~found.at_edge
     x = torch.tensor(layers)[inside]
@@ -181,16 +207,20 @@ def _trends(layers, found, again, known):
                 yield _row(f"{shape} {metric}", value, *_interval(drawn)) | known | {"n": len(x)}
 
 
-def _interval(values):
+def _interval(values: Tensor) -> tuple[float, float]:
     values = values.double()[values.isfinite()]
     return (float(values.quantile(0.025)), float(values.quantile(0.975))) if len(values) else (np.nan, np.nan)
 
 
-def _row(metric, value, lo=np.nan, hi=np.nan, step=np.nan, note=""):
+def _row(
+    metric: str, value: float, lo: float = np.nan, hi: float = np.nan, step: float = np.nan, note: str = ""
+) -> dict[str, Any]:
     return {"metric": metric, "value": value, "lo": lo, "hi": hi, "algorithm_step": step, "note": note}
 
 
-def _episodes(task, split, drawn, batches, errors):
+def _episodes(
+    task: LinearRegression, split: str, drawn: list[Episodes], batches: list[tuple[Episodes, int]], errors: dict[int, Tensor]
+) -> pd.DataFrame:
     """Per episode and layer: its composition, and how much of the square of the right answers the layer's answers explain."""
     names = [task.composition_name(int(c)) for b in drawn for c in b.composition]
     zero = torch.cat([_flat(task, q, q[0].targets.new_zeros(len(q[0].targets), len(task.answers), task.d_y)) for q in batches])

@@ -1,13 +1,18 @@
 """Does the code by which attention treats a pair of tokens say which rule is at work, on compositions never trained on too?"""
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
 
 from compolens.activations.streams import draw, record
+from compolens.hooks import HookedModel
 from compolens.measures.classifiers import LogisticReadout, balanced_accuracy, confusion, macro_f1
+from compolens.tasks.base import TaskFamily
 from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change
@@ -60,13 +65,13 @@ def probe(trained: TrainedModel, *, episodes: int = 2048, seed: int = 0, c: floa
     return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
 
 
-def _variants(task):
+def _variants(task: TaskFamily) -> dict[str, TaskFamily]:
     """The family as trained, and its variants that hold out the same compositions."""
     same = {name: v for name, v in task.variants.items() if v.compositions("ood") == task.compositions("ood")}
     return {AS_TRAINED: task, **same}
 
 
-def _collect(task, model, split, n, seed, device, raw) -> Data:
+def _collect(task: TaskFamily, model: HookedModel, split: str, n: int, seed: str, device: torch.device, raw: bool) -> Data:
     """Codes at the named pairs, flattened over the pairs of a capture; with `raw`, what the family offers of its inputs."""
     layers = {f"blocks.{layer}.attn.hook_code": layer for layer in range(model.cfg.n_layers)}
     values = {f"blocks.{layer}.attn.hook_post": layer for layer in layers.values()}
@@ -97,7 +102,7 @@ def _collect(task, model, split, n, seed, device, raw) -> Data:
     )
 
 
-def _live(scored, known):
+def _live(scored: Sequence[Data], known: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """A layer all of whose value units are 0 passes nothing on: its code may still vary, but says nothing to later layers."""
     for split, data in zip(("test", "ood"), scored, strict=True):
         for layer, share in data.live.items():
@@ -106,7 +111,9 @@ def _live(scored, known):
             yield measured | site | known | {"split": split}
 
 
-def _answers(x, truth, scored, source, c, both) -> dict[str, list[np.ndarray]]:
+def _answers(
+    x: np.ndarray, truth: np.ndarray, scored: Sequence[Data], source: tuple[str, float], c: float, both: bool
+) -> dict[str, list[np.ndarray]]:
     """kind of readout -> what it answers on test and ood; the shuffled and majority ones only where `both`."""
     targets = {"": truth}
     if both:
@@ -121,12 +128,19 @@ def _answers(x, truth, scored, source, c, both) -> dict[str, list[np.ndarray]]:
     return answers
 
 
-def _control(source, control, kind) -> str:
+def _control(source: tuple[str, float], control: str, kind: str) -> str:
     raw = source[0] if source[1] < 0 else ""
     return ", ".join(word for word in (raw, control, kind) if word)
 
 
-def _scores(source, known, classes, scored, predicted, n_fit):
+def _scores(
+    source: tuple[str, float],
+    known: dict[str, Any],
+    classes: tuple[str, ...],
+    scored: Sequence[Data],
+    predicted: list[np.ndarray],
+    n_fit: int,
+) -> Iterator[dict[str, Any]]:
     """The rows of one readout on test and ood."""
     capture, layer = source
     place = {"site": "input", "role": "input", "layer": -1}
@@ -156,11 +170,13 @@ def _scores(source, known, classes, scored, predicted, n_fit):
                 yield nothing | {"value": total[k, k] / total[k].sum(), "class": classes[k]} | where
 
 
-def _last_self(data):
+def _last_self(data: Data) -> tuple[str, float]:
     return max((key for key in data.features if key[0] == "self"), key=lambda key: key[1])
 
 
-def _episodes(task, scored, answers, label, classes) -> pd.DataFrame:
+def _episodes(
+    task: TaskFamily, scored: Sequence[Data], answers: list[np.ndarray], label: str, classes: tuple[str, ...]
+) -> pd.DataFrame:
     """Per answer: its composition, the true and the decoded class at the last layer, and its episode's score."""
     parts = []
     for split, data, answer in zip(("test", "ood"), scored, answers, strict=True):

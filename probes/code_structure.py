@@ -1,15 +1,19 @@
 """Is the code made of parts that add up, and does every part lie in a direction of its own?"""
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from compolens import tables
 from compolens.activations.sites import EVERYWHERE, Site, positions, sites
 from compolens.activations.streams import draw, record
 from compolens.foundation.configs import require
+from compolens.hooks import HookedModel
 from compolens.measures.erasure import Writer
 from compolens.measures.factorisation import (
     AdditiveCode,
@@ -40,7 +44,7 @@ class Sample(NamedTuple):
     factors: dict[str, np.ndarray]
     composition: np.ndarray
 
-    def shuffled(self) -> "Sample":
+    def shuffled(self) -> Sample:
         """The same codes beside the factors, and the compositions, of other episodes."""
         order = np.random.default_rng(0).permutation(len(self.composition))
         return Sample(self.codes, {name: part[order] for name, part in self.factors.items()}, self.composition[order])
@@ -84,7 +88,7 @@ def probe(trained: TrainedModel, *, episodes: int = 2048, seed: int = 0) -> tupl
     return pd.DataFrame(rows), frame
 
 
-def _sample(trained, model, points, split, n, seed, raw) -> Sample:
+def _sample(trained: TrainedModel, model: HookedModel, points: list[Site], split: str, n: int, seed: str, raw: bool) -> Sample:
     """Mean codes of n episodes of a split at every site, and the raw statistic where asked for."""
     task, hook_names = trained.task, list(dict.fromkeys(site.hook_name for site in points))
     codes: dict[Site, list] = {site: [] for site in [*points, *([RAW] if raw else [])]}
@@ -107,7 +111,7 @@ def _joined(parts: dict) -> dict:
 
 
 # ---- numbers ---------------------------------------------------------------------------------------------------------
-def _rows(site, fit: Sample, scored: dict[str, Sample], control) -> list[dict]:
+def _rows(site: Site, fit: Sample, scored: dict[str, Sample], control: str) -> list[dict]:
     x = fit.codes[site]
     additive = AdditiveCode.fit(x, fit.factors)
     rows = []
@@ -123,19 +127,21 @@ def _rows(site, fit: Sample, scored: dict[str, Sample], control) -> list[dict]:
     return [row for row in rows + _geometry(site, fit, additive, control) if np.isfinite(row["value"])]
 
 
-def _row(metric, numbers, split, site: Site, control, n, **more) -> dict:
+def _row(
+    metric: str, numbers: tuple[float, float, float], split: str, site: Site, control: str, n: int, **more: tables.Value
+) -> dict:
     value, lo, hi = numbers
     at = {"split": split, "site": site.hook_name, "role": site.role, "control": control, "n": n}
     return tables.row(metric, value, lo=lo, hi=hi, **at, layer=site.layer, **more)
 
 
-def _additivity(additive: AdditiveCode, x, sample: Sample) -> tuple[float, float, float]:
+def _additivity(additive: AdditiveCode, x: np.ndarray, sample: Sample) -> tuple[float, float, float]:
     """R² of compositions' mean codes predicted by the additive code, and its interval over compositions."""
     means, _ = composition_means(x, sample.composition)
     return _bounded(means, composition_means(additive(sample.factors), sample.composition)[0])
 
 
-def _other_half(x, sample: Sample) -> tuple[float, float, float]:
+def _other_half(x: np.ndarray, sample: Sample) -> tuple[float, float, float]:
     """R² of compositions' mean codes predicted by those of other episodes of the same compositions."""
     _, which, count = np.unique(sample.composition, return_inverse=True, return_counts=True)
     sides = [(halves(sample.composition) == side) & (count[which] >= 2) for side in (0, 1)]
@@ -143,7 +149,7 @@ def _other_half(x, sample: Sample) -> tuple[float, float, float]:
     return _bounded(second, first)
 
 
-def _left_out(site, fit: Sample, control) -> list[dict]:
+def _left_out(site: Site, fit: Sample, control: str) -> list[dict]:
     """R² of training compositions' codes by effects fitted on others, and by those of their own other episodes."""
     found = left_out(fit.codes[site], fit.factors, fit.composition)
     others, own, mean = found[np.isfinite(found).all(1)].T
@@ -151,7 +157,7 @@ def _left_out(site, fit: Sample, control) -> list[dict]:
     return [_row(metric, _share(e, mean), "train", site, which, len(fit.composition)) for metric, e, which in found]
 
 
-def _share(error, total) -> tuple[float, float, float]:
+def _share(error: np.ndarray, total: np.ndarray) -> tuple[float, float, float]:
     """1 - error / total, summed over compositions, and its interval over them; NaN without any."""
     if not total.sum() > 0:
         return np.nan, np.nan, np.nan
@@ -160,19 +166,19 @@ def _share(error, total) -> tuple[float, float, float]:
     return 1 - error.sum() / total.sum(), *np.quantile(drawn, [0.025, 0.975])
 
 
-def _drawn(n) -> np.ndarray:
+def _drawn(n: int) -> np.ndarray:
     """(draws, n): compositions drawn with replacement, the same ones for every number of a table."""
     return np.random.default_rng(0).integers(n, size=(DRAWS, n))
 
 
-def _bounded(means, fitted) -> tuple[float, float, float]:
+def _bounded(means: np.ndarray, fitted: np.ndarray) -> tuple[float, float, float]:
     drawn = np.array([r2(means[p], fitted[p]) for p in _drawn(len(means))])
     drawn = drawn[np.isfinite(drawn)]
     bounds = np.quantile(drawn, [0.025, 0.975]) if len(drawn) else (np.nan, np.nan)
     return r2(means, fitted), *bounds
 
 
-def _geometry(site, fit: Sample, additive: AdditiveCode, control) -> list[dict]:
+def _geometry(site: Site, fit: Sample, additive: AdditiveCode, control: str) -> list[dict]:
     """How the factors' directions lie: fitted on training compositions, so a property of the split "train"."""
     x, n = torch.from_numpy(fit.codes[site]), len(fit.composition)
     z = torch.from_numpy(np.concatenate(list(fit.factors.values()), axis=1))
@@ -188,7 +194,7 @@ def _geometry(site, fit: Sample, additive: AdditiveCode, control) -> list[dict]:
     return rows
 
 
-def _readout_weight(x, z, composition) -> torch.Tensor:
+def _readout_weight(x: Tensor, z: Tensor, composition: np.ndarray) -> torch.Tensor:
     """(d, k) weights of the ridge readout whose penalty predicts left-out training compositions best."""
     known = np.unique(composition)
     groups = [torch.from_numpy(np.isin(composition, known[i::FOLDS])) for i in range(min(FOLDS, len(known)))]
@@ -197,7 +203,7 @@ def _readout_weight(x, z, composition) -> torch.Tensor:
     return Moments.total(folds).fit([best])[0].weight
 
 
-def _by_chance(site, additive: AdditiveCode, d, ranks, n) -> list[dict]:
+def _by_chance(site: Site, additive: AdditiveCode, d: int, ranks: list[int], n: int) -> list[dict]:
     """The same with random directions and subspaces: mean, 5 % and 95 % quantile."""
     rng, generator = np.random.default_rng(0), torch.Generator().manual_seed(0)
     cosines = []
@@ -211,7 +217,7 @@ def _by_chance(site, additive: AdditiveCode, d, ranks, n) -> list[dict]:
     return [_row(metric, value, "train", site, "random", n) for metric, value in numbers.items()]
 
 
-def _frame(trained, fit: Sample, scored) -> pd.DataFrame:
+def _frame(trained: TrainedModel, fit: Sample, scored: dict[str, Sample]) -> pd.DataFrame:
     """Per episode and site, how well the sum of the parts, fitted on training compositions, gives its code: 1 is perfectly,
     0 as well as the split's mean code."""
     frames = []

@@ -1,19 +1,27 @@
 """Is what softmax attention writes one gradient step of its dual model, and how is it learnt, one demonstration at a time?"""
 
+from __future__ import annotations
+
 import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor, nn
 
 from compolens import tables
-from compolens.activations.streams import draw, record
+from compolens.activations.streams import Activations, draw, record
 from compolens.foundation.configs import DoesNotApply, require
-from compolens.hooks import LayerNorm
+from compolens.hooks import HookedModel, LayerNorm
 from compolens.measures import dual_layers
 from compolens.measures import dual_model as dual
 from compolens.measures import random_features as rf
+from compolens.models.attention import Attention
+from compolens.models.blocks import Block
 from compolens.models.softmax import SoftmaxAttention
+from compolens.tasks.base import Episodes, TaskFamily
 from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change
@@ -22,6 +30,8 @@ FEATURES = (16, 64, 256, 1024, 4096)
 ESTIMATED = 4
 """Episodes on which attention is estimated with random features."""
 PARTS = ("q", "k", "v", "z")
+Heads = tuple[dict[str, Any], list[Tensor], Tensor | None, Tensor | None]
+"""Of a layer: where it is; q, k, v and output z (episode, pos, head, width); the bias of its scores, and its mask."""
 UNDERFLOW = "not available: an estimated normaliser is 0, queries and keys are too long for these features"
 
 
@@ -64,7 +74,7 @@ def probe(
     return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
 
 
-def _check(trained):
+def _check(trained: TrainedModel) -> None:
     """Only softmax has a dual model of this kind."""
     name = type(trained.run.architecture).__name__
     attention = trained.model.blocks[0].attn
@@ -80,7 +90,9 @@ def _check(trained):
 
 
 # ---- the Gram form ---------------------------------------------------------------------------------------------------
-def _gram_form(task, model, batches, known):
+def _gram_form(
+    task: TaskFamily, model: HookedModel, batches: Iterable[Episodes], known: dict[str, Any]
+) -> tuple[list[dict[str, Any]], pd.DataFrame]:
     """Rows per layer, head and position, and per episode its score and the largest distance of each layer."""
     n = len(model.blocks)
     sites = [f"blocks.{i}.attn.hook_{part}" for i in range(n) for part in PARTS]
@@ -105,15 +117,17 @@ def _gram_form(task, model, batches, known):
     return rows, pd.concat(episodes, ignore_index=True)
 
 
-def _bias(attn, seq):
+def _bias(attn: Attention, seq: int) -> Tensor | None:
     return None if attn.bias is None else attn.bias(None, seq)
 
 
-def _mask(attn, seq):
+def _mask(attn: Attention, seq: int) -> Tensor | None:
     return None if attn.mask is None else attn.mask[:seq, :seq]
 
 
-def _position_rows(model, gap, norm, share, known):
+def _position_rows(
+    model: HookedModel, gap: Tensor, norm: Tensor, share: Tensor, known: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
     roles = model.roles.items()
     for layer in range(gap.shape[1]):
         for head in range(gap.shape[3]):
@@ -126,14 +140,14 @@ def _position_rows(model, gap, norm, share, known):
                 yield _row("share of the step", (step / (size + 1e-30)).mean(1), site, role)
 
 
-def _norm(norm):
+def _norm(norm: nn.Module) -> dual_layers.LayerNorm | dual_layers.RMSNorm | None:
     if not hasattr(norm, "eps"):
         return None  # the identity of token-space models
     kind = dual_layers.LayerNorm if isinstance(norm, LayerNorm) else dual_layers.RMSNorm
     return kind(norm.w, norm.b, norm.eps) if isinstance(norm, LayerNorm) else kind(norm.w, eps=norm.eps)
 
 
-def _layer(block, seq):
+def _layer(block: Block, seq: int) -> dual_layers.Layer:
     """A block as the dual model sees it: weights, norms, bias, and the MLP if there is one."""
     attn, mlp = block.attn, None
     if block.mlp is not None:
@@ -143,12 +157,12 @@ def _layer(block, seq):
     return dual_layers.Layer(_norm(block.ln1), *weights, attn.W_O, attn.b_O, mlp, _bias(attn, seq))
 
 
-def _gelu(x):
+def _gelu(x: Tensor) -> Tensor:
     return torch.nn.functional.gelu(x, approximate="tanh")
 
 
 @torch.no_grad()
-def _chained(model, batch, seq):
+def _chained(model: HookedModel, batch: Activations, seq: int) -> Tensor:
     """(episode, layer): largest distance of the residual stream, relative to its size, from a chain of dual models that starts
     at the first layer's input; nan where the stream is no pre-norm one."""
     layers = [_layer(block, seq) for block in model.blocks]
@@ -160,7 +174,7 @@ def _chained(model, batch, seq):
     return torch.stack([(s.prediction - t).norm(dim=-1).amax(1) / t.norm(dim=-1).mean() for s, t in pairs], 1)
 
 
-def _layer_rows(ends, known):
+def _layer_rows(ends: Tensor, known: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for layer in range(ends.shape[1]):
         site = {"site": f"blocks.{layer}.hook_resid_post", "layer": layer, "head": "all"} | known
         if not ends.isnan().any():  # in token space a layer is its attention
@@ -168,7 +182,7 @@ def _layer_rows(ends, known):
 
 
 # ---- what could fail -------------------------------------------------------------------------------------------------
-def _heads(model, episodes, known):
+def _heads(model: HookedModel, episodes: Episodes, known: dict[str, Any]) -> Iterator[Heads]:
     """By layer: where it is; q, k, v and output z (episode, pos, head, width), float64; the scores' bias, and the mask."""
     (batch,) = record(model, [episodes], [f"blocks.{i}.attn.hook_{p}" for i in range(len(model.blocks)) for p in PARTS])
     for i, attn in enumerate(block.attn for block in model.blocks):
@@ -178,7 +192,7 @@ def _heads(model, episodes, known):
         yield {"site": f"blocks.{i}.attn.hook_z", "layer": i, "head": "all"} | known, parts, bias, _mask(attn, seq)
 
 
-def _steps(model, layers):
+def _steps(model: HookedModel, layers: Iterable[Heads]) -> Iterator[dict[str, Any]]:
     """A step by autograd, and steps one demonstration at a time, at the last position from which an answer is read."""
     at = model.roles["readout"][-1]
     for site, (q, k, v, z), bias, mask in layers:
@@ -192,18 +206,20 @@ def _steps(model, layers):
         yield from _remaining(dual.full_batch_steps(whole, 1 / steps, steps), z[:, at], "full batch", site)
 
 
-def _one_by_one(q, k, v, z, at, bias, mask, site):
+def _one_by_one(
+    q: Tensor, k: Tensor, v: Tensor, z: Tensor, at: int, bias: Tensor | None, mask: Tensor | None, site: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
     predictions = dual.single_steps(q, k, v, [at], _order(at, k.shape[1], mask), bias, mask)[:, 0]
     yield from _remaining(predictions, z, "one by one", site)
 
 
-def _order(at, seq, mask):
+def _order(at: int, seq: int, mask: Tensor | None) -> list[int]:
     """The demonstrations of the query at a position, in order: every token that it sees but itself."""
     keys = range(seq) if mask is None else mask[at].nonzero()[:, 0].tolist()
     return [j for j in keys if j != at]
 
 
-def _remaining(predictions, z, schedule, site):
+def _remaining(predictions: Tensor, z: Tensor, schedule: str, site: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """predictions (episode, head, 1 + steps, d_value), z (episode, head, d_value)."""
     left = dual.remaining(predictions, z)
     start = left[..., 0].mean().clamp(min=1e-30)
@@ -211,7 +227,9 @@ def _remaining(predictions, z, schedule, site):
         yield _row("remaining distance", left[..., t].mean(1) / start, site, "readout", dual_step=t, kind=schedule)
 
 
-def _autograd(q, k, v, z, at, bias, mask, site):
+def _autograd(
+    q: Tensor, k: Tensor, v: Tensor, z: Tensor, at: int, bias: Tensor | None, mask: Tensor | None, site: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
     """Relative distance of the output from a step by automatic differentiation, where the kernel allows features."""
     allowed = torch.ones(k.shape[1], dtype=torch.bool) if mask is None else mask[at].clone()
     own = allowed.clone()
@@ -236,7 +254,7 @@ def _autograd(q, k, v, z, at, bias, mask, site):
 
 
 # ---- random features -------------------------------------------------------------------------------------------------
-def _random_features(layers, draws):
+def _random_features(layers: Iterable[Heads], draws: int) -> Iterator[dict[str, Any]]:
     generator = torch.Generator().manual_seed(0)
     for site, parts, bias, mask in layers:
         q, k, v, z = (part[:ESTIMATED].transpose(1, 2) for part in parts)
@@ -253,7 +271,7 @@ def _random_features(layers, draws):
                     yield _row(metric, values, site, "all positions", kind=kind, features=m, note=note)
 
 
-def _kinds(square):
+def _kinds(square: float) -> dict[str, Callable[[int, int, torch.Generator], rf.Features]]:
     """name -> (number of features, width, generator) -> features."""
     return {
         "independent": lambda m, d, g: rf.PositiveFeatures(rf.gaussian_projections(m, d, g)),
@@ -263,7 +281,9 @@ def _kinds(square):
     }
 
 
-def _errors(q, k, v, z, truth, features, bias, mask):
+def _errors(
+    q: Tensor, k: Tensor, v: Tensor, z: Tensor, truth: Tensor, features: rf.Features, bias: Tensor | None, mask: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """(episode, head) relative errors of the pattern and of the output."""
     try:
         estimate = rf.attention_estimate(q, k, v, features, bias, mask)
@@ -272,7 +292,17 @@ def _errors(q, k, v, z, truth, features, bias, mask):
     return rf.errors(estimate.pattern, truth).relative, rf.errors(estimate.output, z).relative
 
 
-def _row(metric, values, known, role, whole=None, note="", dual_step=-1, kind="none", features=-1):
+def _row(
+    metric: str,
+    values: Tensor,
+    known: dict[str, Any],
+    role: str,
+    whole: float | None = None,
+    note: str = "",
+    dual_step: int = -1,
+    kind: str = "none",
+    features: int = -1,
+) -> dict[str, Any]:
     """The mean over episodes (or `whole` instead), with the 5th and 95th percentile."""
     values = values.detach().double().cpu().numpy()
     lo, hi = np.quantile(values, [0.05, 0.95]) if len(values) > 1 else (np.nan, np.nan)

@@ -1,20 +1,25 @@
 """Does the answer suffer when the code is erased, and does the code come back downstream?"""
 
-from collections.abc import Callable
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from compolens import tables
 from compolens.activations.sites import EVERYWHERE, Site, positions, put, sites
 from compolens.activations.streams import BATCH, draw, intervene
 from compolens.foundation.configs import require
+from compolens.hooks import HookedModel
 from compolens.interventions.oracles import code_features
 from compolens.measures.erasure import Eraser, orthogonal_erasers, variance_matched_erasers, whitened_erasers
 from compolens.measures.intervals import summarise
-from compolens.measures.readouts import Moments, add_by_group, grouped_r2, leave_groups_out
+from compolens.measures.readouts import Moments, RidgeReadout, add_by_group, grouped_r2, leave_groups_out
+from compolens.tasks.base import Episodes, TaskFamily
 from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change
@@ -28,6 +33,10 @@ RANDOM = {"orthogonal": orthogonal_erasers, "whitened": whitened_erasers, "varia
 
 Key = tuple[Site | None, str]
 """One run of the model: the first site where the code is erased (None: nowhere), and the scope."""
+
+
+Plan = dict[Key, dict[Site, Eraser]]
+"""Which erasers each of these runs has."""
 
 
 class Result(NamedTuple):
@@ -76,12 +85,14 @@ def probe(
 
 
 # ---- fitting ---------------------------------------------------------------------------------------------------------
-def _part(model, activation, site: Site) -> torch.Tensor:
+def _part(model: HookedModel, activation: Tensor, site: Site) -> torch.Tensor:
     """(batch, positions, d): the activation at the site's positions."""
     return activation[:, positions(model, site.role)].flatten(2)
 
 
-def _moments(trained, model, spots, n, seed) -> tuple[dict[Site, Moments], dict[Site, Moments]]:
+def _moments(
+    trained: TrainedModel, model: HookedModel, spots: list[Site], n: int, seed: str
+) -> tuple[dict[Site, Moments], dict[Site, Moments]]:
     """site -> moments of (token, factors of its episode), and of another episode, over unedited training episodes."""
     totals: tuple[dict[Site, Moments], dict[Site, Moments]] = ({}, {})
     for batch in draw(trained.task, "train", n, seed, trained.device):
@@ -96,7 +107,7 @@ def _moments(trained, model, spots, n, seed) -> tuple[dict[Site, Moments], dict[
     return totals
 
 
-def _plan(spots, erasers) -> dict[Key, dict[Site, Eraser]]:
+def _plan(spots: list[Site], erasers: dict[Site, Eraser]) -> dict[Key, dict[Site, Eraser]]:
     """Nothing; every site alone; every site with the later ones of its role (of the union's: the last layer's readout)."""
     plan: dict[Key, dict[Site, Eraser]] = {(None, NOTHING): {}}
     for site in spots:
@@ -111,7 +122,7 @@ def _plan(spots, erasers) -> dict[Key, dict[Site, Eraser]]:
     return plan
 
 
-def _readers(spots, site: Site | None) -> list[Site]:
+def _readers(spots: list[Site], site: Site | None) -> list[Site]:
     """Where the code is read: at the site itself and at every later place of a single role; for no site, everywhere."""
     if site is None or not spots:
         return spots
@@ -120,7 +131,9 @@ def _readers(spots, site: Site | None) -> list[Site]:
 
 # ---- erasing ---------------------------------------------------------------------------------------------------------
 @torch.no_grad()
-def _run(model, batch, erasers: dict[Site, Eraser], read, own) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+def _run(
+    model: HookedModel, batch: Episodes, erasers: dict[Site, Eraser], read: Iterable[Site], own: dict[str, Tensor]
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """The prediction with the code erased, and what was seen from there on at the hook points to be read.
 
     own: site -> the batch's unedited activation, so that blocks before the first erasure need not be computed again."""
@@ -140,7 +153,7 @@ def _run(model, batch, erasers: dict[Site, Eraser], read, own) -> tuple[torch.Te
 
 
 def _chain(functions: list[Callable]) -> Callable:
-    def edit(activation):
+    def edit(activation: Tensor) -> Tensor:
         for function in functions:
             activation = function(activation)
         return activation
@@ -152,10 +165,10 @@ def _as_hook(edit: Callable) -> Callable:
     return lambda tensor, hook: edit(tensor)
 
 
-def _erasing(model, site: Site, eraser: Eraser) -> Callable:
+def _erasing(model: HookedModel, site: Site, eraser: Eraser) -> Callable:
     where = positions(model, site.role)
 
-    def erase(activation):
+    def erase(activation: Tensor) -> Tensor:
         activation = activation.clone()
         part = activation[:, where]
         activation[:, where] = eraser(part.flatten(2)).view_as(part)
@@ -165,14 +178,16 @@ def _erasing(model, site: Site, eraser: Eraser) -> Callable:
 
 
 def _keeping(seen: dict[str, torch.Tensor], hook_name: str) -> Callable:
-    def keep(activation):
+    def keep(activation: Tensor) -> Tensor:
         seen[hook_name] = activation
         return activation
 
     return keep
 
 
-def _measure(trained, model, plan, spots, split, n, seed) -> dict[Key, Result]:
+def _measure(
+    trained: TrainedModel, model: HookedModel, plan: Plan, spots: list[Site], split: str, n: int, seed: str
+) -> dict[Key, Result]:
     """Every erasure of the plan on n episodes of a split: what the model answers, and what readers among `spots` are given."""
     scores: dict[Key, list] = {key: [] for key in plan}
     moments: dict[Key, dict] = {key: {reader: {} for reader in _readers(spots, key[0])} for key in plan}
@@ -187,7 +202,7 @@ def _measure(trained, model, plan, spots, split, n, seed) -> dict[Key, Result]:
     return {key: Result(np.concatenate(parts, axis=1), moments[key]) for key, parts in scores.items()}
 
 
-def _errors(task, prediction, batch) -> np.ndarray:
+def _errors(task: TaskFamily, prediction: Tensor, batch: Episodes) -> np.ndarray:
     error, weight = task.errors(prediction, batch.targets)
     return torch.stack([error, weight, batch.composition.double()]).cpu().numpy()
 
@@ -207,14 +222,16 @@ def _score(result: Result) -> tuple[float, float, float]:
     return pooled.score, *pooled.interval
 
 
-def _row(metric, numbers, split, key, control, n, **more) -> dict:
+def _row(
+    metric: str, numbers: tuple[float, float, float], split: str, key: Key, control: str, n: int, **more: tables.Value
+) -> dict:
     site, scope = key
     where = {"site": site.hook_name, "role": site.role, "layer": site.layer} if site else {"site": "all", "role": "all"}
     value, lo, hi = numbers
     return tables.row(metric, value, lo=lo, hi=hi, split=split, **where, control=control, n=n, scope=scope, **more)
 
 
-def _readout(groups: dict[int, Moments]):
+def _readout(groups: dict[int, Moments]) -> tuple[float, RidgeReadout]:
     """(score on left-out training compositions, the readout fitted on all of them)."""
     known = sorted(groups)
     folds = [Moments.total(groups[c] for c in known[i::FOLDS]) for i in range(min(FOLDS, len(known)))]
@@ -222,7 +239,7 @@ def _readout(groups: dict[int, Moments]):
     return max(scores), Moments.total(folds).fit([best])[0]
 
 
-def _rows(plan, results, spots, control) -> list[dict]:
+def _rows(plan: Plan, results: dict[str, dict[Key, Result]], spots: list[Site], control: str) -> list[dict]:
     """Scores and readouts of every erasure, each beside the same number unedited."""
     answer = max((p for p in spots if p.role == "readout"), key=lambda p: p.layer)
     unedited: dict = {}
@@ -249,7 +266,7 @@ def _rows(plan, results, spots, control) -> list[dict]:
     return [row for row in rows if np.isfinite(row["value"])]
 
 
-def _ranked(plan, results) -> list[Site]:
+def _ranked(plan: Plan, results: dict[Key, Result]) -> list[Site]:
     """The sites by what erasure at one layer costs training episodes, among those where the code can be read best.
 
     Elsewhere the directions taken out are those of sampling noise: as many, and of whatever else is there."""
@@ -259,7 +276,7 @@ def _ranked(plan, results) -> list[Site]:
     return sorted(known, key=lambda site: -_drop(results, (site, ONE))[0])
 
 
-def _shuffled_rows(trained, plan, results, n, seed) -> list[dict]:
+def _shuffled_rows(trained: TrainedModel, plan: Plan, results: dict[str, dict[Key, Result]], n: int, seed: int) -> list[dict]:
     """Score and drop where each eraser was fitted to codes of other episodes."""
     rows = []
     for split in ("test", "ood"):
@@ -271,7 +288,13 @@ def _shuffled_rows(trained, plan, results, n, seed) -> list[dict]:
     return rows
 
 
-def _random_rows(trained, chosen, fitted, results, how) -> list[dict]:
+def _random_rows(
+    trained: TrainedModel,
+    chosen: list[Site],
+    fitted: dict[Site, Moments],
+    results: dict[str, dict[Key, Result]],
+    how: tuple[int, int, int],
+) -> list[dict]:
     """Score and drop with random subspaces erased at one layer, one row per kind: mean, 5 % and 95 % quantile over draws."""
     episodes, seed, draws = how
     rows, model = [], trained.model
@@ -293,7 +316,9 @@ def _random_rows(trained, chosen, fitted, results, how) -> list[dict]:
 
 
 @torch.no_grad()
-def _with_each(task, model, batch, site: Site, mean, projections) -> np.ndarray:
+def _with_each(
+    task: TaskFamily, model: HookedModel, batch: Episodes, site: Site, mean: Tensor, projections: Tensor
+) -> np.ndarray:
     """(2, draws) summed error and weight of a batch under each projection (draws, d, d); several are answered at once."""
     _, own = _run(model, batch, {}, [site], {})
     activation, where, found = own[site.hook_name], positions(model, site.role), []
@@ -308,7 +333,7 @@ def _with_each(task, model, batch, site: Site, mean, projections) -> np.ndarray:
     return np.concatenate(found, axis=1)
 
 
-def _frame(trained, key: Key, results) -> pd.DataFrame:
+def _frame(trained: TrainedModel, key: Key, results: dict[str, dict[Key, Result]]) -> pd.DataFrame:
     """Every episode's score with the code erased where that costs training episodes most, beside its unedited score."""
     parts = []
     for split in ("test", "ood"):

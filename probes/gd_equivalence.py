@@ -1,21 +1,27 @@
 """Which learner of in-context regression does the forward pass agree with, and by more than these agree with one another?"""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from compolens import tables
 from compolens.activations.streams import BATCH, draw
 from compolens.foundation.configs import DoesNotApply, require
+from compolens.hooks import HookedModel
 from compolens.measures import agreement
 from compolens.models import ConstructedGradientDescent, LinearSelfAttention
 from compolens.references import REFERENCES, FrobeniusNewton, GradientDescent, GradientDescentPlusPlus, Newton, Ridge
 from compolens.references.regression import LinearLearner, RegressionLearner, all_answers, all_weights
 from compolens.tasks import LinearRegression, MixedInputs
+from compolens.tasks.base import Episodes
 from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change
@@ -80,7 +86,7 @@ def probe(trained: TrainedModel, *, episodes: int = 2048, fits: int = 256, seed:
     return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
 
 
-def _candidates(task, n_layers):
+def _candidates(task: LinearRegression, n_layers: int) -> list[RegressionLearner]:
     """The references that apply, tuned: steps as many as the model has layers are among those of the stepwise ones."""
     steps = sorted({1, 2, n_layers})
     wanted = [GradientDescent(k) for k in steps] + [GradientDescentPlusPlus(k) for k in steps if k > 1]
@@ -92,12 +98,14 @@ def _candidates(task, n_layers):
 
 
 # ---- answers ---------------------------------------------------------------------------------------------------------
-def _further(task, batch):
+def _further(task: LinearRegression, batch: Episodes) -> Tensor:
     """(batch, T, d_x): enough further inputs to tell the weights that answers to them imply."""
     return task.further_inputs(batch, 4 * task.d_x)
 
 
-def _learner_answers(learners, task, batches, x):
+def _learner_answers(
+    learners: dict[str, RegressionLearner], task: LinearRegression, batches: list[Episodes], x: Tensor
+) -> dict[str, Answers]:
     """name -> what a learner answers, also to the further inputs x of the first episodes. Linear ones share spectra."""
     linear = {name: one for name, one in learners.items() if isinstance(one, LinearLearner)}
     parts, left = {name: [] for name in learners}, len(x)
@@ -115,7 +123,7 @@ def _learner_answers(learners, task, batches, x):
     return {name: _joined(found, x) for name, found in parts.items()}
 
 
-def _model_answers(model, task, batches, x):
+def _model_answers(model: HookedModel, task: LinearRegression, batches: list[Episodes], x: Tensor) -> Answers:
     parts, left, at = [], len(x), list(task.answers)
     for batch in batches:
         tokens = batch.tokens.clone().requires_grad_()
@@ -128,7 +136,7 @@ def _model_answers(model, task, batches, x):
 
 
 @torch.no_grad()
-def _answer_further(model, task, batch, n):
+def _answer_further(model: HookedModel, task: LinearRegression, batch: Episodes, n: int) -> Tensor:
     """The model's answers (n, T, d_y) to further inputs in place of the last query, for the first n episodes."""
     extra = _further(task, batch)
     if n == 0:
@@ -138,7 +146,7 @@ def _answer_further(model, task, batch, n):
     return answers.unflatten(0, (-1, extra.shape[1])).double()
 
 
-def _joined(parts, x):
+def _joined(parts: list[tuple[Tensor, Tensor | None, Tensor]], x: Tensor) -> Answers:
     answers, slopes, further = zip(*parts, strict=True)
     further = torch.cat(further)
     slope = None if slopes[0] is None else torch.cat(slopes)
@@ -146,7 +154,16 @@ def _joined(parts, x):
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
-def _row(metric, values, split, control, learner, reference="none", curve="none", scale=np.nan):
+def _row(
+    metric: str,
+    values: Tensor,
+    split: str,
+    control: str,
+    learner: str,
+    reference: str = "none",
+    curve: str = "none",
+    scale: float = np.nan,
+) -> dict[str, Any]:
     """A mean over episodes (n,), with its 95 % interval; 0 where only rounding is left."""
     values = np.asarray(torch.as_tensor(values).cpu(), dtype=float).round(12)
     half = 1.96 * values.std(ddof=1) / len(values) ** 0.5 if len(values) > 1 else np.nan
@@ -155,7 +172,9 @@ def _row(metric, values, split, control, learner, reference="none", curve="none"
     return tables.row(metric, value, lo=value - half, hi=value + half, **where, **compared)
 
 
-def _compare(task, split, control, learner, mine, reference, other):
+def _compare(
+    task: LinearRegression, split: str, control: str, learner: str, mine: Answers, reference: str, other: Answers
+) -> Iterator[dict[str, Any]]:
     f, g, known = mine.answers[:, -1], other.answers[:, -1], (split, control, learner, reference)
     yield _row("prediction distance", agreement.prediction_distance(f, g), *known)
     yield _row("SPD", agreement.squared_prediction_distance(f, g, task.d_x), *known)
@@ -165,11 +184,19 @@ def _compare(task, split, control, learner, mine, reference, other):
     yield _row("ILWD", agreement.implied_weight_distance(mine.implied, other.implied), *known)
 
 
-def _losses(task, split, own, answers, batches, curve="none", scale=np.nan):
+def _losses(
+    task: LinearRegression,
+    split: str,
+    own: dict[str, Tensor],
+    answers: dict[str, Tensor],
+    batches: list[Episodes],
+    curve: str = "none",
+    scale: float = np.nan,
+) -> Iterator[dict[str, Any]]:
     at = list(task.answers)
     truth = torch.cat([b.targets[:, at] for b in batches]).double()
 
-    def per_episode(found):
+    def per_episode(found: Tensor) -> Tensor:
         return task.loss_scale * (found - truth).square().mean((1, 2))
 
     for control, mine in own.items():
@@ -178,7 +205,14 @@ def _losses(task, split, own, answers, batches, curve="none", scale=np.nan):
         yield _row("loss", per_episode(found), split, "reference", name, curve=curve, scale=scale)
 
 
-def _curves(task, models, learners, episodes, seed, device):
+def _curves(
+    task: LinearRegression,
+    models: dict[str, HookedModel],
+    learners: dict[str, RegressionLearner],
+    episodes: int,
+    seed: int,
+    device: torch.device,
+) -> Iterator[dict[str, Any]]:
     """Losses where inputs or tasks are other than in training; the rates stay those of training."""
     shown = [("input scale", s, replace(task, input_scale=s * task.input_scale)) for s in CURVES["input scale"]]
     shown += [("teacher scale", s, replace(task, teacher_scale=s * task.teacher_scale)) for s in CURVES["teacher scale"]]
@@ -192,12 +226,14 @@ def _curves(task, models, learners, episodes, seed, device):
 
 
 @torch.no_grad()
-def _forward(model, task, batches):
+def _forward(model: HookedModel, task: LinearRegression, batches: list[Episodes]) -> Tensor:
     at = list(task.answers)
     return torch.cat([model(b.tokens)[:, at] for b in batches]).double()
 
 
-def _forward_learners(learners, task, batches):
+def _forward_learners(
+    learners: dict[str, RegressionLearner], task: LinearRegression, batches: list[Episodes]
+) -> dict[str, Tensor]:
     """name -> answers; linear learners share spectra."""
     linear = {name: one for name, one in learners.items() if isinstance(one, LinearLearner)}
     shared = [all_answers(list(linear.values()), *task.prompts(b)) for b in batches]
@@ -207,7 +243,9 @@ def _forward_learners(learners, task, batches):
     return {name: found[name] for name in learners}
 
 
-def _interpolated(trained, learners, episodes, seed):
+def _interpolated(
+    trained: TrainedModel, learners: dict[str, RegressionLearner], episodes: int, seed: int
+) -> Iterator[dict[str, Any]]:
     """Loss halfway between the model's matrices and the construction's: W_Q W_K^T over its mean diagonal beta, W_V W_O times
     it (2212.07677, A.3). Only where the model is one linear head, the same in every layer."""
     task, architecture = trained.task, trained.run.architecture
@@ -230,7 +268,7 @@ def _interpolated(trained, learners, episodes, seed):
     yield _row("interpolated loss", loss, "test", "", MODEL, descent.name)
 
 
-def _products(model, d_x):
+def _products(model: HookedModel, d_x: int) -> tuple[Tensor, Tensor]:
     attention = model.blocks[0].attn
     with torch.no_grad():
         kq, pv = attention.W_Q[0] @ attention.W_K[0].T, attention.W_V[0] @ attention.W_O[0]
@@ -238,7 +276,9 @@ def _products(model, d_x):
     return kq / beta, pv * beta
 
 
-def _episodes(task, split, own, answers, batches):
+def _episodes(
+    task: LinearRegression, split: str, own: Answers, answers: dict[str, Answers], batches: list[Episodes]
+) -> pd.DataFrame:
     """Per episode, at the last query: prediction, target, score, and every reference's answer."""
     names = [task.composition_name(int(c)) for b in batches for c in b.composition]
     found, target = own.answers[:, -1], torch.cat([b.targets[:, task.answers[-1]] for b in batches]).double()

@@ -1,17 +1,28 @@
 """Does it answer held-out compositions as well as those it was trained on, and how do learners that are no networks do?"""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from compolens import tables
 from compolens.activations.streams import draw
+from compolens.hooks import HookedModel
 from compolens.measures.intervals import summarise
 from compolens.references import REFERENCES
 from compolens.tasks import SPLITS
+from compolens.tasks.base import Episodes, TaskFamily
 from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change
+
+Key = tuple[str, str]
+"""A learner: (control, name)."""
 
 
 def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -42,7 +53,9 @@ def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tupl
 
 
 @torch.no_grad()
-def _answers(task, learners, batches):
+def _answers(
+    task: TaskFamily, learners: dict[Key, HookedModel], batches: list[Episodes]
+) -> tuple[dict[Key, list[Tensor]], dict[Key, str]]:
     """(control, name) -> predictions, batch by batch; and why some references have none."""
     answers, reasons = {key: [model(b.tokens) for b in batches] for key, model in learners.items()}, {}
     for kind in REFERENCES.values():
@@ -55,13 +68,24 @@ def _answers(task, learners, batches):
     return answers, reasons
 
 
-def _row(split, key, metric, value=np.nan, lo=np.nan, hi=np.nan, weight=np.nan, n=0, composition="all", note=""):
+def _row(
+    split: str,
+    key: Key,
+    metric: str,
+    value: float = np.nan,
+    lo: float = np.nan,
+    hi: float = np.nan,
+    weight: float = np.nan,
+    n: int = 0,
+    composition: str = "all",
+    note: str = "",
+) -> dict[str, Any]:
     where = {"split": split, "site": "output", "role": "answers", "control": key[0], "n": n}
     more = {"reference": key[1], "composition": composition, "weight": weight, "note": note}
     return tables.row(metric, value, lo=lo, hi=hi, **where, **more)
 
 
-def _rows(task, split, answers, batches):
+def _rows(task: TaskFamily, split: str, answers: dict[Key, list[Tensor]], batches: list[Episodes]) -> Iterator[dict[str, Any]]:
     """For every learner: its metrics, pooled; the score by stratum and by composition; and its share of the ceiling."""
     composition = torch.cat([b.composition for b in batches]).cpu().numpy()
     strata = [task.strata(b) for b in batches]
@@ -86,13 +110,13 @@ def _rows(task, split, answers, batches):
                 yield _row(split, key, f"score, {stratum}", some.score, *some.interval, weight[inside].sum(), inside.sum())
 
 
-def _measured(task, predictions, batches):
+def _measured(task: TaskFamily, predictions: list[Tensor], batches: list[Episodes]) -> dict[str, np.ndarray]:
     """metric -> (error, weight), each one number per episode."""
     found = [task.metrics(p, b.targets) for p, b in zip(predictions, batches, strict=True)]
     return {name: torch.cat([torch.stack(f[name]).cpu() for f in found], dim=1).numpy() for name in found[0]}
 
 
-def _episodes(task, split, predictions, batches):
+def _episodes(task: TaskFamily, split: str, predictions: list[Tensor], batches: list[Episodes]) -> pd.DataFrame:
     """Per episode: its score, and prediction and target at the first answer position."""
     first = task.answers[0]
     error, weight = _measured(task, predictions, batches)["score"]

@@ -1,17 +1,23 @@
 """Would it answer held-out compositions if its code were right, or does it fail to execute what it is given?"""
 
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from compolens import tables
-from compolens.activations.sites import sites
-from compolens.activations.streams import draw, record
+from compolens.activations.sites import Site, sites
+from compolens.activations.streams import Activations, draw, record
 from compolens.foundation.configs import DoesNotApply
+from compolens.hooks import HookedModel
 from compolens.interventions.oracles import CodeAt, Search, best_code, code_features, fit_codes, readings, recovered, written
 from compolens.measures.intervals import summarise
+from compolens.tasks.base import Episodes, TaskFamily
 from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change
@@ -76,12 +82,12 @@ class _Found(NamedTuple):
 class _Ladder:
     """One model's ladder: readouts and writers at every site, the site where the code is read, the scores of all rungs."""
 
-    def __init__(self, task, model, control, seed, device):
+    def __init__(self, task: TaskFamily, model: HookedModel, control: str, seed: int, device: torch.device) -> None:
         self.task, self.model, self.control, self.seed, self.device = task, model, control, seed, device
         self.rows: list[dict] = []
         self.parts: dict[int, str] = {}
 
-    def fit(self, n, given=None):
+    def fit(self, n: int, given: _Found | None = None) -> _Found:
         """Readouts and writers at every site; what is found of them on training compositions, or at the sites given."""
         batches = list(draw(self.task, "train", n, f"{self.seed}/fit", self.device))
         self.n_fitted = n
@@ -101,12 +107,22 @@ class _Ladder:
         sources = [at for at in self.codes if at.left_out >= max(other.left_out for other in self.codes) - AS_WELL]
         return _Found(self.codes[int(np.argmax(moved))], tuple(effective), tuple(sources))
 
-    def _row(self, metric, rung, split, site, value, interval=(np.nan, np.nan), n=0, **more):
+    def _row(
+        self,
+        metric: str,
+        rung: str,
+        split: str,
+        site: Site,
+        value: float,
+        interval: tuple[float, float] = (np.nan, np.nan),
+        n: int = 0,
+        **more: tables.Value,
+    ) -> None:
         where = {"split": split, "site": site.hook_name, "role": site.role, "control": self.control, "n": n}
         row = tables.row(metric, value, lo=interval[0], hi=interval[1], **where, layer=site.layer, rung=rung)
         self.rows.append(row | {"composition": "all", "chosen": 0, "effective": 0} | more)
 
-    def climb(self, split, n, found):
+    def climb(self, split: str, n: int, found: _Found) -> pd.DataFrame:
         """Every rung but the search; returns per-episode rows of the model's own answer and of that with the true code."""
         hook_names = list(dict.fromkeys(at.site.hook_name for at in self.codes))
         batches = draw(self.task, split, n, f"{self.seed}/score", self.device)
@@ -130,7 +146,9 @@ class _Ladder:
         scores = {name: 1 - error / weight for name, (error, weight, _) in {"score": untouched, "true_code": given}.items()}
         return pd.DataFrame({"split": split, "composition": names, **scores})
 
-    def _decoded(self, split, seen, true, sources, others):
+    def _decoded(
+        self, split: str, seen: list[Activations], true: list[Tensor], sources: Sequence[CodeAt], others: Iterable[Episodes]
+    ) -> list[Tensor]:
         """The code as read at the best of the sources: is it known anywhere?"""
         whole, best = torch.cat(true), (-np.inf, [])
         for at, codes in zip(sources, readings(self.model, self.task, sources, seen, others), strict=True):
@@ -140,20 +158,29 @@ class _Ladder:
             best = max(best, (r2, codes), key=lambda pair: pair[0])
         return best[1]
 
-    def _errors(self, at, one, code):
+    def _errors(self, at: CodeAt, one: Activations, code: Tensor | None) -> np.ndarray:
         """(3, n): error, weight and composition of one batch with a code written, or untouched."""
         answer = one.prediction if code is None else written(self.model, one.episodes, at, code, one.sites[at.site.hook_name])
         found = torch.stack([*self.task.errors(answer, one.episodes.targets), one.episodes.composition.double()])
         return found.cpu().numpy()
 
-    def _written(self, rung, split, at, seen, codes, control="", **more):
+    def _written(
+        self,
+        rung: str,
+        split: str,
+        at: CodeAt,
+        seen: list[Activations],
+        codes: list[Tensor] | None,
+        control: str = "",
+        **more: tables.Value,
+    ) -> np.ndarray:
         parts = [self._errors(at, one, None if codes is None else codes[i]) for i, one in enumerate(seen)]
         errors = np.concatenate(parts, axis=1)
         name = ", ".join(filter(None, (self.control, control)))
         self._scores(rung, split, at.site, *errors, control=name, **more)
         return errors
 
-    def search(self, split, n, found, search):
+    def search(self, split: str, n: int, found: _Found, search: Search) -> None:
         """The rung "best code", and the own answers to the same questions; a row that says why where there is none."""
         read, source, parts = found.read, found.sources[0], []
         try:
@@ -180,14 +207,23 @@ class _Ladder:
         self._scores("best code", split, read.site, error, weight, composition, chosen=1, **more)
         self._scores("own answer, searched", split, read.site, *own, composition, chosen=1)
 
-    def _starts(self, batch, decoded):
+    def _starts(self, batch: Episodes, decoded: Tensor) -> list[Tensor]:
         """Codes to search from: what is read from the model, codes of other episodes, and their mean."""
         n = len(batch.tokens)
         others = next(draw(self.task, "train", n, f"{self.seed}/start", self.device, batch=n))
         code = code_features(self.task, others.codes)
         return [decoded, code, code.mean(0).expand_as(code)]
 
-    def _scores(self, rung, split, site, error, weight, composition, **more):
+    def _scores(
+        self,
+        rung: str,
+        split: str,
+        site: Site,
+        error: np.ndarray,
+        weight: np.ndarray,
+        composition: np.ndarray,
+        **more: tables.Value,
+    ) -> None:
         """The pooled row, and at the chosen site one per composition."""
         pooled = summarise(error, weight, composition)
         self._row("score", rung, split, site, pooled.score, pooled.interval, len(error), weight=weight.sum(), **more)

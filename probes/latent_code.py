@@ -1,17 +1,31 @@
 """Where can the task's latent code be read out linearly, and is the readout shared with compositions never trained on?"""
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from compolens import tables
 from compolens.activations.sites import Site, at_role, residual_sites
-from compolens.activations.streams import draw, record
+from compolens.activations.streams import Activations, draw, record
 from compolens.foundation.configs import ConfigError
+from compolens.hooks import HookedModel
 from compolens.measures.intervals import summarise
-from compolens.measures.readouts import Moments, RidgeReadout, add_by_group, exact_active_set, grouped_r2, leave_groups_out
+from compolens.measures.readouts import (
+    GroupedR2,
+    Moments,
+    RidgeReadout,
+    add_by_group,
+    exact_active_set,
+    grouped_r2,
+    leave_groups_out,
+)
+from compolens.tasks.base import Episodes, TaskFamily
 from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change
@@ -83,19 +97,19 @@ def _dimensions(trained: TrainedModel) -> list[str]:
     return [f"{name}[{i}]" for name in continuous for i in range(one[name].flatten(1).shape[1])]
 
 
-def _sites(model) -> list[Site]:
+def _sites(model: HookedModel) -> list[Site]:
     """The residual stream at every layer and token role, then the model's explicit code where it has one."""
     sites = [Site(layer, hook_name, role) for layer, hook_name in residual_sites(model).items() for role in model.roles]
     explicit = [Site(model.cfg.n_layers + 1, "hook_code", "all")] if "hook_code" in model.hook_dict else []
     return sites + explicit
 
 
-def _code(task, episodes) -> torch.Tensor:
+def _code(task: TaskFamily, episodes: Episodes) -> torch.Tensor:
     continuous = [name for name, kind in task.code_kinds.items() if kind == "continuous"]
     return torch.cat([episodes.codes[name].flatten(1) for name in continuous], dim=1)
 
 
-def _control_task(code, composition):
+def _control_task(code: Tensor, composition: Tensor) -> Tensor:
     """The code with its dimensions renumbered at random per composition: memorisable, but with nothing to share."""
     orders = {
         c: torch.randperm(code.shape[1], generator=torch.Generator().manual_seed(c)) for c in composition.unique().tolist()
@@ -104,7 +118,9 @@ def _control_task(code, composition):
     return code.gather(1, order)
 
 
-def _moments(trained, model, sites, split, n, seed, kept=None) -> dict[Site, dict[int, Moments]]:
+def _moments(
+    trained: TrainedModel, model: HookedModel, sites: list[Site], split: str, n: int, seed: str, kept: _Kept | None = None
+) -> dict[Site, dict[int, Moments]]:
     """site -> composition -> moments of (features, [code, shuffled code, control task]), in one pass over n episodes."""
     totals: dict[Site, dict[int, Moments]] = {site: {} for site in sites}
     hooks = list(dict.fromkeys(site.hook_name for site in sites if site != RAW))
@@ -127,7 +143,13 @@ def _fit(groups: dict[int, Moments], width: int, l2: float | None) -> Fitted:
     return Fitted(Moments.total(groups.values()).fit([best])[0], best, max(scores))
 
 
-def _results(fitted, trained_on, held_out, scored, width):
+def _results(
+    fitted: Fitted,
+    trained_on: dict[int, Moments],
+    held_out: dict[int, Moments],
+    scored: dict[str, dict[int, Moments]],
+    width: int,
+) -> Iterator[tuple[tuple[str, str, str], GroupedR2]]:
     """(fit, split, control) -> pooled R²; the shuffled and control-task columns only where the fit is on training."""
     for which, control in enumerate(("", "shuffled", "control task")):
         part = slice(which * width, (which + 1) * width)
@@ -143,12 +165,16 @@ def _results(fitted, trained_on, held_out, scored, width):
     yield ("leave one out", "ood", ""), grouped_r2(score, {c: (whole - fit[c]).fit([fitted.l2])[0] for c in score})
 
 
-def _row(metric, value, lo, hi, split, site, control, n, **more):
+def _row(
+    metric: str, value: float, lo: float, hi: float, split: str, site: Site, control: str, n: int, **more: tables.Value
+) -> dict[str, Any]:
     where = {"split": split, "site": site.hook_name, "role": site.role, "control": control, "n": n}
     return tables.row(metric, value, lo=lo, hi=hi, **where, layer=site.layer, **more)
 
 
-def _rows(site, results, dimensions, name, l2, n):
+def _rows(
+    site: Site, results: Iterable[tuple[tuple[str, str, str], GroupedR2]], dimensions: list[str], name: str, l2: float, n: int
+) -> Iterator[dict[str, Any]]:
     """One row for the mean over dimensions, one per dimension for the measurement itself, and selectivity."""
     pooled = {}
     for (fit, split, control), r2 in results:
@@ -165,7 +191,7 @@ def _rows(site, results, dimensions, name, l2, n):
         yield _row("selectivity", value, np.nan, np.nan, split, site, name, n, fit="fitted on train", dimension="mean", l2=l2)
 
 
-def _wanted(row, control) -> bool:
+def _wanted(row: dict[str, Any], control: str) -> bool:
     """The untrained control is a control itself: its own shuffled rows would only say 0 again."""
     return control == "" or "," not in row["control"]
 
@@ -173,13 +199,13 @@ def _wanted(row, control) -> bool:
 class _Kept:
     """What needs the episodes themselves: exact recovery everywhere, decoded codes of the first episodes at the best site."""
 
-    def __init__(self, trained, fitted, best, width, threshold):
+    def __init__(self, trained: TrainedModel, fitted: dict[Site, Fitted], best: Site, width: int, threshold: float) -> None:
         self.task, self.fitted, self.best, self.width, self.threshold = trained.task, fitted, best, width, threshold
         self.recovered: dict = {}
         self.parts: list[pd.DataFrame] = []
         self.counts = {"test": 0, "ood": 0}
 
-    def add(self, split, site, x, code, batch):
+    def add(self, split: str, site: Site, x: Tensor, code: Tensor, batch: Activations) -> None:
         decoded = self.fitted[site].readout(x)[:, : self.width]
         exact = exact_active_set(decoded, code, self.threshold)
         counts = self.recovered.setdefault((site, split), {})
@@ -199,7 +225,7 @@ class _Kept:
             self.parts.append(pd.DataFrame(where | frame))
             self.counts[split] += len(names)
 
-    def recovery(self, site, control, n):
+    def recovery(self, site: Site, control: str, n: int) -> Iterator[dict[str, Any]]:
         """The share of episodes whose active set is exactly recovered, with its interval over compositions."""
         for split in ("test", "ood"):
             counts = self.recovered[site, split]

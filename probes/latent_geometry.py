@@ -1,8 +1,10 @@
 """How are attention's codes laid out: by the rule at work, or by what the operands happen to be?"""
 
+from __future__ import annotations
+
 import importlib.util
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -12,6 +14,7 @@ from sklearn.manifold import TSNE, trustworthiness
 from compolens import tables
 from compolens.activations.streams import draw, record
 from compolens.foundation.configs import ConfigError, require
+from compolens.hooks import HookedModel
 from compolens.measures.geometry import (
     ClassSums,
     bins,
@@ -22,6 +25,7 @@ from compolens.measures.geometry import (
     silhouette,
     whitened,
 )
+from compolens.tasks.base import TaskFamily
 from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change
@@ -30,6 +34,10 @@ DRAWS = 200
 SILHOUETTE_ROWS = 1000
 KEPT_EPISODES = 512
 NEIGHBOURS = 5
+
+
+LayOut = Callable[[np.ndarray, np.ndarray, int], tuple[np.ndarray, float]]
+"""(codes, which of them are shown, seed) -> their places on a map (n, 2), and what the map is worth."""
 
 
 class Data(NamedTuple):
@@ -102,13 +110,13 @@ def probe(
     return pd.DataFrame(rows), _episodes(task, kept)
 
 
-def _shown(task, variant):
+def _shown(task: TaskFamily, variant: str) -> TaskFamily:
     if variant and variant not in task.variants:
         raise ConfigError(f"{type(task).__name__} has no variant {variant!r}; it has {list(task.variants) or 'none'}")
     return task.variants[variant] if variant else task
 
 
-def _collect(task, model, split, n, seed, device, raw) -> Data:
+def _collect(task: TaskFamily, model: HookedModel, split: str, n: int, seed: str, device: torch.device, raw: bool) -> Data:
     """Codes at the named pairs, flattened over the pairs of a capture; with `raw`, what the family offers of its inputs."""
     layers = {f"blocks.{layer}.attn.hook_code": layer for layer in range(model.cfg.n_layers)}
     parts: list[Data] = []
@@ -139,7 +147,7 @@ def _collect(task, model, split, n, seed, device, raw) -> Data:
     )
 
 
-def _names(label: str, classes) -> tuple[str, ...]:
+def _names(label: str, classes: tuple[str, ...]) -> tuple[str, ...]:
     """Names that look like numbers ("0010") go with their label's first word, or a table read back would hold numbers."""
     return tuple(f"{label.split()[0]} {name}" if name.isdecimal() else name for name in classes)
 
@@ -152,14 +160,16 @@ def _shuffle(n: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).permutation(n)
 
 
-def _where(source, split, control) -> dict:
+def _where(source: tuple[str, int], split: str, control: str) -> dict:
     capture, layer = source
     read = {"site": f"blocks.{layer}.attn.hook_code", "role": capture, "control": control}
     raw = {"site": "input", "role": "input", "control": capture}
     return {"split": split, "layer": layer} | (read if layer >= 0 else raw)
 
 
-def _row(metric, value, where, n, lo=np.nan, hi=np.nan, **more) -> dict:
+def _row(
+    metric: str, value: float, where: dict[str, Any], n: int, lo: float = np.nan, hi: float = np.nan, **more: tables.Value
+) -> dict:
     note = "" if np.isfinite(value) else "not available: nothing varies"
     return tables.row(metric, float(value), lo=lo, hi=hi, n=n, note=note, **where, **more)
 
@@ -209,7 +219,7 @@ def _cosines(data: Data, x: np.ndarray, where: dict) -> Iterator[dict]:
                 yield _row(metric, value[i, j], where, codes, *_interval(draws[:, i, j]), **more)
 
 
-def _map(metric, lay_out, data: Data, x: np.ndarray, points: int, seed: int, where: dict) -> Iterator[dict]:
+def _map(metric: str, lay_out: LayOut, data: Data, x: np.ndarray, points: int, seed: int, where: dict) -> Iterator[dict]:
     """A row per point, with everything known about it; the same points whatever the layer. All at 0 if codes are constant."""
     shown = np.sort(_shuffle(len(x), seed)[:points])
     xy, value = lay_out(x, shown, seed) if centred(x).any() else (np.zeros((len(shown), 2)), np.nan)
@@ -224,13 +234,13 @@ def _short(values: np.ndarray) -> np.ndarray:
     return np.vectorize(lambda v: float(f"{v:.4g}"), otypes=[float])(values)
 
 
-def _pca(x, shown, seed) -> tuple[np.ndarray, float]:
+def _pca(x: np.ndarray, shown: np.ndarray, seed: int) -> tuple[np.ndarray, float]:
     """The axes are those of all codes, of which some are shown."""
     coordinates, share = pca(x)
     return coordinates[shown], round(float(share.sum()), 4)
 
 
-def _tsne(x, shown, seed) -> tuple[np.ndarray, float]:
+def _tsne(x: np.ndarray, shown: np.ndarray, seed: int) -> tuple[np.ndarray, float]:
     x = centred(x[shown])
     require(len(x) >= 4, f"a t-SNE map needs at least 4 points, got {len(x)}; raise points or episodes")
     perplexity = min(30.0, (len(x) - 1) / 3)
@@ -238,7 +248,7 @@ def _tsne(x, shown, seed) -> tuple[np.ndarray, float]:
     return xy, _trust(x, xy)
 
 
-def _umap(x, shown, seed) -> tuple[np.ndarray, float]:
+def _umap(x: np.ndarray, shown: np.ndarray, seed: int) -> tuple[np.ndarray, float]:
     from umap import UMAP
 
     x = centred(x[shown])
@@ -246,12 +256,12 @@ def _umap(x, shown, seed) -> tuple[np.ndarray, float]:
     return xy, _trust(x, xy)
 
 
-def _trust(x, xy) -> float:
+def _trust(x: np.ndarray, xy: np.ndarray) -> float:
     """Trustworthiness: 1 if a map's neighbours are neighbours; sklearn wants fewer than half the points as neighbours."""
     return round(float(trustworthiness(x, xy, n_neighbors=max(1, min(NEIGHBOURS, (len(x) - 1) // 2)))), 4)
 
 
-def _episodes(task, kept: dict[str, Data]) -> pd.DataFrame:
+def _episodes(task: TaskFamily, kept: dict[str, Data]) -> pd.DataFrame:
     """Per answer, of both splits on one map: where the last layer's first capture lies, and whether the answer was right."""
     source = max((key for key in kept["ood"].codes if key[1] >= 0), key=lambda key: key[1])
     xy, _ = pca(np.concatenate([data.codes[source] for data in kept.values()]))

@@ -1,16 +1,26 @@
 """At which layer and token role does what is there decide which task is executed?"""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from compolens.activations.sites import residual_sites
 from compolens.activations.streams import draw, intervene, record
 from compolens.foundation.configs import ConfigError
+from compolens.hooks import HookedModel
 from compolens.measures.intervals import summarise
+from compolens.tasks.base import Episodes, TaskFamily
 from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change
+
+Point = tuple[int, str, str]
+"""(layer, hook point, token role)."""
 
 
 def probe(trained: TrainedModel, *, episodes: int = 512, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -48,7 +58,9 @@ def probe(trained: TrainedModel, *, episodes: int = 512, seed: int = 0) -> tuple
     return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
 
 
-def _patch(task, model, base, points, third):
+def _patch(
+    task: TaskFamily, model: HookedModel, base: Episodes, points: list[Point], third: bool
+) -> Iterator[tuple[tuple[Point, str], np.ndarray]]:
     """((layer, site, role), control) -> (error, weight, composition) per episode."""
     source = _under_other_codes(task, base, 1)
     sites = list(dict.fromkeys(site for _, site, _ in points))
@@ -69,13 +81,13 @@ def _patch(task, model, base, points, third):
             yield (point, name), torch.stack([error, weight, base.composition.double()]).cpu().numpy()
 
 
-def _under_other_codes(task, base, shift):
+def _under_other_codes(task: TaskFamily, base: Episodes, shift: int) -> Episodes:
     """The same inputs under the codes of other episodes of the batch."""
     return task.render({name: code.roll(shift, 0) for name, code in base.codes.items()}, base.inputs)
 
 
-def _put(donated, positions):
-    def edit(activation):
+def _put(donated: Tensor, positions: list[int] | slice) -> Callable[[Tensor], Tensor]:
+    def edit(activation: Tensor) -> Tensor:
         activation[:, positions] = donated[:, positions]
         return activation
 

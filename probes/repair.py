@@ -1,15 +1,19 @@
 """Is what is blamed what has to be mended: does a repair there beat the same repair elsewhere?"""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from compolens.activations.sites import Site, positions, sites
 from compolens.activations.streams import draw
 from compolens.foundation.configs import DoesNotApply, require
+from compolens.hooks import HookedModel
 from compolens.interventions.oracles import CodeAt, code_features, fit_codes, recovered, written
 from compolens.interventions.repairs import (
     Budget,
@@ -88,7 +92,7 @@ class _Trial(NamedTuple):
 class _Repairs:
     """One model's repairs, all on the same episodes."""
 
-    def __init__(self, trained: TrainedModel, model, control: str, n: int, seed: int):
+    def __init__(self, trained: TrainedModel, model: HookedModel, control: str, n: int, seed: int) -> None:
         self.task, self.model, self.control, self.seed, self.device = trained.task, model, control, seed, trained.device
         self.shown = {s: list(draw(self.task, s, n, f"{seed}/score", self.device)) for s in ("test", "ood")}
         self.composition = {s: torch.cat([b.composition for b in shown]).cpu().numpy() for s, shown in self.shown.items()}
@@ -109,7 +113,7 @@ class _Repairs:
     def _errors(self, answer: Callable[[Episodes], torch.Tensor]) -> dict[str, np.ndarray]:
         return {split: both[0] for split, both in self._scored(answer).items()}
 
-    def _add(self, repair, where, site, errors, free=0):
+    def _add(self, repair: str, where: str, site: Site, errors: dict[str, np.ndarray], free: int = 0) -> None:
         control = self.control or {"blamed": "", "nowhere": "", "overlapping": "overlapping"}.get(where, "placebo")
         self.trials.append(_Trial(repair, where, control, site, free, errors))
 
@@ -169,7 +173,7 @@ class _Repairs:
         for where, masks in sets.items():
             self._add("fine-tuned", where, site, self._cross_fitted(masks, parts, budget), size(masks))
 
-    def _cross_fitted(self, masks, parts, budget) -> dict[str, np.ndarray]:
+    def _cross_fitted(self, masks: dict[str, Tensor], parts: Sequence[Sequence[int]], budget: Budget) -> dict[str, np.ndarray]:
         """Errors on each half of the held-out compositions by the model trained on the other; on test the mean of both."""
         errors = []
         for part in parts:
@@ -196,7 +200,7 @@ class _Repairs:
                 rows.append(missing | at | {"n": 0, "note": f"not available: {self.why_not}"})
         return rows
 
-    def _best(self, split: str):
+    def _best(self, split: str) -> Iterator[tuple[_Trial, _Trial]]:
         """(best placebo, blamed) of every kind of repair that has both."""
         for repair in ("code written", "fine-tuned"):
             own = [t for t in self.trials if t.repair == repair and t.control == ""]
@@ -204,7 +208,7 @@ class _Repairs:
             if own and placebos:
                 yield min(placebos, key=lambda t: t.errors[split].sum()), own[0]
 
-    def _rows(self, metric, split, trial, lost, placebo=""):
+    def _rows(self, metric: str, split: str, trial: _Trial, lost: np.ndarray, placebo: str = "") -> list[dict[str, Any]]:
         """The pooled row of 1 - lost / weight; one per composition too for the model as it is, and for what is blamed."""
         pooled, weight = summarise(lost, self.weight[split], self.composition[split]), self.weight[split].sum()
         first = {"metric": metric, "repair": trial.repair, "where": trial.where, "split": split, "control": trial.control}

@@ -1,6 +1,9 @@
 """Does the answer follow the code when another episode's is put in its place?"""
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -11,6 +14,7 @@ from compolens import tables
 from compolens.activations.sites import Site, positions, sites
 from compolens.activations.streams import draw
 from compolens.foundation.configs import require
+from compolens.hooks import HookedModel
 from compolens.interventions.interchange import (
     Held,
     Pairs,
@@ -26,7 +30,7 @@ from compolens.interventions.interchange import (
     whole_codes,
 )
 from compolens.measures.subspaces import split_by_reader
-from compolens.tasks.base import stream
+from compolens.tasks.base import TaskFamily, stream
 from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change
@@ -108,12 +112,12 @@ def probe(
 
 
 # ---- pairs and searches ----------------------------------------------------------------------------------------------
-def _pairs(trained, split, n, seed) -> Pairs:
+def _pairs(trained: TrainedModel, split: str, n: int, seed: int | str) -> Pairs:
     (episodes,) = draw(trained.task, split, n, seed, trained.device, batch=n)
     return whole_codes(trained.task, episodes)
 
 
-def _shuffled(pairs: Pairs, seed) -> Pairs:
+def _shuffled(pairs: Pairs, seed: int) -> Pairs:
     """The same pairs, each with the counterfactual answers of another one."""
     order = torch.randperm(len(pairs.mask), generator=torch.Generator().manual_seed(stream(seed, "shuffled", 0)))
     wanted = pairs.wanted._replace(targets=pairs.wanted.targets[order.to(pairs.mask.device)])
@@ -121,12 +125,14 @@ def _shuffled(pairs: Pairs, seed) -> Pairs:
 
 
 @torch.no_grad()
-def _fresh(model, pairs: Pairs, points) -> Fresh:
+def _fresh(model: HookedModel, pairs: Pairs, points: list[Site]) -> Fresh:
     own, copied, wanted = (model(episodes.tokens) for episodes in pairs[:3])
     return Fresh(pairs, held(model, pairs, points), own, copied, wanted)
 
 
-def _search(task, model, pairs, points, search, seed) -> dict[Site, Subspace]:
+def _search(
+    task: TaskFamily, model: HookedModel, pairs: Pairs, points: list[Site], search: Search, seed: int
+) -> dict[Site, Subspace]:
     """One nested search per site behind the embedding (replacing that is replacing the tokens); every pair has one rank."""
     there = held(model, pairs, points)
     found = {}
@@ -145,10 +151,10 @@ def _ranks(there: Held) -> list[int]:
     return [rank for rank in RANKS if rank < there.base.shape[-1]]
 
 
-def _two_best(task, model, fresh, learned) -> list[Site]:
+def _two_best(task: TaskFamily, model: HookedModel, fresh: Fresh, learned: dict[Site, Subspace]) -> list[Site]:
     """By what the largest learned subspace recovers; the second among sites of other tokens, if there are any."""
 
-    def value(site):
+    def value(site: Site) -> float:
         edited = answers_after(model, fresh.pairs, site, fresh.held[site.hook_name], learned[site].basis)
         error, weight = remaining(edited, fresh.own, fresh.wanted, task.answers)
         return float((error.sum() / weight.sum()).nan_to_num(1.0))
@@ -159,14 +165,16 @@ def _two_best(task, model, fresh, learned) -> list[Site]:
     return [first, *others[:1]]
 
 
-def _overlap(model, one: Site, other: Site) -> bool:
+def _overlap(model: HookedModel, one: Site, other: Site) -> bool:
     if "all" in (one.role, other.role):
         return one.role == other.role
     return bool(set(positions(model, one.role)) & set(positions(model, other.role)))
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
-def _row(metric, result, fresh, split, site, rank, control):
+def _row(
+    metric: str, result: tuple[Tensor, Tensor], fresh: Fresh, split: str, site: Site, rank: int, control: str
+) -> list[dict[str, Any]]:
     """A pooled score with its interval over the bases' compositions; no row where there is nothing to move."""
     found = pooled(result, fresh.pairs.base.composition)
     if found is None:
@@ -178,7 +186,16 @@ def _row(metric, result, fresh, split, site, rank, control):
     return [tables.row(metric, value, lo=lo, hi=hi, **where, layer=site.layer, rank=rank)]
 
 
-def _curve(task, model, fresh, split, site, subspace, control, full=True):
+def _curve(
+    task: TaskFamily,
+    model: HookedModel,
+    fresh: Fresh,
+    split: str,
+    site: Site,
+    subspace: Subspace | None,
+    control: str,
+    full: bool = True,
+) -> list[dict[str, Any]]:
     """Rows of a site at every rank; the rivals and the share of the whole site only for the measurement itself."""
     there, rows, width = fresh.held[site.hook_name], [], fresh.held[site.hook_name].base.shape[-1]
     ranks = ([width] if full else []) + ([] if subspace is None else _ranks(there))
@@ -203,13 +220,15 @@ def _curve(task, model, fresh, split, site, subspace, control, full=True):
     return rows
 
 
-def _shown(task, fresh, split):
+def _shown(task: TaskFamily, fresh: Fresh, split: str) -> list[dict[str, Any]]:
     site = Site(0, "tokens", "all")
     result = task.errors(fresh.wanted, fresh.pairs.wanted.targets)
     return _row("score", result, fresh, split, site, 0, "shown")
 
 
-def _parts(task, model, fresh, split, site, subspace):
+def _parts(
+    task: TaskFamily, model: HookedModel, fresh: Fresh, split: str, site: Site, subspace: Subspace
+) -> list[dict[str, Any]]:
     """What of the largest learned subspace its linear reader sees, and what it does not, each put in alone."""
     basis, read, rows = subspace.basis, reader(model, site), []
     parts = (None, None) if read is None else split_by_reader(basis, read)
@@ -225,7 +244,9 @@ def _parts(task, model, fresh, split, site, subspace):
     return rows
 
 
-def _random(task, model, fresh, split, site, draws, seed):
+def _random(
+    task: TaskFamily, model: HookedModel, fresh: Fresh, split: str, site: Site, draws: int, seed: int
+) -> Iterator[dict[str, Any]]:
     """Mean and quantiles over random subspaces, on the first pairs."""
     some = torch.arange(min(RANDOM_PAIRS, len(fresh.own)), device=fresh.own.device)
     pairs, there = fresh.pairs.take(some), Held(*(side[some] for side in fresh.held[site.hook_name]))
@@ -244,7 +265,7 @@ def _random(task, model, fresh, split, site, draws, seed):
         yield {"metric": "recovered", "value": found.mean(), "lo": lo, "hi": hi, **where, **n}
 
 
-def _episodes(task, model, fresh, split, site, subspace):
+def _episodes(task: TaskFamily, model: HookedModel, fresh: Fresh, split: str, site: Site, subspace: Subspace) -> pd.DataFrame:
     """Every episode's recovered share at a chosen site, for the whole site and for the largest learned subspace."""
     parts, there = [], fresh.held[site.hook_name]
     for rank, basis in ((there.base.shape[-1], None), (subspace.basis.shape[1], subspace.basis)):

@@ -1,14 +1,21 @@
 """Is the answer carried by what the target block takes over from the blocks before it, and is that its own relation?"""
 
+from __future__ import annotations
+
 import copy
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from compolens.activations.streams import draw, record
 from compolens.foundation.configs import DoesNotApply
+from compolens.hooks import HookedModel
 from compolens.measures.intervals import summarise
+from compolens.tasks.base import Episodes, TaskFamily
 from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change
@@ -62,21 +69,21 @@ def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tupl
     return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
 
 
-def _transfers(model) -> list:
+def _transfers(model: HookedModel) -> list:
     """The transferring module of every layer; none if the model has no attention that transfers."""
     attentions = [getattr(block, "attn", None) for block in getattr(model, "blocks", [])]
     return [a.transfer for a in attentions if getattr(a, "transfer", None) is not None]
 
 
-def zero(lams):
+def zero(lams: list[Tensor]) -> list[Tensor]:
     return [torch.zeros_like(lam) for lam in lams]
 
 
-def swapped(lams):
+def swapped(lams: list[Tensor]) -> list[Tensor]:
     return lams[-1:] + lams[:-1]
 
 
-def _with(model, change):
+def _with(model: HookedModel, change: Callable[[list[Tensor]], list[Tensor]]) -> HookedModel:
     """A copy of the model with other lambdas."""
     other = copy.deepcopy(model)
     with torch.no_grad():
@@ -86,12 +93,14 @@ def _with(model, change):
 
 
 @torch.no_grad()
-def _errors(task, model, batches):
+def _errors(task: TaskFamily, model: HookedModel, batches: list[Episodes]) -> Iterator[np.ndarray]:
     found = [task.errors(model(b.tokens), b.targets) for b in batches]
     return (torch.cat(part).cpu().numpy() for part in zip(*found, strict=True))
 
 
-def _coefficients(task, model, batches, split, control):
+def _coefficients(
+    task: TaskFamily, model: HookedModel, batches: list[Episodes], split: str, control: str
+) -> Iterator[dict[str, Any]]:
     """How the hidden tokens attend to their block, beside how they do once shown: by layer, also without transfer, and beside
     another episode's."""
     layers = [f"blocks.{layer}.attn" for layer in range(model.cfg.n_layers)]
@@ -125,7 +134,7 @@ def _coefficients(task, model, batches, split, control):
         yield row
 
 
-def _compared(got, wanted):
+def _compared(got: Tensor, wanted: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
     """metric -> (error, weight) per episode, such that the metric is 1 - sum(error) / sum(weight)."""
     norms = got.square().sum(1).sqrt() * wanted.square().sum(1).sqrt()
     cosine = (got * wanted).sum(1) / norms.clamp(min=1e-300)
@@ -135,6 +144,6 @@ def _compared(got, wanted):
     }
 
 
-def _to_own_block(pattern, hidden, target):
+def _to_own_block(pattern: Tensor, hidden: Sequence[int], target: Tensor) -> Tensor:
     """(batch, head * row * column) float64: the hidden tokens' attention to the target block."""
     return pattern[:, :, torch.tensor(hidden)[:, None], target].double().flatten(1)

@@ -1,17 +1,24 @@
 """Do the weights themselves say which algorithm a layer of token-space attention is?"""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
 from copy import deepcopy
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from compolens import tables
 from compolens.activations.streams import draw
 from compolens.foundation.configs import DoesNotApply
+from compolens.hooks import HookedModel
 from compolens.models.softmax import SoftmaxAttention
 from compolens.models.token_space import TokenSpaceArchitecture
 from compolens.tasks import LinearRegression
+from compolens.tasks.base import Episodes
 from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change
@@ -55,7 +62,7 @@ def probe(trained: TrainedModel, *, episodes: int = 4096, seed: int = 0) -> tupl
 
 
 @torch.no_grad()
-def _idealised(model, task):
+def _idealised(model: HookedModel, task: LinearRegression) -> HookedModel:
     """A copy that has nothing but the structure: y moves y, x meets x, coordinate by coordinate."""
     ideal, d_x = deepcopy(model), task.d_x
     for own, new in zip(model.blocks, ideal.blocks, strict=True):
@@ -70,7 +77,9 @@ def _idealised(model, task):
 
 
 @torch.no_grad()
-def _loss(model, task, batches, control, split, weights):
+def _loss(
+    model: HookedModel, task: LinearRegression, batches: list[Episodes], control: str, split: str, weights: str
+) -> tuple[dict[str, Any], pd.DataFrame]:
     """The loss on a split, and per episode its composition and score."""
     losses, seen = [], []
     for batch in batches:
@@ -94,7 +103,7 @@ def gamma(task: LinearRegression) -> torch.Tensor:
     return (1 + 1 / task.n_context) * second + second.trace() / task.n_context * eye
 
 
-def _model_rows(model, task, control):
+def _model_rows(model: HookedModel, task: LinearRegression, control: str) -> Iterator[dict[str, Any]]:
     with torch.no_grad():
         kq = (model.W_K @ model.W_Q.mT).double().cpu()
         ov = (model.W_V @ model.W_O).double().cpu()
@@ -108,7 +117,7 @@ def _model_rows(model, task, control):
         yield from _layer_rows(kq[layer], ov[layer], task, scale, known | {"head": "all"})
 
 
-def _entries(kq, ov, known, control):
+def _entries(kq: Tensor, ov: Tensor, known: dict[str, Any], control: str) -> Iterator[dict[str, Any]]:
     if control:
         return
     for name, matrix in (("KQ entry", kq), ("OV entry", ov)):
@@ -116,7 +125,7 @@ def _entries(kq, ov, known, control):
             yield _row(name, value, known, i, j)
 
 
-def _head_rows(kq, ov, task, known):
+def _head_rows(kq: Tensor, ov: Tensor, task: LinearRegression, known: dict[str, Any]) -> Iterator[dict[str, Any]]:
     d_x, y = task.d_x, task.d_x
     block = kq[:d_x, :d_x]
     diagonal = block.diagonal()
@@ -136,13 +145,15 @@ def _head_rows(kq, ov, task, known):
     yield _row("OV x to y", ov[:d_x, y].abs().max() / ov[y, y].abs().clamp(min=1e-30), known)
 
 
-def _chance(inverse):
+def _chance(inverse: Tensor) -> Tensor:
     """The mean |cosine| of a thousand random matrices with it."""
     random = torch.randn(1000, *inverse.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     return torch.cosine_similarity(random.flatten(1), inverse.flatten()[None], dim=1).abs().mean()
 
 
-def _layer_rows(kq, ov, task, scale, known):
+def _layer_rows(
+    kq: Tensor, ov: Tensor, task: LinearRegression, scale: float, known: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
     """scale: what the layer's output gains from a score, times N, and the readout's sign."""
     diagonal = kq[:, : task.d_x, : task.d_x].diagonal(dim1=1, dim2=2).mean(1).abs()
     moves = ov[:, task.d_x, task.d_x]
@@ -155,6 +166,6 @@ def _layer_rows(kq, ov, task, scale, known):
     yield _row("eta, off-diagonal", off.norm() / total.diagonal().norm().clamp(min=1e-30), known)
 
 
-def _row(metric, value, known, row=-1, column=-1):
+def _row(metric: str, value: Tensor | float, known: dict[str, Any], row: int = -1, column: int = -1) -> dict[str, Any]:
     found = tables.row(metric, float(value), split="train", role="weights", n=1)
     return found | {"row": row, "column": column, "weights": "as trained"} | known

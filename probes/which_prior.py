@@ -1,10 +1,14 @@
 """Whose answers are the held-out answers most like: those of a learner that recombines, or of one that does not?"""
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from compolens import tables
 from compolens.activations.streams import draw
@@ -114,7 +118,14 @@ def _absent(reference: Reference, task: TaskFamily) -> str:
 
 
 @torch.no_grad()
-def _answered(trained, name, closed, fitted, episodes, seed) -> Split:
+def _answered(
+    trained: TrainedModel,
+    name: str,
+    closed: list[Reference],
+    fitted: dict[str, FrozenReadout | Linearised],
+    episodes: int,
+    seed: int,
+) -> Split:
     task, untrained = trained.task, trained.untrained_control()
     batches = list(draw(task, name, episodes, seed, trained.device))
     answers = {MODEL: [trained.model(b.tokens) for b in batches], UNTRAINED: [untrained(b.tokens) for b in batches]}
@@ -125,7 +136,7 @@ def _answered(trained, name, closed, fitted, episodes, seed) -> Split:
     return Split(task, name, batches, answers, weight.cpu().numpy(), composition.cpu().numpy())
 
 
-def _measured(task, prediction, targets):
+def _measured(task: TaskFamily, prediction: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """(error, weight) per episode in the metric that distances are taken in."""
     metrics = task.metrics(prediction, targets)
     return metrics[next((m for m in MEASURES if m in metrics), "score")]
@@ -144,14 +155,26 @@ def _errors(split: Split, one: str, other: str, shuffled: bool = False) -> np.nd
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
-def _row(split, metric, learner, reference, value, lo=np.nan, hi=np.nan, control="", composition="all", n=0, note=""):
+def _row(
+    split: str,
+    metric: str,
+    learner: str,
+    reference: str,
+    value: float,
+    lo: float = np.nan,
+    hi: float = np.nan,
+    control: str = "",
+    composition: str = "all",
+    n: int = 0,
+    note: str = "",
+) -> dict[str, Any]:
     control = "reference" if note.startswith("not available") else control
     where = {"split": split.name, "site": "output", "role": "answers", "control": control, "n": n}
     compared = {"learner": learner, "reference": reference, "recombines": RECOMBINES.get(reference, "")}
     return tables.row(metric, value, lo=lo, hi=hi, **where, **compared, composition=composition, note=note)
 
 
-def _rows(split: Split):
+def _rows(split: Split) -> Iterator[dict[str, Any]]:
     references = [who for who in split.answers if who not in (MODEL, UNTRAINED)]
     for control, learner in (("", MODEL), ("untrained", UNTRAINED)):
         found = {r: _errors(split, learner, r) for r in (TRUTH, *references)}
@@ -165,7 +188,9 @@ def _rows(split: Split):
             yield from _distances(split, one, other, _errors(split, one, other), "reference")
 
 
-def _distances(split, learner, reference, error, control, whole=False):
+def _distances(
+    split: str, learner: str, reference: str, error: np.ndarray, control: str, whole: bool = False
+) -> Iterator[dict[str, Any]]:
     pooled = summarise(error, split.weight, split.composition)
     lo, hi = (1 - bound for bound in reversed(pooled.interval))
     yield _row(split, "distance", learner, reference, 1 - pooled.score, lo, hi, control, n=len(error))
@@ -174,7 +199,7 @@ def _distances(split, learner, reference, error, control, whole=False):
         yield _row(split, "distance", learner, reference, 1 - score, control=control, composition=name, n=n)
 
 
-def _judged(split: Split, learner: str, errors: dict[str, np.ndarray], control: str):
+def _judged(split: Split, learner: str, errors: dict[str, np.ndarray], control: str) -> Iterator[dict[str, Any]]:
     """The rows "nearest" and "margin"."""
     names = list(errors)
     draws, whole = _resampled(split, errors)
