@@ -22,7 +22,8 @@ def analyze(models: list[Path], *, split: str = "test") -> Drawing:
     split: "test" or "ood".
     """
     require_choice(split, SPLITS)
-    groups, panels, reached = group(models), [], {}
+    groups, panels = group(models), []
+    reached: dict[tuple, float] = {}
     for setting in dict.fromkeys(g.setting for g in groups):
         here = [g for g in groups if g.setting == setting]
         plain = [g for g in here if g.architecture == PLAIN]

@@ -58,7 +58,7 @@ def _marks(rows: pd.DataFrame, capture: str, colors: dict[str, str]) -> tuple:
     for who, color in colors.items():
         own = here[(here["control"] == "") & (here["who"] == who)]
         if len(own):
-            mean = own.groupby("layer", as_index=False)["value"].mean()
+            mean = own.groupby("layer", as_index=False).agg(value=("value", "mean"))
             marks.append(Line(mean, "layer", "value", label=who, color=color))
             marks.append(Points(own, "layer", "value", label=who, color=color, hover="model"))
     for control in ("raw input, products", "raw input", "majority class"):

@@ -70,7 +70,7 @@ def _read(folder: Path) -> pd.DataFrame:
 def _learning(rows: pd.DataFrame, layer: int, color: str) -> tuple:
     """Distance left against demonstrations: one by one, all at once, and with shuffled values."""
     rows = rows[(rows["metric"] == "remaining distance") & (rows["layer"] == layer)]
-    mean = rows.groupby(["kind", "control", "dual_step"], as_index=False)["value"].mean()
+    mean = rows.groupby(["kind", "control", "dual_step"], as_index=False).agg(value=("value", "mean"))
     curves = {key: part.sort_values("dual_step") for key, part in mean.groupby(["kind", "control"])}
     shown = (
         ("full batch", "", ALL_AT_ONCE, "#BBBBBB", False),  # the same by algebra for the untrained control, hence drawn once
@@ -93,7 +93,8 @@ def _distances(rows: pd.DataFrame) -> tuple:
     marks: list = [Rule(float(np.log10(ROUNDING)), label="rounding of float32")]
     for (way, shade), values, control in ((*pair, c) for pair in zip(WAYS.items(), found, strict=True) for c in UNTRAINED):
         known = values.dropna().rename("value").reset_index()
-        known = known[known["control"] == control].groupby("layer", as_index=False)["value"].max().sort_values("layer")
+        known = known[known["control"] == control].groupby("layer", as_index=False).agg(value=("value", "max"))
+        known = known.sort_values("layer")
         if len(known):
             data = known.assign(who=known["layer"].astype(int).astype(str), value=_log(known["value"]))
             label = "" if control else way

@@ -57,5 +57,7 @@ def analyze(
 def _hover(rows: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
     """The rows with a text per point: everything known about it."""
     parts = [c.partition(".")[2] + " " + rows[c].astype(str) for c in columns]
-    text = parts[0].str.cat(parts[1:], sep=", ") if len(parts) > 1 else parts[0]
+    text = parts[0]
+    for part in parts[1:]:
+        text = text + ", " + part
     return rows.assign(point=text)

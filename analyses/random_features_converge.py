@@ -58,7 +58,7 @@ def analyze(models: list[Path], *, error: str = "output", layer: int | None = No
 def _chosen(rows: pd.DataFrame, layer: int | None, g: Group) -> int:
     if layer is None:
         own = rows[(rows["metric"] == "kernel exponent") & (rows["control"] == "")]
-        return int(own.groupby("layer")["value"].mean().idxmax())
+        return int(str(own.groupby(own["layer"].astype(int))["value"].mean().idxmax()))
     return tables.nth_layer(rows, layer, g.label)
 
 
@@ -71,7 +71,7 @@ def _curves(rows: pd.DataFrame) -> tuple:
         own = rows[rows["kind"] == kind]
         if own.empty:
             continue
-        mean = own.groupby("features", as_index=False, sort=False)["value"].mean()
+        mean = own.groupby("features", as_index=False, sort=False).agg(value=("value", "mean"))
         marks.append(Line(mean, "features", "value", label=kind, color=color))
         if len(set(own["model"])) > 1:
             marks.append(Points(own, "features", "value", color=color, hover="model"))

@@ -38,7 +38,7 @@ def analyze(models: list[Path], *, split: str = "ood", points: int = FEWEST) -> 
         panels += [
             panel
             for setting, part in rows.groupby("setting", sort=False)
-            if (panel := _panel(setting, part, name, column, points))
+            if (panel := _panel(str(setting), part, name, column, points))
         ]
     if not panels:
         raise ConfigError(
@@ -79,7 +79,7 @@ def _panel(setting: str, rows: pd.DataFrame, name: str, column: str, points: int
         alike = pd.concat([other for other in groups if other["architecture"].iloc[0] == architecture])
         told = [f"{c.split('.')[-1]} {part[c].iloc[0]}" for c in same if len(set(alike[c].map(str))) > 1]
         label = f"{architecture} ({', '.join(told)})" if told else architecture
-        mean = _everywhere(part, column).groupby(column, as_index=False)["value"].mean()
+        mean = _everywhere(part, column).groupby(column, as_index=False).agg(value=("value", "mean"))
         marks.append(Line(mean, column, "value", label=label, color=color_of(label)))
         marks.append(Points(part, column, "value", label=label, color=color_of(label), hover="model"))
     return Panel(setting, name, str(rows["score_name"].iloc[0]), tuple(marks)) if marks else None

@@ -77,7 +77,7 @@ def _shares(folders: list[Path], scale: str, split: str, control: str) -> pd.Dat
 
 
 def _mean(shares: pd.DataFrame) -> pd.DataFrame:
-    return shares.groupby("threshold", as_index=False, sort=False)["value"].mean()
+    return shares.groupby("threshold", as_index=False, sort=False).agg(value=("value", "mean"))
 
 
 def _reported() -> Points:

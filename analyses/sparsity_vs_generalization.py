@@ -85,8 +85,8 @@ def _imposed(g: Group, scale: str, split: str, color: str) -> list:
     for kind, told in RENORMALISED.items():
         pruned = rows[(rows["scale"] == scale) & (rows["renormalised"] == kind)]
         for control in ("random pruning", "") if len(pruned) else ():
-            steps = pd.concat([whole, pruned[pruned["control"] == control]]).groupby("threshold", as_index=False)
-            steps = steps.agg(sparsity=("imposed", "mean"), mean=("value", "mean"), lo=("value", "min"), hi=("value", "max"))
+            levels = pd.concat([whole, pruned[pruned["control"] == control]]).groupby("threshold", as_index=False)
+            steps = levels.agg(sparsity=("imposed", "mean"), mean=("value", "mean"), lo=("value", "min"), hi=("value", "max"))
             if control:
                 bands.append(Band(steps, "sparsity", "lo", "hi", label=f"random weights pruned{told}", color=GREYS[kind]))
             else:

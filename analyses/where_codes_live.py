@@ -65,7 +65,11 @@ def _panel(name: str, frame: pd.DataFrame, role: str) -> Panel:
         rows = here[(here["control"] == "") & (here["fit"] == fit) & (here["split"] == split)]
         if rows.empty:
             continue
-        marks.append(Line(rows.groupby("layer", as_index=False)["value"].mean(), "layer", "value", label=label, color=color))
+        marks.append(
+            Line(
+                rows.groupby("layer", as_index=False).agg(value=("value", "mean")), "layer", "value", label=label, color=color
+            )
+        )
         marks.append(Points(rows, "layer", "value", color=color, hover="model"))
         code = explicit[(explicit["control"] == "") & (explicit["fit"] == fit) & (explicit["split"] == split)]
         if len(code):

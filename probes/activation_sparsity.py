@@ -195,7 +195,8 @@ class Profile:
     def rows(self, known: dict) -> Iterator[dict[str, Any]]:
         """A row per quantity, at every head, layer and over all; intervals resample compositions."""
         site_of = {site.layer: site.name for site in self.sites}
-        pools = {(site_of[layer], layer, head): [(layer, head)] for layer, head in self.places}
+        pools: dict[tuple[str, float, float], list[tuple[int, int]]] = {}
+        pools |= {(site_of[layer], layer, head): [(layer, head)] for layer, head in self.places}
         pools |= {(name, layer, np.nan): [p for p in self.places if p[0] == layer] for layer, name in site_of.items()}
         pools |= {(_everywhere(self.sites), np.nan, np.nan): self.places}
         count = np.array(list(self.episodes.values()))
@@ -266,7 +267,11 @@ def _answer(
         zeros[site.layer] = _count(site, x)
         return sparsity.renormalise(x) if pruning.renormalised else x
 
-    return intervene(model, episodes, {site.name: lambda x, site=site: edit(x, site) for site in sites})
+    return intervene(model, episodes, {site.name: _at(site, edit) for site in sites})
+
+
+def _at(site: Site, edit: Callable[[Tensor, Site], Tensor]) -> Callable[[Tensor], Tensor]:
+    return lambda x: edit(x, site)
 
 
 class Scores:

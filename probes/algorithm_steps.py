@@ -18,7 +18,7 @@ from compolens.measures.agreement import BestSteps, best_steps, error_similarity
 from compolens.measures.readouts import RidgeReadout
 from compolens.models.token_space import TokenSpaceArchitecture
 from compolens.references import GradientDescent, GradientDescentPlusPlus, LeastSquares, Newton
-from compolens.references.regression import RegressionLearner, all_answers
+from compolens.references.regression import LinearLearner, all_answers
 from compolens.tasks import LinearRegression
 from compolens.tasks.base import Episodes
 from compolens.zoo.folders import TrainedModel
@@ -28,7 +28,7 @@ version = 1  # raised whenever its numbers change
 QUERIES = 32
 CONVERGED = 0.999
 
-Algorithms = dict[str, tuple[list[int], list[RegressionLearner]]]
+Algorithms = dict[str, tuple[list[int], list[LinearLearner]]]
 """Algorithm -> numbers of steps, and a learner for each."""
 
 
@@ -62,7 +62,9 @@ def probe(
     require(
         newton >= 2 and gd >= 2 and episodes >= 8, f"need newton, gd >= 2 and episodes >= 8, got {newton}, {gd}, {episodes}"
     )
-    rows, kept, algorithms = [], [], _algorithms(trained, newton, gd)
+    rows: list[dict[str, Any]] = []
+    kept: list[pd.DataFrame] = []
+    algorithms = _algorithms(task, trained.model.cfg.n_layers, newton, gd)
     for control, model in (("", trained.model), ("untrained", trained.untrained_control())):
         readers = _readers(trained, model, fits, seed)
         for split in ("test", "ood"):
@@ -92,9 +94,8 @@ def _similarities(
         yield from _rows(name, steps, list(errors), alike, done, known, draws)
 
 
-def _algorithms(trained: TrainedModel, newton: int, gd: int) -> Algorithms:
+def _algorithms(task: LinearRegression, layers: int, newton: int, gd: int) -> Algorithms:
     """name -> (steps, learners)."""
-    task, layers = trained.task, trained.model.cfg.n_layers
     eta, slow = (GradientDescent(k).for_task(task).eta for k in (layers, 1))
     plus = GradientDescentPlusPlus(layers).for_task(task)
     doubling = sorted({round(2 ** (k / 2)) for k in range(2 * gd.bit_length()) if 2 ** (k / 2) <= gd})  # by factors of √2
@@ -125,10 +126,10 @@ def _flat(task: LinearRegression, questions: tuple[Episodes, int], found: Tensor
 
 
 def _algorithm_errors(
-    task: LinearRegression, questions: list[tuple[Episodes, int]], steps: list[int], learners: Sequence[RegressionLearner]
+    task: LinearRegression, questions: list[tuple[Episodes, int]], steps: list[int], learners: Sequence[LinearLearner]
 ) -> tuple[Tensor, list[Tensor]]:
     """(steps, [(batch, questions) per learner])."""
-    found = [[] for _ in learners]
+    found: list[list[Tensor]] = [[] for _ in learners]
     for one in questions:
         for errors, answers in zip(found, all_answers(learners, *task.prompts(one[0])), strict=True):
             errors.append(_flat(task, one, answers))
@@ -153,16 +154,21 @@ def _readers(
     """layer -> (site, what reads answers (batch, A, d_y) off the stream (batch, A, d_model) there)."""
     sites = {layer: site for layer, site in residual_sites(model).items() if layer > 0}
     if isinstance(trained.run.architecture, TokenSpaceArchitecture):
-        return {layer: (site, model.unembed) for layer, site in sites.items()}
+        unembed: Any = model.unembed
+        return {layer: (site, unembed) for layer, site in sites.items()}
     task, at = trained.task, list(trained.task.answers)
     batches = list(draw(task, "train", fits, f"{seed}/readout", trained.device))
     y = torch.cat([b.targets[:, at] for b in batches]).flatten(0, 1).double()
-    readers = {}
+    readers: dict[int, tuple[str, Callable[[Tensor], Tensor]]] = {}
     for layer, site in sites.items():
         x = torch.cat([at_answers(model.run_with_cache(b.tokens, names_filter=site)[1][site], model) for b in batches])
         readout = RidgeReadout.fit(x.detach().flatten(0, 1).double(), y, l2=1e-3)
-        readers[layer] = (site, lambda stream, readout=readout: readout(stream.double()))
+        readers[layer] = (site, _in_float64(readout))
     return readers
+
+
+def _in_float64(readout: RidgeReadout) -> Callable[[Tensor], Tensor]:
+    return lambda stream: readout(stream.double())
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------

@@ -45,7 +45,8 @@ def probe(trained: TrainedModel, *, episodes: int = 2048, seed: int = 0, c: floa
     trained", or the family's variant ("unpermuted", "fixed query", …) that fit and score were drawn from. "live units": the
     share of a value network's hidden units that are not 0; a layer with none passes nothing on.
     """
-    rows, kept = [], []
+    rows: list[dict[str, Any]] = []
+    kept = []
     for shown, task in _variants(trained.task).items():
         for control, model in (("", trained.model), ("untrained", trained.untrained_control())):
             fit, *scored = (
@@ -78,7 +79,8 @@ def _collect(task: TaskFamily, model: HookedModel, split: str, n: int, seed: str
     values = {site: layer for site, layer in values.items() if site in model.hook_dict}
     parts: list[Data] = []
     for batch in record(model, draw(task, split, n, seed, device), [*layers, *values]):
-        readouts, features = task.readouts(batch.episodes), {}
+        features: dict[tuple[str, float], np.ndarray] = {}
+        readouts = task.readouts(batch.episodes)
         live = {layer: float((batch.sites[site] != 0).double().mean()) for site, layer in values.items()}
         count = next(iter(readouts.labels.values())).shape[1]
         for capture, pairs in readouts.pairs.items():
@@ -90,8 +92,8 @@ def _collect(task: TaskFamily, model: HookedModel, split: str, n: int, seed: str
             features |= {(name, -1): x.flatten(0, 1).cpu().numpy() for name, x in readouts.inputs.items()}
         labels = {name: y.flatten().cpu().numpy() for name, y in readouts.labels.items()}
         error, weight = task.errors(batch.prediction, batch.episodes.targets)
-        per_answer = [np.repeat(v.cpu().numpy(), count) for v in (batch.episodes.composition, 1 - error / weight)]
-        parts.append(Data(features, labels, *per_answer, live))
+        composition, score = (np.repeat(v.cpu().numpy(), count) for v in (batch.episodes.composition, 1 - error / weight))
+        parts.append(Data(features, labels, composition, score, live))
     first = parts[0]
     return Data(
         {key: np.concatenate([p.features[key] for p in parts]) for key in first.features},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -127,11 +127,9 @@ def _rows(site: Site, fit: Sample, scored: dict[str, Sample], control: str) -> l
     return [row for row in rows + _geometry(site, fit, additive, control) if np.isfinite(row["value"])]
 
 
-def _row(
-    metric: str, numbers: tuple[float, float, float], split: str, site: Site, control: str, n: int, **more: tables.Value
-) -> dict:
+def _row(metric: str, numbers: tuple[float, float, float], split: str, site: Site, control: str, n: int, **more: Any) -> dict:
     value, lo, hi = numbers
-    at = {"split": split, "site": site.hook_name, "role": site.role, "control": control, "n": n}
+    at: dict[str, Any] = {"split": split, "site": site.hook_name, "role": site.role, "control": control, "n": n}
     return tables.row(metric, value, lo=lo, hi=hi, **at, layer=site.layer, **more)
 
 
@@ -151,8 +149,8 @@ def _other_half(x: np.ndarray, sample: Sample) -> tuple[float, float, float]:
 
 def _left_out(site: Site, fit: Sample, control: str) -> list[dict]:
     """R² of training compositions' codes by effects fitted on others, and by those of their own other episodes."""
-    found = left_out(fit.codes[site], fit.factors, fit.composition)
-    others, own, mean = found[np.isfinite(found).all(1)].T
+    errors = left_out(fit.codes[site], fit.factors, fit.composition)
+    others, own, mean = errors[np.isfinite(errors).all(1)].T
     found = [("left out", others, control)] + ([("left out", own, "own composition")] if control == "" else [])
     return [_row(metric, _share(e, mean), "train", site, which, len(fit.composition)) for metric, e, which in found]
 
@@ -212,7 +210,7 @@ def _by_chance(site: Site, additive: AdditiveCode, d: int, ranks: list[int], n: 
         cosines.append(cross_factor_cosine(AdditiveCode(additive.mean, additive.centres, weights)))
     found = {"factor cosine": np.array(cosines)}
     if min(ranks):
-        found["overlap"] = random_overlaps(d, *ranks, generator, DRAWS).numpy()
+        found["overlap"] = random_overlaps(d, ranks[0], ranks[1], generator, DRAWS).numpy()
     numbers = {metric: (values.mean(), *np.quantile(values, [0.05, 0.95])) for metric, values in found.items()}
     return [_row(metric, value, "train", site, "random", n) for metric, value in numbers.items()]
 

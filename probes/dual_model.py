@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from compolens import tables
 from compolens.activations.streams import Activations, draw, record
@@ -18,8 +18,6 @@ from compolens.hooks import HookedModel, LayerNorm
 from compolens.measures import dual_layers
 from compolens.measures import dual_model as dual
 from compolens.measures import random_features as rf
-from compolens.models.attention import Attention
-from compolens.models.blocks import Block
 from compolens.models.softmax import SoftmaxAttention
 from compolens.tasks.base import Episodes, TaskFamily
 from compolens.zoo.folders import TrainedModel
@@ -77,7 +75,7 @@ def probe(
 def _check(trained: TrainedModel) -> None:
     """Only softmax has a dual model of this kind."""
     name = type(trained.run.architecture).__name__
-    attention = trained.model.blocks[0].attn
+    attention = _blocks(trained.model)[0].attn
     if (
         type(attention).weights is not SoftmaxAttention.weights
         or attention.transfer is not None
@@ -89,18 +87,23 @@ def _check(trained: TrainedModel) -> None:
         )
 
 
+def _blocks(model: HookedModel) -> Sequence[Any]:
+    blocks: Any = model.blocks
+    return blocks
+
+
 # ---- the Gram form ---------------------------------------------------------------------------------------------------
 def _gram_form(
     task: TaskFamily, model: HookedModel, batches: Iterable[Episodes], known: dict[str, Any]
 ) -> tuple[list[dict[str, Any]], pd.DataFrame]:
     """Rows per layer, head and position, and per episode its score and the largest distance of each layer."""
-    n = len(model.blocks)
+    n = len(_blocks(model))
     sites = [f"blocks.{i}.attn.hook_{part}" for i in range(n) for part in PARTS]
     sites += [f"blocks.{i}.hook_resid_{end}" for i in range(n) for end in ("pre", "post")]
     gaps, norms, shares, ends, scored = [], [], [], [], []
     for batch in record(model, batches, sites):
         seq, steps = batch.sites[sites[0]].shape[1], []
-        for i, attn in enumerate(block.attn for block in model.blocks):
+        for i, attn in enumerate(block.attn for block in _blocks(model)):
             q, k, v, z = (batch.sites[f"blocks.{i}.attn.hook_{part}"] for part in PARTS)
             steps.append((dual.dual_step(q, k, v, _bias(attn, seq), _mask(attn, seq)), z))
         gaps.append(torch.stack([(step.prediction - z).norm(dim=-1) for step, z in steps], 1))
@@ -117,11 +120,11 @@ def _gram_form(
     return rows, pd.concat(episodes, ignore_index=True)
 
 
-def _bias(attn: Attention, seq: int) -> Tensor | None:
+def _bias(attn: Any, seq: int) -> Tensor | None:
     return None if attn.bias is None else attn.bias(None, seq)
 
 
-def _mask(attn: Attention, seq: int) -> Tensor | None:
+def _mask(attn: Any, seq: int) -> Tensor | None:
     return None if attn.mask is None else attn.mask[:seq, :seq]
 
 
@@ -140,21 +143,22 @@ def _position_rows(
                 yield _row("share of the step", (step / (size + 1e-30)).mean(1), site, role)
 
 
-def _norm(norm: nn.Module) -> dual_layers.LayerNorm | dual_layers.RMSNorm | None:
+def _norm(norm: Any) -> Any:
+    """As the dual model has it; None for the identity of token-space models."""
     if not hasattr(norm, "eps"):
-        return None  # the identity of token-space models
+        return None
     kind = dual_layers.LayerNorm if isinstance(norm, LayerNorm) else dual_layers.RMSNorm
     return kind(norm.w, norm.b, norm.eps) if isinstance(norm, LayerNorm) else kind(norm.w, eps=norm.eps)
 
 
-def _layer(block: Block, seq: int) -> dual_layers.Layer:
+def _layer(block: Any, seq: int) -> dual_layers.Layer:
     """A block as the dual model sees it: weights, norms, bias, and the MLP if there is one."""
     attn, mlp = block.attn, None
     if block.mlp is not None:
         m = block.mlp
         mlp = dual_layers.MLP(_norm(block.ln2), m.W_in, m.b_in, m.W_out, m.b_out, _gelu)
-    weights = (getattr(attn, f"{kind}_{part}") for part in "QKV" for kind in "Wb")
-    return dual_layers.Layer(_norm(block.ln1), *weights, attn.W_O, attn.b_O, mlp, _bias(attn, seq))
+    read = (attn.W_Q, attn.b_Q, attn.W_K, attn.b_K, attn.W_V, attn.b_V)
+    return dual_layers.Layer(_norm(block.ln1), *read, attn.W_O, attn.b_O, mlp, _bias(attn, seq))
 
 
 def _gelu(x: Tensor) -> Tensor:
@@ -165,10 +169,10 @@ def _gelu(x: Tensor) -> Tensor:
 def _chained(model: HookedModel, batch: Activations, seq: int) -> Tensor:
     """(episode, layer): largest distance of the residual stream, relative to its size, from a chain of dual models that starts
     at the first layer's input; nan where the stream is no pre-norm one."""
-    layers = [_layer(block, seq) for block in model.blocks]
+    layers = [_layer(block, seq) for block in _blocks(model)]
     if any(layer.norm is None for layer in layers):
         return torch.full((len(batch.episodes.tokens), len(layers)), math.nan)
-    steps = dual_layers.layer_steps(layers, batch.sites["blocks.0.hook_resid_pre"], _mask(model.blocks[0].attn, seq))
+    steps = dual_layers.layer_steps(layers, batch.sites["blocks.0.hook_resid_pre"], _mask(_blocks(model)[0].attn, seq))
     truths = [batch.sites[f"blocks.{i}.hook_resid_post"] for i in range(len(layers))]
     pairs = zip(steps, truths, strict=True)
     return torch.stack([(s.prediction - t).norm(dim=-1).amax(1) / t.norm(dim=-1).mean() for s, t in pairs], 1)
@@ -184,11 +188,12 @@ def _layer_rows(ends: Tensor, known: dict[str, Any]) -> Iterator[dict[str, Any]]
 # ---- what could fail -------------------------------------------------------------------------------------------------
 def _heads(model: HookedModel, episodes: Episodes, known: dict[str, Any]) -> Iterator[Heads]:
     """By layer: where it is; q, k, v and output z (episode, pos, head, width), float64; the scores' bias, and the mask."""
-    (batch,) = record(model, [episodes], [f"blocks.{i}.attn.hook_{p}" for i in range(len(model.blocks)) for p in PARTS])
-    for i, attn in enumerate(block.attn for block in model.blocks):
+    (batch,) = record(model, [episodes], [f"blocks.{i}.attn.hook_{p}" for i in range(len(_blocks(model))) for p in PARTS])
+    for i, attn in enumerate(block.attn for block in _blocks(model)):
         parts = [batch.sites[f"blocks.{i}.attn.hook_{part}"].double() for part in PARTS]
         seq = parts[0].shape[1]
-        bias = None if attn.bias is None else _bias(attn, seq).double().detach()
+        bias = _bias(attn, seq)
+        bias = None if bias is None else bias.double().detach()
         yield {"site": f"blocks.{i}.attn.hook_z", "layer": i, "head": "all"} | known, parts, bias, _mask(attn, seq)
 
 
@@ -288,7 +293,8 @@ def _errors(
     try:
         estimate = rf.attention_estimate(q, k, v, features, bias, mask)
     except ValueError:  # where norms are so large that an estimated normaliser is 0, there is no estimate
-        return q.new_full((2, *q.shape[:2]), math.nan)
+        nothing = q.new_full(q.shape[:2], math.nan)
+        return nothing, nothing
     return rf.errors(estimate.pattern, truth).relative, rf.errors(estimate.output, z).relative
 
 
@@ -304,7 +310,8 @@ def _row(
     features: int = -1,
 ) -> dict[str, Any]:
     """The mean over episodes (or `whole` instead), with the 5th and 95th percentile."""
-    values = values.detach().double().cpu().numpy()
-    lo, hi = np.quantile(values, [0.05, 0.95]) if len(values) > 1 else (np.nan, np.nan)
-    value, own = values.mean() if whole is None else whole, {"dual_step": dual_step, "kind": kind, "features": features}
-    return tables.row(metric, value, lo=lo, hi=hi, role=role, n=len(values), note=note, **own) | known
+    found = values.detach().double().cpu().numpy()
+    lo, hi = np.quantile(found, [0.05, 0.95]) if len(found) > 1 else (np.nan, np.nan)
+    value = float(found.mean()) if whole is None else whole
+    own: dict[str, Any] = {"dual_step": dual_step, "kind": kind, "features": features}
+    return tables.row(metric, value, lo=lo, hi=hi, role=role, n=len(found), note=note, **own) | known

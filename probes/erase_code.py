@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -80,7 +80,7 @@ def probe(
             unrelated = _plan(spots, {site: Eraser.from_moments(moments) for site, moments in shuffled.items()})
             rows += _shuffled_rows(trained, unrelated, results, episodes, seed)
             rows += _random_rows(trained, spots if all_sites else ranked[:2], fitted, results, (episodes, seed, draws))
-            frame = _frame(trained, (ranked[0], ONE), results)
+            frame = _frame(trained, ranked[0], results)
     return pd.DataFrame(rows), frame
 
 
@@ -147,7 +147,7 @@ def _run(
         return intervene(model, batch, {hook_name: _chain(found) for hook_name, found in steps.items()}), seen
     first = min(erasers)
     activation = _chain(steps.pop(first.hook_name))(own[first.hook_name])
-    hooks = [(hook_name, _as_hook(_chain(found))) for hook_name, found in steps.items()]
+    hooks: list[tuple[str | Callable, Callable]] = [(hook_name, _as_hook(_chain(found))) for hook_name, found in steps.items()]
     with model.hooks(fwd_hooks=hooks):
         return put(model, batch.tokens, first, activation), seen
 
@@ -222,11 +222,11 @@ def _score(result: Result) -> tuple[float, float, float]:
     return pooled.score, *pooled.interval
 
 
-def _row(
-    metric: str, numbers: tuple[float, float, float], split: str, key: Key, control: str, n: int, **more: tables.Value
-) -> dict:
+def _row(metric: str, numbers: tuple[float, float, float], split: str, key: Key, control: str, n: int, **more: Any) -> dict:
     site, scope = key
-    where = {"site": site.hook_name, "role": site.role, "layer": site.layer} if site else {"site": "all", "role": "all"}
+    where: dict[str, Any] = {"site": "all", "role": "all"}
+    if site:
+        where = {"site": site.hook_name, "role": site.role, "layer": site.layer}
     value, lo, hi = numbers
     return tables.row(metric, value, lo=lo, hi=hi, split=split, **where, control=control, n=n, scope=scope, **more)
 
@@ -305,7 +305,8 @@ def _random_rows(
             rng = torch.Generator().manual_seed(len(RANDOM) * number + kind)
             projections = torch.stack([one.projection for one in make(fitted[site], eraser, rng, draws)])
             for split, found in batches.items():
-                totals = sum(_with_each(trained.task, model, batch, site, eraser.mean, projections) for batch in found)
+                answered = [_with_each(trained.task, model, batch, site, eraser.mean, projections) for batch in found]
+                totals = np.sum(answered, axis=0)
                 scores = 1 - totals[0] / totals[1]
                 plain = _score(results[split][None, NOTHING])[0]
                 more = {"rank": eraser.rank, "draws": draws}
@@ -333,13 +334,13 @@ def _with_each(
     return np.concatenate(found, axis=1)
 
 
-def _frame(trained: TrainedModel, key: Key, results: dict[str, dict[Key, Result]]) -> pd.DataFrame:
+def _frame(trained: TrainedModel, site: Site, results: dict[str, dict[Key, Result]]) -> pd.DataFrame:
     """Every episode's score with the code erased where that costs training episodes most, beside its unedited score."""
     parts = []
     for split in ("test", "ood"):
-        error, weight, composition = results[split][key].scores
+        error, weight, composition = results[split][site, ONE].scores
         plain = 1 - results[split][None, NOTHING].scores[0] / weight
         names = [trained.task.composition_name(int(c)) for c in composition]
-        where = {"split": split, "composition": names, "site": key[0].hook_name, "role": key[0].role}
+        where = {"split": split, "composition": names, "site": site.hook_name, "role": site.role}
         parts.append(pd.DataFrame({**where, "score": 1 - error / weight, "unedited": plain}))
     return pd.concat(parts, ignore_index=True)

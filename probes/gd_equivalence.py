@@ -63,15 +63,16 @@ def probe(trained: TrainedModel, *, episodes: int = 2048, fits: int = 256, seed:
     fits = min(fits, episodes)
     learners = {one.name: one for one in _candidates(task, trained.model.cfg.n_layers)}
     models = {"": trained.model, "untrained": trained.untrained_control()}
-    rows, kept = [], []
+    rows: list[dict[str, Any]] = []
+    kept = []
     for split in ("test", "ood"):
         batches = list(draw(task, split, episodes, seed, trained.device))
         x = torch.cat([_further(task, b) for b in batches])[:fits].double()
         answers = _learner_answers(learners, task, batches, x)
         shuffled = _learner_answers(learners, task, [task.with_answers_of_others(b) for b in batches], x)
         own = {control: _model_answers(model, task, batches, x) for control, model in models.items()}
-        asked = ({who: one.answers for who, one in found.items()} for found in (own, answers))
-        rows += _losses(task, split, *asked, batches)
+        asked = [{who: one.answers for who, one in found.items()} for found in (own, answers)]
+        rows += _losses(task, split, asked[0], asked[1], batches)
         for name in learners:
             for control, mine in own.items():
                 rows += _compare(task, split, control, MODEL, mine, name, answers[name])
@@ -108,7 +109,8 @@ def _learner_answers(
 ) -> dict[str, Answers]:
     """name -> what a learner answers, also to the further inputs x of the first episodes. Linear ones share spectra."""
     linear = {name: one for name, one in learners.items() if isinstance(one, LinearLearner)}
-    parts, left = {name: [] for name in learners}, len(x)
+    parts: dict[str, list[tuple[Tensor, Tensor | None, Tensor]]] = {name: [] for name in learners}
+    left = len(x)
     for batch in batches:
         shown_x, shown_y, asked, shown = task.prompts(batch)
         extra = _further(task, batch)[: max(left, 0)].double()
@@ -124,7 +126,8 @@ def _learner_answers(
 
 
 def _model_answers(model: HookedModel, task: LinearRegression, batches: list[Episodes], x: Tensor) -> Answers:
-    parts, left, at = [], len(x), list(task.answers)
+    parts: list[tuple[Tensor, Tensor | None, Tensor]] = []
+    left, at = len(x), list(task.answers)
     for batch in batches:
         tokens = batch.tokens.clone().requires_grad_()
         prediction = model(tokens)[:, at]
@@ -147,10 +150,10 @@ def _answer_further(model: HookedModel, task: LinearRegression, batch: Episodes,
 
 
 def _joined(parts: list[tuple[Tensor, Tensor | None, Tensor]], x: Tensor) -> Answers:
-    answers, slopes, further = zip(*parts, strict=True)
-    further = torch.cat(further)
-    slope = None if slopes[0] is None else torch.cat(slopes)
-    return Answers(torch.cat(answers), slope, further, agreement.implied_weights(x, further))
+    further = torch.cat([part[2] for part in parts])
+    slopes = [part[1] for part in parts if part[1] is not None]
+    slope = torch.cat(slopes) if slopes else None
+    return Answers(torch.cat([part[0] for part in parts]), slope, further, agreement.implied_weights(x, further))
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
@@ -165,10 +168,11 @@ def _row(
     scale: float = np.nan,
 ) -> dict[str, Any]:
     """A mean over episodes (n,), with its 95 % interval; 0 where only rounding is left."""
-    values = np.asarray(torch.as_tensor(values).cpu(), dtype=float).round(12)
-    half = 1.96 * values.std(ddof=1) / len(values) ** 0.5 if len(values) > 1 else np.nan
-    value, compared = values.mean(), {"learner": learner, "reference": reference, "curve": curve, "scale": scale}
-    where = {"split": split, "site": "output", "role": "last query", "control": control, "n": len(values)}
+    found = np.asarray(torch.as_tensor(values).cpu(), dtype=float).round(12)
+    half = 1.96 * found.std(ddof=1) / len(found) ** 0.5 if len(found) > 1 else np.nan
+    value = float(found.mean())
+    compared: dict[str, Any] = {"learner": learner, "reference": reference, "curve": curve, "scale": scale}
+    where: dict[str, Any] = {"split": split, "site": "output", "role": "last query", "control": control, "n": len(found)}
     return tables.row(metric, value, lo=value - half, hi=value + half, **where, **compared)
 
 
@@ -249,15 +253,18 @@ def _interpolated(
     """Loss halfway between the model's matrices and the construction's: W_Q W_K^T over its mean diagonal beta, W_V W_O times
     it (2212.07677, A.3). Only where the model is one linear head, the same in every layer."""
     task, architecture = trained.task, trained.run.architecture
-    plain = type(architecture) is LinearSelfAttention and architecture.n_heads == 1
-    if not plain or not (architecture.tied or architecture.n_layers == 1):
+    if not isinstance(architecture, LinearSelfAttention) or not isinstance(task, LinearRegression):
+        return
+    if type(architecture) is not LinearSelfAttention:  # no construction, nor another attention derived from it
+        return
+    if architecture.n_heads != 1 or not (architecture.tied or architecture.n_layers == 1):
         return
     steps = architecture.n_layers
     descent = next(one for one in learners.values() if isinstance(one, GradientDescent) and one.steps == steps)
     built = ConstructedGradientDescent(n_layers=steps, eta=descent.eta).build(**task.dimensions)
     mixed, theirs = deepcopy(trained.model), _products(built, task.d_x)
     halfway = [(a + b.to(a)) / 2 for a, b in zip(_products(trained.model, task.d_x), theirs, strict=True)]
-    attention = mixed.blocks[0].attn
+    attention = _first_attention(mixed)
     with torch.no_grad():
         for name, value in zip(("W_Q", "W_K", "W_V", "W_O"), (halfway[0], None, halfway[1], None), strict=True):
             parameter = getattr(attention, name)
@@ -268,8 +275,13 @@ def _interpolated(
     yield _row("interpolated loss", loss, "test", "", MODEL, descent.name)
 
 
+def _first_attention(model: HookedModel) -> Any:
+    blocks: Any = model.blocks
+    return blocks[0].attn
+
+
 def _products(model: HookedModel, d_x: int) -> tuple[Tensor, Tensor]:
-    attention = model.blocks[0].attn
+    attention = _first_attention(model)
     with torch.no_grad():
         kq, pv = attention.W_Q[0] @ attention.W_K[0].T, attention.W_V[0] @ attention.W_O[0]
     beta = kq.diagonal()[:d_x].mean()

@@ -80,8 +80,8 @@ def _row(
     composition: str = "all",
     note: str = "",
 ) -> dict[str, Any]:
-    where = {"split": split, "site": "output", "role": "answers", "control": key[0], "n": n}
-    more = {"reference": key[1], "composition": composition, "weight": weight, "note": note}
+    where: dict[str, Any] = {"split": split, "site": "output", "role": "answers", "control": key[0], "n": n}
+    more: dict[str, Any] = {"reference": key[1], "composition": composition, "weight": weight, "note": note}
     return tables.row(metric, value, lo=lo, hi=hi, **where, **more)
 
 
@@ -103,8 +103,8 @@ def _rows(task: TaskFamily, split: str, answers: dict[Key, list[Tensor]], batche
                 yield _row(split, key, metric, score, weight=share, n=n, composition=task.composition_name(index))
             ceiling = pooled.score if key[1] == task.ceiling else ceiling
             if ceiling is not None and key[0] != "reference":
-                share = [value / ceiling for value in (pooled.score, *pooled.interval)]
-                yield _row(split, key, "share of ceiling", *share, n=len(error))
+                value, lo, hi = (number / ceiling for number in (pooled.score, *pooled.interval))
+                yield _row(split, key, "share of ceiling", value, lo, hi, n=len(error))
             for stratum, inside in parts.items():
                 some = summarise(error[inside], weight[inside], composition[inside])
                 yield _row(split, key, f"score, {stratum}", some.score, *some.interval, weight[inside].sum(), inside.sum())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -116,9 +116,9 @@ class _Ladder:
         value: float,
         interval: tuple[float, float] = (np.nan, np.nan),
         n: int = 0,
-        **more: tables.Value,
+        **more: Any,
     ) -> None:
-        where = {"split": split, "site": site.hook_name, "role": site.role, "control": self.control, "n": n}
+        where: dict[str, Any] = {"split": split, "site": site.hook_name, "role": site.role, "control": self.control, "n": n}
         row = tables.row(metric, value, lo=interval[0], hi=interval[1], **where, layer=site.layer, rung=rung)
         self.rows.append(row | {"composition": "all", "chosen": 0, "effective": 0} | more)
 
@@ -133,10 +133,11 @@ class _Ladder:
             self.parts |= dict(zip(one.episodes.composition.tolist(), named, strict=True))
         others = draw(self.task, split, self.n_fitted, f"{self.seed}/fit", self.device) if split == "ood" else ()
         own = self._decoded(split, seen, true, found.sources, others)
-        other, given = [code.roll(1, 0) for code in true], None
+        other = [code.roll(1, 0) for code in true]
         untouched = self._written("own answer", split, found.read, seen, None, chosen=1)
+        given = untouched
         for at in self.codes:
-            how = {"chosen": int(at is found.read), "effective": int(at in found.effective)}
+            how: dict[str, Any] = {"chosen": int(at is found.read), "effective": int(at in found.effective)}
             errors = self._written("true code written", split, at, seen, true, **how)
             given = errors if at is found.read else given
             if at in found.effective:
@@ -150,7 +151,8 @@ class _Ladder:
         self, split: str, seen: list[Activations], true: list[Tensor], sources: Sequence[CodeAt], others: Iterable[Episodes]
     ) -> list[Tensor]:
         """The code as read at the best of the sources: is it known anywhere?"""
-        whole, best = torch.cat(true), (-np.inf, [])
+        best: tuple[float, list[Tensor]] = (-np.inf, [])
+        whole = torch.cat(true)
         for at, codes in zip(sources, readings(self.model, self.task, sources, seen, others), strict=True):
             error = (torch.cat(codes) - whole).square().sum()
             r2 = 1 - float(error / (whole - whole.mean(0)).square().sum())
@@ -172,12 +174,13 @@ class _Ladder:
         seen: list[Activations],
         codes: list[Tensor] | None,
         control: str = "",
-        **more: tables.Value,
+        **more: Any,
     ) -> np.ndarray:
         parts = [self._errors(at, one, None if codes is None else codes[i]) for i, one in enumerate(seen)]
         errors = np.concatenate(parts, axis=1)
         name = ", ".join(filter(None, (self.control, control)))
-        self._scores(rung, split, at.site, *errors, control=name, **more)
+        error, weight, composition = errors
+        self._scores(rung, split, at.site, error, weight, composition, control=name, **more)
         return errors
 
     def search(self, split: str, n: int, found: _Found, search: Search) -> None:
@@ -190,7 +193,7 @@ class _Ladder:
                 best = best_code(self.model, self.task, batch, read, starts, search)
                 scored = [*self.task.errors(best.prediction, batch.targets), batch.composition.double()]
                 parts.append(torch.stack([*scored, *self.task.errors(seen.prediction, batch.targets)]).cpu().numpy())
-        except DoesNotApply as error:
+        except DoesNotApply as why:
             self._row(
                 "score",
                 "best code",
@@ -198,14 +201,14 @@ class _Ladder:
                 read.site,
                 np.nan,
                 control="not available",
-                note=f"not available: {error}",
+                note=f"not available: {why}",
                 chosen=1,
             )
             return
-        error, weight, composition, *own = np.concatenate(parts, axis=1)
-        more = {"code_width": best.width, "n_fitted": best.fitted}
+        error, weight, composition, own_error, own_weight = np.concatenate(parts, axis=1)
+        more: dict[str, Any] = {"code_width": best.width, "n_fitted": best.fitted}
         self._scores("best code", split, read.site, error, weight, composition, chosen=1, **more)
-        self._scores("own answer, searched", split, read.site, *own, composition, chosen=1)
+        self._scores("own answer, searched", split, read.site, own_error, own_weight, composition, chosen=1)
 
     def _starts(self, batch: Episodes, decoded: Tensor) -> list[Tensor]:
         """Codes to search from: what is read from the model, codes of other episodes, and their mean."""
@@ -222,7 +225,7 @@ class _Ladder:
         error: np.ndarray,
         weight: np.ndarray,
         composition: np.ndarray,
-        **more: tables.Value,
+        **more: Any,
     ) -> None:
         """The pooled row, and at the chosen site one per composition."""
         pooled = summarise(error, weight, composition)
@@ -230,5 +233,5 @@ class _Ladder:
         if more.get("chosen") or more.get("effective"):
             for c, (score, share, n) in pooled.per_composition.items():
                 name = self.task.composition_name(c)
-                at = {"composition": name, "parts": self.parts.get(c, ""), "weight": share}
+                at: dict[str, Any] = {"composition": name, "parts": self.parts.get(c, ""), "weight": share}
                 self._row("score", rung, split, site, score, n=n, **at, **more)

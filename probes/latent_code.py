@@ -166,9 +166,9 @@ def _results(
 
 
 def _row(
-    metric: str, value: float, lo: float, hi: float, split: str, site: Site, control: str, n: int, **more: tables.Value
+    metric: str, value: float, lo: float, hi: float, split: str, site: Site, control: str, n: int, **more: Any
 ) -> dict[str, Any]:
-    where = {"split": split, "site": site.hook_name, "role": site.role, "control": control, "n": n}
+    where: dict[str, Any] = {"split": split, "site": site.hook_name, "role": site.role, "control": control, "n": n}
     return tables.row(metric, value, lo=lo, hi=hi, **where, layer=site.layer, **more)
 
 
@@ -219,7 +219,7 @@ class _Kept:
             names = [self.task.composition_name(c) for c in batch.episodes.composition[:room].tolist()]
             columns = {"score": 1 - error / weight, "active_set_exact": exact}
             lists = {"code": code, "decoded": decoded}
-            frame = {k: v[:room].cpu().numpy() for k, v in columns.items()}
+            frame: dict[str, Any] = {k: v[:room].cpu().numpy() for k, v in columns.items()}
             frame |= {k: list(v[:room].float().cpu().numpy()) for k, v in lists.items()}
             where = {"split": split, "composition": names, "site": site.hook_name, "role": site.role}
             self.parts.append(pd.DataFrame(where | frame))

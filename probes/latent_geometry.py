@@ -162,13 +162,13 @@ def _shuffle(n: int, seed: int) -> np.ndarray:
 
 def _where(source: tuple[str, int], split: str, control: str) -> dict:
     capture, layer = source
-    read = {"site": f"blocks.{layer}.attn.hook_code", "role": capture, "control": control}
+    read: dict[str, Any] = {"site": f"blocks.{layer}.attn.hook_code", "role": capture, "control": control}
     raw = {"site": "input", "role": "input", "control": capture}
     return {"split": split, "layer": layer} | (read if layer >= 0 else raw)
 
 
 def _row(
-    metric: str, value: float, where: dict[str, Any], n: int, lo: float = np.nan, hi: float = np.nan, **more: tables.Value
+    metric: str, value: float, where: dict[str, Any], n: int, lo: float = np.nan, hi: float = np.nan, **more: Any
 ) -> dict:
     note = "" if np.isfinite(value) else "not available: nothing varies"
     return tables.row(metric, float(value), lo=lo, hi=hi, n=n, note=note, **where, **more)
@@ -193,11 +193,11 @@ def _numbers(data: Data, x: np.ndarray, where: dict, order: np.ndarray | None = 
         order = np.arange(len(x))
     x, white = x[order], whitened(x)[order]
     for by, y in data.by.items():
-        more = {"by": by, "classes": len(np.unique(y))}
+        more: dict[str, Any] = {"by": by, "classes": len(np.unique(y))}
         yield _row("silhouette", silhouette(x, y, SILHOUETTE_ROWS), where, min(len(x), SILHOUETTE_ROWS), **more)
         sums = ClassSums.by_group(x, y, int(y.max()) + 1, data.composition)
         interval = _interval(sums.weighted(_weights(len(sums.size))).within_between())
-        yield _row("within/between", sums.pooled.within_between(), where, len(x), *interval, **more)
+        yield _row("within/between", float(sums.pooled.within_between()), where, len(x), *interval, **more)
     for by, factors in ({name: [y] for name, y in data.by.items()} | data.together).items():
         more = {"by": by, "classes": sum(len(np.unique(y)) for y in factors)}
         yield _row("factorisation R²", factorisation_r2(x, factors), where, len(x), **more)
@@ -214,9 +214,9 @@ def _cosines(data: Data, x: np.ndarray, where: dict) -> Iterator[dict]:
         for metric, about_mean in (("cosine", False), ("cosine about the mean", True)):
             value, draws = whole.cosine(about_mean), drawn.cosine(about_mean)
             for i, j in ((i, j) for i in present for j in present):
-                more = {"by": by, "classes": len(present), "class": names[i], "other": names[j]}
+                more: dict[str, Any] = {"by": by, "classes": len(present), "class": names[i], "other": names[j]}
                 codes = int(n[i] + n[j]) if i != j else int(n[i])
-                yield _row(metric, value[i, j], where, codes, *_interval(draws[:, i, j]), **more)
+                yield _row(metric, float(value[i, j]), where, codes, *_interval(draws[:, i, j]), **more)
 
 
 def _map(metric: str, lay_out: LayOut, data: Data, x: np.ndarray, points: int, seed: int, where: dict) -> Iterator[dict]:

@@ -74,6 +74,10 @@ def probe(
     return pd.DataFrame(own.rows() + untrained.rows()), own.frame()
 
 
+def _answers_of(model: HookedModel) -> Callable[[Episodes], Tensor]:
+    return lambda batch: model(batch.tokens)
+
+
 class _Trial(NamedTuple):
     """One repair: what and where; control as in the table; how many scalars were trained; split -> error per episode."""
 
@@ -126,7 +130,7 @@ class _Repairs:
         self._add("none", "nowhere", read.site, self.own)
         for at in codes:
             where = "blamed" if at is read else "overlapping" if self._overlap(at.site, read.site) else "elsewhere"
-            self._add("code written", where, at.site, self._errors(lambda b, at=at: self._written(b, at)))
+            self._add("code written", where, at.site, self._errors(self._writes(at)))
         if site is None:
             self._add("code written", "another code", read.site, self._errors(lambda b: self._written(b, read, 1)))
             (noise,) = fit_codes(self.model, self.task, self._shuffled(batches), [read.site])
@@ -140,7 +144,11 @@ class _Repairs:
     def _overlap(self, one: Site, other: Site) -> bool:
         if one.hook_name != other.hook_name or "all" in (one.role, other.role):
             return one.hook_name == other.hook_name
-        return bool({*positions(self.model, one.role)} & {*positions(self.model, other.role)})
+        first, second = positions(self.model, one.role), positions(self.model, other.role)
+        return bool(set(first) & set(second))  # type: ignore[arg-type]  # lists, since neither role is "all"
+
+    def _writes(self, at: CodeAt) -> Callable[[Episodes], Tensor]:
+        return lambda batch: self._written(batch, at)
 
     def _written(self, batch: Episodes, at: CodeAt, by: int = 0) -> torch.Tensor:
         return written(self.model, batch, at, code_features(self.task, batch.codes).roll(by, 0))
@@ -178,7 +186,7 @@ class _Repairs:
         errors = []
         for part in parts:
             repaired = fine_tune(self.model, self.task, masks, part, budget, self.seed)
-            errors.append(self._errors(lambda b, repaired=repaired: repaired(b.tokens)))
+            errors.append(self._errors(_answers_of(repaired)))
         unseen = np.where(np.isin(self.composition["ood"], parts[0]), errors[1]["ood"], errors[0]["ood"])
         return {"test": (errors[0]["test"] + errors[1]["test"]) / 2, "ood": unseen}
 
@@ -211,7 +219,13 @@ class _Repairs:
     def _rows(self, metric: str, split: str, trial: _Trial, lost: np.ndarray, placebo: str = "") -> list[dict[str, Any]]:
         """The pooled row of 1 - lost / weight; one per composition too for the model as it is, and for what is blamed."""
         pooled, weight = summarise(lost, self.weight[split], self.composition[split]), self.weight[split].sum()
-        first = {"metric": metric, "repair": trial.repair, "where": trial.where, "split": split, "control": trial.control}
+        first: dict[str, Any] = {
+            "metric": metric,
+            "repair": trial.repair,
+            "where": trial.where,
+            "split": split,
+            "control": trial.control,
+        }
         first |= {"site": trial.site.hook_name, "role": trial.site.role, "layer": trial.site.layer, "free": trial.free}
         first |= {"placebo": placebo}
         (lo, hi), n = pooled.interval, len(lost)

@@ -168,7 +168,8 @@ def _two_best(task: TaskFamily, model: HookedModel, fresh: Fresh, learned: dict[
 def _overlap(model: HookedModel, one: Site, other: Site) -> bool:
     if "all" in (one.role, other.role):
         return one.role == other.role
-    return bool(set(positions(model, one.role)) & set(positions(model, other.role)))
+    first, second = positions(model, one.role), positions(model, other.role)
+    return bool(set(first) & set(second))  # type: ignore[arg-type]  # lists, since neither role is "all"
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
@@ -182,7 +183,7 @@ def _row(
     value, lo, hi, n = found
     if metric == "lost":
         value, lo, hi = 1 - value, 1 - hi, 1 - lo
-    where = {"split": split, "site": site.hook_name, "role": site.role, "control": control, "n": n}
+    where: dict[str, Any] = {"split": split, "site": site.hook_name, "role": site.role, "control": control, "n": n}
     return [tables.row(metric, value, lo=lo, hi=hi, **where, layer=site.layer, rank=rank)]
 
 
@@ -197,10 +198,11 @@ def _curve(
     full: bool = True,
 ) -> list[dict[str, Any]]:
     """Rows of a site at every rank; the rivals and the share of the whole site only for the measurement itself."""
-    there, rows, width = fresh.held[site.hook_name], [], fresh.held[site.hook_name].base.shape[-1]
+    rows: list[dict[str, Any]] = []
+    there, width = fresh.held[site.hook_name], fresh.held[site.hook_name].base.shape[-1]
     ranks = ([width] if full else []) + ([] if subspace is None else _ranks(there))
     for rank in ranks:
-        basis = None if rank == width else subspace.basis[:, :rank]
+        basis = None if subspace is None or rank == width else subspace.basis[:, :rank]
         edited = answers_after(model, fresh.pairs, site, there, basis)
         at = (fresh, split, site, rank)
         rows += _row("recovered", remaining(edited, fresh.own, fresh.wanted, task.answers), *at, control)

@@ -213,10 +213,11 @@ def _row(
 ) -> list[dict[str, Any]]:
     """A pooled score with its interval over recombined compositions; no row where there is nothing to score."""
     chosen = slice(None) if which is None else which
-    found = pooled(tuple(part[chosen] for part in result), fresh.pairs.wanted.composition[chosen])
+    error, weight = (part[chosen] for part in result)
+    found = pooled((error, weight), fresh.pairs.wanted.composition[chosen])
     if found is None:
         return []
-    where = {"split": split, "site": site.hook_name, "role": site.role, "control": control, "n": found.n}
+    where: dict[str, Any] = {"split": split, "site": site.hook_name, "role": site.role, "control": control, "n": found.n}
     return [tables.row(metric, found.value, lo=found.lo, hi=found.hi, **where, layer=site.layer, factor=factor)]
 
 

@@ -72,7 +72,8 @@ def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tupl
 def _transfers(model: HookedModel) -> list:
     """The transferring module of every layer; none if the model has no attention that transfers."""
     attentions = [getattr(block, "attn", None) for block in getattr(model, "blocks", [])]
-    return [a.transfer for a in attentions if getattr(a, "transfer", None) is not None]
+    transfers = [getattr(attention, "transfer", None) for attention in attentions]
+    return [transfer for transfer in transfers if transfer is not None]
 
 
 def zero(lams: list[Tensor]) -> list[Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -49,7 +49,8 @@ def probe(trained: TrainedModel, *, episodes: int = 4096, seed: int = 0) -> tupl
             f"{type(architecture).__name__} on {type(task).__name__} has no weights in the coordinates of (x, y) tokens; "
             "weight_structure needs token-space attention (LinearSelfAttention, SoftmaxSelfAttention, …) on LinearRegression"
         )
-    rows, kept = [], []
+    rows: list[dict[str, Any]] = []
+    kept: list[pd.DataFrame] = []
     for control, model in (("", trained.model), ("untrained", trained.untrained_control())):
         rows += _model_rows(model, task, control)
         for split in ("test", "ood"):
@@ -61,11 +62,16 @@ def probe(trained: TrainedModel, *, episodes: int = 4096, seed: int = 0) -> tupl
     return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
 
 
+def _blocks(model: HookedModel) -> Sequence[Any]:
+    blocks: Any = model.blocks
+    return blocks
+
+
 @torch.no_grad()
 def _idealised(model: HookedModel, task: LinearRegression) -> HookedModel:
     """A copy that has nothing but the structure: y moves y, x meets x, coordinate by coordinate."""
     ideal, d_x = deepcopy(model), task.d_x
-    for own, new in zip(model.blocks, ideal.blocks, strict=True):
+    for own, new in zip(_blocks(model), _blocks(ideal), strict=True):
         kq, ov = own.attn.W_K @ own.attn.W_Q.mT, own.attn.W_V @ own.attn.W_O
         eye = torch.eye(kq.shape[1]).expand_as(kq)
         keys, values = torch.zeros_like(kq), torch.zeros_like(ov)
@@ -103,7 +109,7 @@ def gamma(task: LinearRegression) -> torch.Tensor:
     return (1 + 1 / task.n_context) * second + second.trace() / task.n_context * eye
 
 
-def _model_rows(model: HookedModel, task: LinearRegression, control: str) -> Iterator[dict[str, Any]]:
+def _model_rows(model: Any, task: LinearRegression, control: str) -> Iterator[dict[str, Any]]:
     with torch.no_grad():
         kq = (model.W_K @ model.W_Q.mT).double().cpu()
         ov = (model.W_V @ model.W_O).double().cpu()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,12 +91,13 @@ def probe(
     require(
         episodes >= 8 and tangent_episodes >= 8, f"need episodes, tangent_episodes >= 8, got {episodes}, {tangent_episodes}"
     )
-    lazy = {"episodes": min(episodes, tangent_episodes), "iterations": iterations, "seed": seed}
-    fits = {
-        "linearised net": lambda: Linearised.fit(trained, **lazy),
+    few = min(episodes, tangent_episodes)
+    fits: dict[str, Callable[[], FrozenReadout | Linearised]] = {
+        "linearised net": lambda: Linearised.fit(trained, episodes=few, iterations=iterations, seed=seed),
         "frozen features": lambda: FrozenReadout.fit(trained, episodes=4 * episodes, seed=seed),
     }
-    fitted, absent = {}, {r.name: why for r in closed if (why := _absent(r, task))}
+    fitted: dict[str, FrozenReadout | Linearised] = {}
+    absent = {r.name: why for r in closed if (why := _absent(r, task))}
     for who, fit in fits.items():
         try:
             fitted[who] = fit()
@@ -156,7 +157,7 @@ def _errors(split: Split, one: str, other: str, shuffled: bool = False) -> np.nd
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
 def _row(
-    split: str,
+    split: Split,
     metric: str,
     learner: str,
     reference: str,
@@ -169,8 +170,8 @@ def _row(
     note: str = "",
 ) -> dict[str, Any]:
     control = "reference" if note.startswith("not available") else control
-    where = {"split": split.name, "site": "output", "role": "answers", "control": control, "n": n}
-    compared = {"learner": learner, "reference": reference, "recombines": RECOMBINES.get(reference, "")}
+    where: dict[str, Any] = {"split": split.name, "site": "output", "role": "answers", "control": control, "n": n}
+    compared: dict[str, Any] = {"learner": learner, "reference": reference, "recombines": RECOMBINES.get(reference, "")}
     return tables.row(metric, value, lo=lo, hi=hi, **where, **compared, composition=composition, note=note)
 
 
@@ -189,7 +190,7 @@ def _rows(split: Split) -> Iterator[dict[str, Any]]:
 
 
 def _distances(
-    split: str, learner: str, reference: str, error: np.ndarray, control: str, whole: bool = False
+    split: Split, learner: str, reference: str, error: np.ndarray, control: str, whole: bool = False
 ) -> Iterator[dict[str, Any]]:
     pooled = summarise(error, split.weight, split.composition)
     lo, hi = (1 - bound for bound in reversed(pooled.interval))
@@ -216,10 +217,10 @@ def _judged(split: Split, learner: str, errors: dict[str, np.ndarray], control: 
     if does and does_not:
         margin = draws[:, does_not].min(1) - draws[:, does].min(1)
         value = float(whole[does_not].min() - whole[does].min())
-        bounds = np.quantile(margin, [0.025, 0.975])
-        sure = (bounds[0] > ROUNDING or bounds[1] < -ROUNDING) and not few
+        lo, hi = np.quantile(margin, [0.025, 0.975])
+        sure = (lo > ROUNDING or hi < -ROUNDING) and not few
         words = ("recombines" if value > 0 else "does not recombine") if sure else "undecided"
-        yield _row(split, "margin", learner, words, value, *bounds, control, n=n)
+        yield _row(split, "margin", learner, words, value, lo, hi, control, n=n)
 
 
 def _resampled(split: Split, errors: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
