@@ -70,21 +70,44 @@ class Pruning(NamedTuple):
 
 
 def probe(trained: TrainedModel, *, episodes: int = 192, seed: int = 0, draws: int = 3) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Sparsity of attention's weights, and the score when small ones are set to zero at inference.
+    """Sparsity of attention's weights, and the score when small weights are set to zero at inference.
 
-    The weights are those of `hook_pattern` or, with coefficient transfer, those before it (`hook_coefficients`). What the
-    model's mask forbids is no sparsity: it counts nowhere. Per layer and head, per layer (head empty) and over all (both
-    empty): "exact zeros"; "fraction below", the share of weights whose magnitude is at or below the threshold, with three
-    scales: absolute, shares of the row's maximum, and standard deviations of the layer's weights on training compositions; and
-    means over rows of two keys or more: Hoyer, Gini, entropy (nats), effective keys, "zero rows" (these count as Hoyer 1,
-    Gini 1, entropy 0, no keys). "standard deviation": per layer, over all heads.
+    The weights are those of `hook_pattern` or, with coefficient transfer, those before it (`hook_coefficients`). Pairs of
+    tokens
+    that the model's mask forbids count nowhere. Thresholds from 0.003 to 0.3 are those that 2511.20194 trains with.
 
-    "score": weights at or below the threshold are set to zero in all layers at once, while the model answers; `imposed` is the
-    share of zeros reached; renormalised 1: rows are made to sum to one again (only where they do so unpruned). An empty
-    threshold is the model as it is. Controls: "random pruning" sets equally many weights of every layer and head to zero, at
-    random, one row per `draw`; "untrained": the untrained control, not pruned. Intervals are over compositions.
+    Args:
+        trained: the trained model, with its run, task and folder.
+        episodes: episodes drawn per split, 1 or more; more of them narrow the intervals.
+        seed: seed of the episodes; never the same as those of a training.
+        draws: draws of the random control per threshold, 1 or more; 3, since each is a pass of the model.
 
-    episodes: per split; draws: of the random control. Per-episode rows: the score under every pruning.
+    Returns:
+        The table, and rows per episode (the score under every pruning but the random ones). Every measure of sparsity has rows
+        per
+        layer and head, per layer (column head empty) and over everything (layer empty as well). Intervals are over
+        compositions.
+
+        - "exact zeros": share of weights that are exactly 0, from 0 to 1.
+        - "fraction below": share of weights whose magnitude is at or below `threshold`. Column `scale` says in which unit:
+          "absolute", "row maximum" (shares of the row's largest weight) or "site std" (standard deviations of the layer's
+          weights on
+          training compositions).
+        - "Hoyer", "Gini" (from 0, even, to 1, one key), "entropy" (nats), "effective keys" (a count) and "zero rows" (a
+          share):
+          means over rows of two keys or more. A row of zeros counts as Hoyer 1, Gini 1, entropy 0 and no keys.
+        - "standard deviation": of a layer's weights, over all heads, on training compositions.
+        - "score": with all weights up to `threshold` set to zero in all layers at once; an empty threshold is the model as it
+          is.
+          `imposed` is the share of zeros that is reached. `renormalised` 1: rows are made to sum to one again, which is
+          measured
+          only where they do so before pruning.
+        - control "random pruning": as many weights of every layer and head set to zero at random, a row per `draw`.
+        - control "untrained": the untrained control, not pruned.
+
+    Raises:
+        DoesNotApply: the model has no attention patterns.
+        ConfigError: draws is below 1.
     """
     require(draws >= 1, f"the random control needs at least one draw, got {draws}; leave --draws out, or give 1 or more")
     rows, kept = [], []

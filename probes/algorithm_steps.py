@@ -42,19 +42,48 @@ def probe(
     draws: int = 200,
     seed: int = 0,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The similarity of every layer's answer with every step of Newton's iteration, gradient descent and GD++: the cosine of
-    errors over many questions about the same demonstrations (2310.17086, SimE).
+    """Similarity of every layer's answer with every step of Newton's iteration, gradient descent and GD++.
 
-    "best step" per layer, and "best level", its similarity; "linear R²", "linear slope" of a line through best step against
-    layer, over the layers that are not yet converged, and the same of its logarithm as "exponential R²", "exponential slope".
-    A layer's answer is read by the model's own unembedding where tokens are the residual stream, else by a ridge readout of
-    the stream fitted on `fits` training episodes. Questions: the answers of one episode, where every input is asked for; else
-    32 further inputs in place of the query. A step is converged from similarity 0.999 with least squares on. Newton starts at
-    S / |S S^T|_2, half of what 2310.17086 prints, which does not converge (see `Newton`); gradient descent
-    has half the rate tuned for one step, so that it converges; "GD, tuned rate" and GD++ have the rates that are best for as
-    many steps as there are layers.
-    newton, gd: last step looked at; lo and hi: 95 % bootstrap over `draws` draws of episodes. A best step at the edge of what
-    was looked at is marked in `note`. The trend shows a rate of convergence, never by itself which algorithm it is.
+    Similarity is the cosine between the errors of two learners over many questions about the same demonstrations (SimE of
+    2310.17086). A layer's answer is read by the model's own unembedding where tokens are the residual stream, else by a ridge
+    readout. Newton starts at S / |S S^T|_2, half of what 2310.17086 prints, which does not converge (see `Newton`). Gradient
+    descent
+    ("GD") has half the rate tuned for one step, so that it converges; "GD, tuned rate" and GD++ (2212.07677) have the rates
+    that are
+    best for as many steps as the model has layers. A trend shows how fast answers converge, never by itself by which
+    algorithm.
+
+    Args:
+        trained: the trained model, with its run, task and folder.
+        episodes: episodes per split, 8 or more. Each brings many questions: its own answers where every input is asked for,
+            else 32
+            further inputs in place of the query.
+        fits: training episodes for the ridge readouts of layers; not used where tokens are the residual stream.
+        newton: last step of Newton's iteration that is looked at, 2 or more; 25 is past its convergence.
+        gd: last step of gradient descent that is looked at, 2 or more; steps grow by factors of √2, so that 4096 costs few of
+            them.
+        draws: bootstrap draws of episodes behind an interval.
+        seed: seed of the episodes; never the same as those of a training.
+
+    Returns:
+        The table, and rows per episode and layer (the share of the right answers' squares that its answers explain). Column
+        `algorithm` names the algorithm, `algorithm_step` its step, `layer` the layer (-1: all of them). lo, hi: 95 % bootstrap
+        over
+        episodes.
+
+        - "similarity": mean cosine of the errors, from -1 to 1, at every layer and step.
+        - "best step": the step most similar to a layer; `note` says where it is the last one looked at, or the first that
+          cannot be
+          told from least squares (similarity above 0.999).
+        - "best level": the similarity there.
+        - "linear slope", "linear R²": of a straight line through best steps against layers, over layers that are not at an
+          edge.
+        - "exponential slope", "exponential R²": the same of their logarithms.
+        - control "untrained": the untrained control, with readouts of its own.
+
+    Raises:
+        DoesNotApply: the task is no linear regression.
+        ConfigError: newton or gd is below 2, or episodes below 8.
     """
     task = trained.task
     if not isinstance(task, LinearRegression):

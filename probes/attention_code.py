@@ -35,15 +35,39 @@ class Data(NamedTuple):
 
 
 def probe(trained: TrainedModel, *, episodes: int = 2048, seed: int = 0, c: float = 1.0) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Logistic readout of each categorical label (rule; term 1, term 2) from `hook_code` at every layer, a number per head,
-    at the pairs that the family names: an answer token attending to itself ("self") and, where there are such, to the two
-    tokens it should be computed from ("row mates"). Fitted on training compositions, scored on fresh ones (test) and on
-    held-out ones (ood): balanced accuracy and macro F1; intervals are over compositions.
+    """Balanced accuracy and F1 of a logistic readout of the rule from attention's code, at every layer.
 
-    episodes: per fit and per split; c: inverse penalty on standardised features. Controls: the majority class; shuffled
-    labels; the untrained control; the raw input, with and without products of degree 2 of the tokens concerned. `shown`: "as
-    trained", or the family's variant ("unpermuted", "fixed query", …) that fit and score were drawn from. "live units": the
-    share of a value network's hidden units that are not 0; a layer with none passes nothing on.
+    The code is `hook_code`: for a pair of tokens, one number per head (2406.05816). It is read for the pairs that the family
+    names:
+    an answer token with itself ("self") and, where there are such, with the two tokens that it should be computed from ("row
+    mates"). Readouts are fitted on training compositions.
+
+    Args:
+        trained: the trained model, with its run, task and folder.
+        episodes: episodes for the fit, and again per scored split, 1 or more; more of them narrow the intervals.
+        seed: seed of the episodes; never the same as those of a training.
+        c: inverse of the readout's L2 penalty on standardised features, above 0; 1 is scikit-learn's default.
+
+    Returns:
+        The table, and rows per answer (true and decoded class at the last layer). Column `label` names what is read (rule;
+        term 1,
+        term 2), `role` the pair of tokens, `shown` how the family was shown: "as trained" or one of its variants
+        ("unpermuted",
+        "fixed query", …), for fit and score alike. Splits: test (fresh episodes of training compositions) and ood (held-out
+        ones).
+        lo, hi: 95 % over compositions.
+
+        - "balanced accuracy", "macro F1": from 0 to 1; chance is 1 over the number of classes (`classes`).
+        - "recall": of every class (column `class`).
+        - "live units": share of a value network's hidden units that are not 0; a layer without any passes nothing on.
+        - control "majority class": always answers the most frequent class.
+        - control "shuffled": the readout fitted to labels of other episodes.
+        - control "untrained": the same in the untrained control.
+        - controls "raw input" and "raw input, products": a readout of the tokens concerned, without and with products of
+          degree 2.
+
+    Raises:
+        DoesNotApply: the family has no categorical codes to read.
     """
     rows: list[dict[str, Any]] = []
     kept = []

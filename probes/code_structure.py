@@ -57,20 +57,40 @@ RAW = Site(-1, "raw input", "context")
 def probe(trained: TrainedModel, *, episodes: int = 2048, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
     """How the task's factors (`TaskFamily.factors`) are laid out in an episode's code, at every residual layer and role.
 
-    A code is the mean of an activation over the role's positions. factorisation r2 (raw, whitened): share of the codes'
-    variance that a sum of one effect per factor explains, fitted on the very episodes of the split (2602.24264); inputs vary
-    within compositions, so its ceiling is below 1. additivity: R² of the mean codes of compositions, predicted from the
-    factors by effects fitted on training compositions alone; a control "other half" predicts them from other episodes of the
-    same compositions: what sampling allows. left out (split "train"): R² of an episode's code, predicted by effects fitted on
-    the other training compositions; a control "own composition" fits them on other episodes of its own, which is what can be
-    had. A code made of parts reaches that; what is stored per composition, an entry for each, does not. factor cosine: mean
-    |cos| between effects of different factors; "random" directions reach the control's value. overlap: mean cos² of the
-    principal angles between what a ridge readout of the factors reads and what the factors write (regression of codes on
-    factors); control "random": Haar-random subspaces.
+    A code is the mean of an activation over the role's positions. The linear factorisation is that of 2602.24264; what is read
+    and
+    written is measured as in LEACE (2306.03819).
 
-    episodes: per split, and as many for fitting. Intervals are over compositions (those of random controls: 5 % and 95 %
-    quantiles). Controls besides: "shuffled codes" (the factors of other episodes), "untrained" (the untrained control), "raw
-    input".
+    Args:
+        trained: the trained model, with its run, task and folder.
+        episodes: episodes per split, and as many for fitting, 2 or more; 2048 gives most compositions several.
+        seed: seed of the episodes; never the same as those of a training.
+
+    Returns:
+        The table, and rows per episode and site (how well the sum of the parts gives the episode's code: 1 is perfect, 0 as
+        good as
+        the split's mean code). Intervals are over compositions, those of random controls 5 % and 95 % quantiles.
+
+        - "factorisation r2", "whitened factorisation r2": share of the codes' variance that a sum of one effect per factor
+          explains, fitted on the very episodes of the split. Inputs vary within compositions, so the most that can be had is
+          below 1.
+        - "additivity": R² of the mean codes of compositions, predicted by effects that are fitted on training compositions.
+        - "left out" (split "train"): R² of an episode's code by effects fitted on the other training compositions. A code made
+          of
+          parts reaches its control "own composition"; a code stored per composition does not.
+        - "factor cosine" (split "train"): mean |cosine| between effects of different factors, from 0 to 1.
+        - "overlap" (split "train"): mean squared cosine of the principal angles between what a ridge readout of the factors
+          reads
+          (`rank_read` dimensions) and what the factors write (`rank_written`).
+        - control "other half" of additivity: predicted from other episodes of the same compositions, which is what sampling
+          allows.
+        - control "own composition" of left out: effects fitted on other episodes of the same composition.
+        - control "random": random directions, or subspaces drawn uniformly.
+        - control "shuffled codes": the factors of other episodes.
+        - control "untrained": the untrained control. Control "raw input": the raw statistic of the inputs.
+
+    Raises:
+        ConfigError: episodes is below 2.
     """
     require(episodes >= 2, f"need at least two episodes, got {episodes}; type --episodes 2048")
     rows: list[dict] = []

@@ -36,22 +36,49 @@ UNDERFLOW = "not available: an estimated normaliser is 0, queries and keys are t
 def probe(
     trained: TrainedModel, *, episodes: int = 512, looked_at: int = 16, draws: int = 3, seed: int = 0
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Every head's output against its dual model (2310.13220) at every layer, head and position.
+    """Distance of every head's output from the prediction of its dual model, at every layer and position.
 
-    "max distance", "mean distance", "relative distance" (over the output's mean norm): attention's output less the dual
-    model's prediction in the Gram form; "layer distance" the same for whole layers (output projection, residual, MLP by its
-    secant gate), chained from the first layer's input. That form is attention's own arithmetic, true of any weights, so the
-    untrained control has it too, and it explains nothing by itself. "share of the step": the norm of what the gradient step
-    adds to what the query's own token gives, over the output's. What could fail: "autograd distance", relative, of a step by
-    automatic differentiation of the representation loss on explicit finite features ("autograd coverage": the share of queries
-    whose kernel allows such features in float64); "remaining distance" after `dual_step` demonstrations of one query, one at
-    a time ("one by one") or all at once at a smaller rate ("full batch"), relative to the start; control "shuffled": with the
-    values of another token.
+    The dual model of softmax attention learns from the tokens by one gradient step (2310.13220). In the Gram form the step is
+    attention's own arithmetic: it holds for any weights, untrained ones too, so that it explains nothing by itself. What could
+    fail
+    are a step by automatic differentiation on explicit features, and the way there, one demonstration at a time. Random
+    features are
+    those of 2009.14794 and 2205.15317.
 
-    "output error", "pattern error": relative error of attention with m random features (`features`), of every `kind`, averaged
-    over heads; "kernel exponent": mean |q + k|² in the units that decide it. episodes: for the Gram form; looked_at: for all
-    that needs steps (no more than `episodes`), at the last position from which an answer is read; draws: of random features,
-    on 4 episodes. Distances are over episodes and heads; lo and hi, the 5th and 95th percentile over episodes.
+    Args:
+        trained: the trained model, with its run, task and folder.
+        episodes: episodes per split for the Gram form, 1 or more.
+        looked_at: episodes for all that needs steps, 1 or more and no more than `episodes`; few, since each takes one step per
+            demonstration. Looked at is the last position from which an answer is read.
+        draws: draws of random features, 1 or more, on 4 episodes.
+        seed: seed of the episodes; never the same as those of a training.
+
+    Returns:
+        The table, and rows per episode and layer (score and largest distance). Columns `layer`, `head` ("all": the mean),
+        `role`.
+        Values are means over episodes and heads; lo and hi are the 5th and 95th percentile over episodes.
+
+        - "max distance", "mean distance": norm of attention's output less the dual model's prediction in the Gram form, in
+          units of
+          the output; "relative distance": over the output's mean norm.
+        - "layer distance": the same, relative, for whole layers (output projection, residual stream and MLP by its secant
+          gate),
+          chained from the first layer's input.
+        - "share of the step": norm of what the gradient step adds to what the query's own token gives, over the output's norm.
+        - "autograd distance": relative distance from a step of the representation loss by automatic differentiation on
+          explicit
+          finite features; "autograd coverage": share of queries whose kernel allows such features in float64.
+        - "remaining distance": relative distance that is left after `dual_step` demonstrations. `kind` is "one by one", or
+          "full
+          batch" for all at once at a smaller rate.
+        - "output error", "pattern error": relative errors of attention estimated with `features` random features of a `kind`
+          ("independent", "orthogonal", "hyperbolic", "optimal").
+        - "kernel exponent": mean |q + k|² in the units that decide those errors.
+        - control "untrained": the untrained control. Control "shuffled": the demonstrations have the values of other tokens.
+
+    Raises:
+        DoesNotApply: attention's weights are no softmax of scores alone.
+        ConfigError: episodes, looked_at or draws is below 1.
     """
     _check(trained)
     enough = episodes >= 1 and looked_at >= 1 and draws >= 1

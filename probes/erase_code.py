@@ -49,22 +49,45 @@ class Result(NamedTuple):
 def probe(
     trained: TrainedModel, *, episodes: int = 256, seed: int = 0, draws: int = 20, all_sites: bool = False
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Least-squares erasure (LEACE, 2306.03819) of the episode's factors, at every site: at one layer, and "from here on".
+    """Score and readout after least-squares erasure (LEACE, 2306.03819) of the episode's factors, site by site.
 
-    Erasers are fitted on unedited single tokens of training episodes, pooled over the site's positions; none changes the
-    activations' mean. score: with the code erased; drop: what that costs (unedited minus erased). r2 here, r2 at the answer,
-    r2 best downstream: how well a readout fitted anew on the erased activations of training episodes (mean over positions)
-    gives the factors at the site itself (0 by construction), where the answer is read, and at the later site `read_at` where
-    left-out training compositions are read best. An erasure without effect says nothing about a code that came back.
-    unedited: the same number without erasure; rank: how many directions each eraser takes out.
+    The code is erased at one layer, or from there on ("from here on"). Erasers are fitted on unedited single tokens of
+    training
+    episodes, pooled over a site's positions; none changes the activations' mean. An erasure without effect says nothing about
+    a code
+    that came back downstream.
 
-    episodes: per split. draws: random subspaces of each kind, of the same rank: "random orthogonal" (Haar), "random whitened"
-    (LEACE of an unrelated code) and "random variance-matched" (orthogonal, moving activations as far); value is their mean, lo
-    and hi their 5 % and 95 % quantiles. They are drawn at the two sites where erasure at one layer costs training episodes
-    most, among those whose code is read at least half as well as the best site's (all_sites: everywhere). Control "shuffled
-    codes", at every site: erasers fitted to other episodes' codes. A drop that these reach too is not the code's: where no
-    code is, as in a query's own embedding, directions of noise are taken out instead. "untrained": everything in the untrained
-    control.
+    Args:
+        trained: the trained model, with its run, task and folder.
+        episodes: episodes drawn per split, 1 or more; more of them narrow the intervals.
+        seed: seed of the episodes; never the same as those of a training.
+        draws: random subspaces of each kind, 1 or more; 20 give 5 % and 95 % quantiles.
+        all_sites: draw random subspaces at every site. By default only at the two sites where erasure at one layer costs
+            training
+            episodes most, among those whose code is read at least half as well as the best site's.
+
+    Returns:
+        The table, and rows per episode (score with the code erased at the first of these two sites, and unedited). Columns:
+        `scope`
+        ("one layer", "from here on", "nothing"), `rank` (directions an eraser takes out), `unedited` (the same number without
+        erasure), `read_at` (where a readout reads). lo, hi: 95 % over compositions.
+
+        - "score": with the code erased, as the family scores.
+        - "drop": the score that this costs, unedited minus erased.
+        - "r2 here": R² of the factors by a readout fitted anew on erased activations of training episodes, at the site itself
+          (0 by
+          construction); "r2 at the answer": where the answer is read; "r2 best downstream": at the later site where training
+          compositions that were left out are read best.
+        - controls "random orthogonal", "random whitened" (the eraser of an unrelated code) and "random variance-matched"
+          (moves
+          activations as far): random subspaces of the same rank; value is their mean, lo and hi their 5 % and 95 % quantiles.
+        - control "shuffled codes", at every site: erasers fitted to other episodes' codes. A drop that this control reaches
+          too is
+          not the code's: where no code is, as in a query's own embedding, directions of noise are taken out.
+        - control "untrained": everything in the untrained control.
+
+    Raises:
+        ConfigError: draws is below 1.
     """
     require(draws >= 1, f"need at least one random subspace of each kind, got {draws}; type --draws 20")
     rows: list[dict] = []

@@ -43,18 +43,42 @@ class Answers(NamedTuple):
 
 
 def probe(trained: TrainedModel, *, episodes: int = 2048, fits: int = 256, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Distances between the model and reference learners (gradient descent, GD++, Newton, ridge, least squares, posterior
-    means, …), and the same between every two references, which is the floor below which a resemblance says nothing.
+    """Distances between the model and reference learners of linear regression, and between every two references.
 
-    metrics: "prediction distance" |f - g| at the last query; "sensitivity cosine" and "sensitivity distance" of df/dx and
-    dg/dx there (2212.07677); "SPD" squared distance of predictions over d_x, "ILWD" squared distance of the weights that a
-    least squares fit to further inputs implies, over d_x, and "R² of linearity" of that fit (2211.15661); "loss" as the family
-    has it, also along `curve` (input scale, teacher scale, unseen inputs) with rates tuned where the model was trained;
-    "interpolated loss" of the mean of the model's and the construction's matrices, where the model is one linear head.
+    References are gradient descent, GD++, Newton's iteration, ridge, least squares, the posterior mean and others that apply,
+    tuned
+    for the task. The distance between two references is the floor below which a resemblance to one of them says nothing.
+    Measures
+    are those of 2212.07677 (sensitivity) and 2211.15661 (implied weights).
 
-    episodes: per split; fits: of these, at most, for implied weights. Every episode is a task of its own, so lo and hi are
-    the 95 % interval over episodes. control: "" the model; "untrained" its untrained control; "shuffled" the model beside
-    references that were shown another episode's answers; "reference" one reference beside another.
+    Args:
+        trained: the trained model, with its run, task and folder.
+        episodes: episodes per split, 8 or more. Each is a task of its own.
+        fits: episodes among these whose implied weights are fitted, 2 or more; no more than `episodes`.
+        seed: seed of the episodes; never the same as those of a training.
+
+    Returns:
+        The table, and rows per episode (the model's answer, the target, every reference's answer). Columns `learner` and
+        `reference`
+        name the two that are compared; `curve` and `scale` say how inputs or tasks differ from training. Values are means over
+        episodes, lo and hi their 95 % interval.
+
+        - "prediction distance": |f - g| at the last query, in units of the targets.
+        - "sensitivity cosine" (1: the same slope) and "sensitivity distance": of df/dx and dg/dx there.
+        - "SPD": squared distance of predictions over d_x. "ILWD": squared distance, over d_x, of the weights that a least
+          squares fit
+          to answers to further inputs implies. "R² of linearity": of that fit.
+        - "loss": as the family has it, also along a `curve` ("input scale", "teacher scale", "unseen inputs"), with rates
+          tuned where
+          the model was trained.
+        - "interpolated loss": of the mean of the model's and the construction's matrices, where the model is one linear head.
+        - control "untrained": the untrained control beside the references.
+        - control "shuffled": the model beside references that were shown another episode's answers.
+        - control "reference": one reference beside another.
+
+    Raises:
+        DoesNotApply: the task is no linear regression.
+        ConfigError: episodes is below 8, or fits below 2.
     """
     task = trained.task
     if not isinstance(task, LinearRegression):

@@ -26,14 +26,30 @@ Key = tuple[str, str]
 
 
 def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Score of the model, its untrained control and every reference on train, test and ood; pooled and per composition.
+    """Score of the model, its untrained control and every reference on train, test and held-out compositions.
 
-    episodes: per split. Rows with composition "all" hold pooled scores (for R²: 1 is perfect, 0 each task's mean answer, may
-    be negative), lo and hi their 95 % bootstrap interval over compositions; the others hold one composition each, with
-    `weight` its share in the pool. control: "" the model, "untrained" its untrained control, "reference" a learner named in
-    `reference`. Beside the score stand the family's other metrics, "share of ceiling" (the score over that of the family's
-    ceiling on the same episodes; its row has the note "ceiling"), the score on parts of the episodes ("score, unambiguous")
-    and on the family's variants (split "ood, unpermuted").
+    Compositions are held out as in 2312.15001 and 2407.12275.
+
+    Args:
+        trained: the trained model, with its run, task and folder.
+        episodes: episodes drawn per split, 1 or more; more of them narrow the intervals.
+        seed: seed of the episodes; never the same as those of a training.
+
+    Returns:
+        The table, and rows per episode (score, first prediction and target). Rows with composition "all" hold pooled scores,
+        lo and
+        hi their 95 % bootstrap interval over compositions; the others hold one composition each, `weight` its share of the
+        pool.
+        Splits: train, test, ood; and test and ood of the family's variants, such as "ood, unpermuted".
+
+        - "score": as the family scores. R²: 1 is perfect, 0 each task's mean answer, may be negative; an accuracy is from 0 to
+          1.
+        - the family's other metrics, under their own names.
+        - "share of ceiling": the score over that of the family's ceiling on the same episodes, whose row has the note
+          "ceiling".
+        - "score, …": the score on a part of the episodes, such as "score, unambiguous".
+        - control "untrained": the untrained control.
+        - control "reference": the learner named in `reference`; `note` says why one is not available.
     """
     task, rows, kept = trained.task, [], []
     learners = {("", "model"): trained.model, ("untrained", "untrained control"): trained.untrained_control()}

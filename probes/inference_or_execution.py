@@ -37,22 +37,47 @@ def probe(
     search_steps: int = 60,
     seed: int = 0,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """A ladder of interventions at the sites where the code is read (column `rung`), scored on the same questions:
+    """Scores along a ladder of interventions on the code, at the sites where the model reads it.
 
-    "own answer"; "own code written": what a linear readout finds of the code is written there; "true code written": the
-    episode's own code is; "best code": a code searched for through the frozen rest of the model, fitted to the context's
-    examples alone and scored on fresh questions. Steps up the ladder are what is lost to use, to inference, and to the form
-    that codes have; what is missing at the top is lost to execution.
+    Rungs (column `rung`), on the same questions: "own answer"; "own code written", where what a linear readout finds of the
+    code
+    is written at the site; "true code written", the episode's own code; "best code", a code that is searched for through the
+    frozen
+    rest of the model, fitted to the context's examples alone and scored on fresh questions. Steps up the ladder are the loss
+    to use,
+    to inference, and to the form of codes; what is missing at the top is lost to execution. Whether the right latent code
+    helps is
+    asked as in 2405.19162; codes are written by erasing first what is there (2306.03819).
 
-    episodes: per split, for all rungs but the last; fitted: training episodes for readouts and writers, and held-out ones for
-    readouts, which are never fitted to the composition that they read; searched, search_steps: episodes per split and Adam
-    steps of the search. chosen: the site where writing another code moves the
-    answers of training compositions most (rows "recovered": 1 is all the way to that code's answers, 0 not at all);
-    effective: those where it moves them nearly as much. "true code written" has rows for every site. The readout is the best
-    of those that read training compositions about equally well (rows "r2", one each: several are tried). Scores as in
-    `generalization`, rows per composition included, lo and hi 95 % over compositions. code_width and n_fitted: free numbers of
-    the code, and values it was fitted to; parts: the factors of a row's composition. Controls: the same on the untrained
-    control, its search included; another code written.
+    Args:
+        trained: the trained model, with its run, task and folder.
+        episodes: episodes per split, 1 or more, for all rungs but the last.
+        fitted: training episodes for readouts and writers, and held-out ones for readouts, which are never fitted to the
+            composition that they read.
+        searched: episodes per split for the search; few, since each is searched for step by step.
+        search_steps: Adam steps of the search, 1 or more.
+        seed: seed of the episodes; never the same as those of a training.
+
+    Returns:
+        The table, and rows per episode (score of the own answer, and with the true code). Column `chosen` 1: the site where
+        writing
+        another code moves the answers of training compositions most; `effective` 1: sites where it moves them at least 0.8
+        times as
+        much. `code_width` and `n_fitted`: free numbers of a code, and values that it was fitted to; `parts`: the factors of
+        the row's
+        composition. lo, hi: 95 % over compositions.
+
+        - "score": of a rung, pooled and per composition; "true code written" has rows for every site.
+        - "recovered": share of the way that answers move to another code's when that code is written (1: all of it, 0: none).
+        - "left-out R²": of the readout on training compositions that were left out.
+        - "r2": on the scored split, a row for each of the readouts that read training compositions about equally well; the
+          best
+          of these is used.
+        - control "another code": another episode's code is written.
+        - control "untrained": everything in the untrained control, at the same sites, its search included.
+
+    Raises:
+        DoesNotApply: the family cannot show the same inputs under another code.
     """
     task = trained.task
     if "render" in task.missing:

@@ -54,16 +54,37 @@ def probe(
     l2: float | None = None,
     threshold: float = 0.25,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Ridge readout of the code from every layer and token role: R² per code dimension, exact recovery of the active set.
+    """R² of a ridge readout of the latent code, and exact recovery of its active set, at every layer and token role.
 
-    Three fits, which mean different things: "fitted on train" uses training compositions; "leave one out" on these and all
-    held-out compositions but the one scored; "within" on the held-out compositions themselves (other episodes). Where
-    the first is low and "within" is high the code is there but not shared; only a low "within" is a loss.
+    Readouts are fitted on training compositions and scored on held-out ones, as 2407.12275 decodes the latent code. Three fits
+    (column `fit`) mean different things: "fitted on train" uses training compositions; "leave one out" these and all held-out
+    compositions but the one scored; "within" other episodes of the held-out compositions. Where the first is low and "within"
+    is
+    high, the code is there but not shared with held-out compositions. Only a low "within" says that it is lost.
 
-    episodes: per fit and per split; l2: the penalty on standardised features (default: chosen per site among 16 by leaving
-    compositions out within training); threshold: a decoded coefficient above it counts as active.
-    Controls: "raw input" (the input's own moments), "untrained" (the untrained control), "shuffled" (codes shuffled over
-    episodes) and "control task" (code renumbered at random per composition; selectivity is R² minus the control task's).
+    Args:
+        trained: the trained model, with its run, task and folder.
+        episodes: episodes per fit, and again per split, 1 or more; 4096 leave several per feature of the residual stream.
+        seed: seed of the episodes; never the same as those of a training.
+        l2: penalty of the ridge on standardised features, 0 or more. By default chosen per site among 16, from 10⁻³ to 10^4.5,
+            by
+            leaving compositions out within training.
+        threshold: a decoded coefficient above it counts as active; 0.25, between 0 and the smallest active coefficient.
+
+    Returns:
+        The table, and rows per episode (true and decoded code at the best site, score). lo, hi: 95 % over compositions.
+
+        - "r2": of the code, per `dimension` and their "mean"; 1 is perfect, 0 the mean code, may be negative.
+        - "active set exact": share of episodes whose active dimensions are all recovered, and no others.
+        - "selectivity": R² minus that of the control task.
+        - control "raw input": the same readout of the input's own moments.
+        - control "untrained": of the untrained control.
+        - control "shuffled": codes of other episodes.
+        - control "control task": the code's dimensions renumbered at random per composition, which can be memorised but not
+          shared.
+
+    Raises:
+        ConfigError: the family has no continuous latent code.
     """
     dimensions = _dimensions(trained)
     rows: list[dict] = []

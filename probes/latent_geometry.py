@@ -75,15 +75,40 @@ def probe(
     tsne: bool = False,
     umap: bool = False,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The geometry of `hook_code` at every layer and at the pairs that the family names ("self", "row mates", …), on training
-    compositions (test) and held-out ones (ood). For each label ("by": rule; term 1, term 2) and each confound in quarters:
-    silhouette, scatter within classes over scatter between, and R² of codes given the class, raw and whitened; R² also for
-    several factors added up, and for the composition. Cosine similarity of mean codes for every two classes, as they are and
-    about the overall mean. Effective dimension. Maps: a row per point, held-out compositions only.
+    """How the codes of attention (`hook_code`) are laid out, by label and by confound, at every layer.
 
-    episodes: per split; variant: show the family in this way ("unpermuted", …) instead of as it was trained; points: per map;
-    tsne, umap: draw these maps, too. A map's value: for PCA, the share of variance of its two axes; else its trustworthiness.
-    Controls: the untrained control, shuffled labels, the raw input. Intervals resample compositions, where there are any.
+    Codes are read at the pairs of tokens that the family names ("self", "row mates", …), as 2406.05816 maps them, on training
+    compositions (test) and held-out ones (ood).
+
+    Args:
+        trained: the trained model, with its run, task and folder.
+        episodes: episodes per split, 1 or more.
+        seed: seed of the episodes; never the same as those of a training.
+        variant: show the family as this variant ("unpermuted", …); "" (the default) as it was trained.
+        points: points per map, 0 (no maps) or more; 400 can still be told apart.
+        tsne: draw t-SNE maps besides PCA; off by default, since they take longest.
+        umap: draw UMAP maps besides PCA; needs the package umap-learn.
+
+    Returns:
+        The table, and rows per answer (its place on a PCA map of the last layer). Column `by` says by what codes are grouped:
+        a label
+        (rule; term 1, term 2), or a confound in quarters. Intervals resample compositions, where there are any.
+
+        - "silhouette": from -1 to 1; 1 is compact classes far apart.
+        - "within/between": scatter within classes over scatter between them, 0 or more.
+        - "factorisation R²", and the same "whitened": of codes given the class, or several factors added up, or the
+          composition.
+        - "cosine", "cosine about the mean": between the mean codes of two classes (`class`, `other`), from -1 to 1.
+        - "effective dimension": of all codes, a count from 1 on.
+        - "pca", "tsne", "umap": a row per point of a map (`x`, `y`, `label.…`, `confound.…`), held-out compositions only. The
+          value is
+          the share of variance of the two axes for PCA, else the map's trustworthiness (from 0 to 1).
+        - control "shuffled": codes dealt to the labels at random.
+        - control "untrained": the untrained control. Control named as an input: the raw input.
+
+    Raises:
+        ConfigError: umap is asked for and not installed, points is below 0, or the family has no such variant.
+        DoesNotApply: the family has no categorical codes to read.
     """
     if umap and importlib.util.find_spec("umap") is None:
         raise ConfigError("UMAP maps need a package that is not installed; type: pip install umap-learn")

@@ -24,13 +24,28 @@ Point = tuple[int, str, str]
 
 
 def probe(trained: TrainedModel, *, episodes: int = 512, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Activation patching, layer by token role: the same inputs are shown under two codes, and one run's residual stream is
-    put into the other's.
+    """How far the answer moves when another run's residual stream is put in, layer by token role.
 
-    recovered: how much of the way the answer moves to the source's own answer, pooled over episodes: 1 is all of it, 0 none,
-    negative away from it; lo and hi are 95 % intervals over compositions of the base. episodes: pairs per split.
-    Controls: "another code" patches in a third run (only what is specific to the source should move the answer to the
-    source's), "untrained" does the patching in the untrained control.
+    The same inputs are shown under two codes. The residual stream of one run (source) replaces that of the other (base): an
+    interchange intervention on a whole site (2303.02536).
+
+    Args:
+        trained: the trained model, with its run, task and folder.
+        episodes: pairs of episodes per split, 2 or more; all of one split are one batch.
+        seed: seed of the episodes; never the same as those of a training.
+
+    Returns:
+        The table, and rows per episode.
+
+        - "recovered": share of the way that the answer moves to the source's own answer, pooled over episodes: 1 is all of it,
+          0
+          none, below 0 away from it. lo, hi: 95 % over compositions of the base.
+        - control "another code": a third run is put in. Only what is specific to the source should move the answer to the
+          source's.
+        - control "untrained": patching in the untrained control.
+
+    Raises:
+        ConfigError: the family cannot show the same inputs under two codes.
     """
     task = trained.task
     if "render" in task.missing:

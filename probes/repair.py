@@ -43,21 +43,43 @@ def probe(
     draws: int = 3,
     seed: int = 0,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Two kinds of repair (column `repair`) at the site where the code is read, each beside placebos (column `where`):
+    """What two kinds of repair gain at the site where the code is read, each beside placebos.
 
-    "code written", a repair of inference: the episode's own code, as factor means of training compositions, is written there.
-    Placebos: the same at every other site ("elsewhere"); another episode's code ("another code"); shuffled codes in the fit
-    of the means ("shuffled fit"). "overlapping" sites share hook point and positions with the blamed one: no placebos.
-    "fine-tuned", a repair of execution: the parameters downstream of that site are trained on one half of the held-out
-    compositions, mixed with as many episodes of training compositions, and scored on the other half (two folds; their mean on
-    test). Placebos: the parameters upstream; random sets of as many scalars ("random 0", …).
+    "code written" repairs inference: the episode's own code, as factor means of training compositions, is written at the site
+    (`Writer`, 2306.03819). "fine-tuned" repairs execution: the parameters downstream of the site are trained on one half of
+    the
+    held-out compositions, mixed with as many episodes of training compositions, and scored on the other half (two folds; their
+    mean
+    on test). That the right code helps little where execution fails is the case of 2405.19162.
 
-    episodes: scored per split; fitted: training episodes for the means, half as many to choose the site, as in
-    `inference_or_execution`; tuning_steps, batch, lr: Adam's budget, equal for all; draws: random sets.
-    metric "gain": score minus that of the model as it is ("none"), on the same episodes; "beats placebos": gain minus that of
-    the split's best placebo (column `placebo`), which is then held fixed. lo, hi: 95 % over compositions. free: how many
-    scalars were trained.
-    Control "untrained": both repairs of the untrained control, at the same site.
+    Args:
+        trained: the trained model, with its run, task and folder.
+        episodes: scored episodes per split, 1 or more.
+        fitted: training episodes for the means, and half as many to choose the site, as in `inference_or_execution`.
+        tuning_steps: Adam steps of a fine-tuning, equal for all parameter sets; few, since a repair is no new training.
+        batch: episodes per step.
+        lr: learning rate of Adam, above 0; the default is Adam's usual one.
+        draws: random sets of parameters as placebos, 0 or more.
+        seed: seed of the episodes; never the same as those of a training.
+
+    Returns:
+        The table, and rows per episode (score as is and after each repair). Column `repair` is "none", "code written" or
+        "fine-tuned";
+        `where` is "blamed" or a placebo; `free` counts the scalars that were trained. lo, hi: 95 % over compositions.
+
+        - "score": after the repair, as the family scores.
+        - "gain": score minus that of the model as it is, on the same episodes.
+        - "beats placebos": gain minus that of the split's best placebo (column `placebo`), which is then held fixed.
+        - control "placebo" of "code written": the same at every other site ("elsewhere"), another episode's code ("another
+          code"),
+          means fitted to shuffled codes ("shuffled fit").
+        - control "placebo" of "fine-tuned": the parameters upstream, and random sets of as many scalars ("random 0", …).
+        - control "overlapping": sites that share hook point and positions with the blamed one; they are no placebos.
+        - control "untrained": both repairs of the untrained control, at the same site.
+
+    Raises:
+        DoesNotApply: the family cannot show the same inputs under another code.
+        ConfigError: draws is below 0.
     """
     task = trained.task
     if "render" in task.missing:

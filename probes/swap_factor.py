@@ -67,24 +67,43 @@ def probe(
     rank: int | None = None,
     draws: int = 20,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Every factor gets coordinates of its own in a learned subspace; those of one factor (or two, where a part makes room for
-    another) are taken from another episode, and the answer is compared with that of the recombined task.
+    """How well the answer becomes that of the recombined task when one factor of the code is swapped alone.
 
-    Base and source always come from training compositions. test: so does the recombined composition; ood: it is held out. The
-    coordinates are learned where it is one of training, and scored on fresh episodes.
+    Every factor gets coordinates of its own in a learned linear subspace (distributed alignment search, 2303.02536). Those of
+    one
+    factor, or of two where a part makes room for another, are taken from another episode. Base and source are of training
+    compositions. The coordinates are learned where the recombined composition is one of training, and scored on fresh
+    episodes.
 
-    score: of the edited answers, against the true answers of the recombined task, as the family scores (1 is perfect).
-    recovered: share of the way from the base's answer to the one that the model gives when shown the recombined episode. lo,
-    hi: 95 % intervals over recombined compositions. factor: which one was swapped, or all pairs. chosen: the site with the
-    best score on further training compositions. "recombined in neither": the share of possible exchanges that lead to a
-    composition in neither split; these are dropped.
+    Args:
+        trained: the trained model, with its run, task and folder.
+        episodes: bases, and at most as many pairs per split.
+        seed: seed of the episodes; never the same as those of a training.
+        search_steps: Adam steps of the search for a subspace, 1 or more, on 64 pairs each, per site.
+        rank: coordinates per factor, 1 or more. By default 8, or as many as fill half the width.
+        draws: draws of random coordinates, 2 or more; 20 give 5 % and 95 % quantiles.
 
-    episodes: bases, and at most as many pairs per split; search_steps: of 64 pairs, per site; rank: coordinates per factor
-    (default: 8, or as many as fill half the width); draws: random coordinates.
-    Controls: "copied" (against the source's own answers), "base" (against the base's), "whole source" (against the answers
-    under the source's whole code), "not swapped" (unedited answers), "shown" (answers to the recombined episodes themselves),
-    "untrained" (the same search in the untrained control), "random coordinates" (mean, 5 and 95 % quantiles), "shuffled masks"
-    (the learned coordinates, but those of the next factor).
+    Returns:
+        The table, and rows per pair (score at the chosen site). Split test: the recombined composition is one of training;
+        ood: it is
+        held out. `factor` says which one was swapped, or "all" pairs; `chosen` marks the site with the best score on further
+        training
+        compositions. lo, hi: 95 % over recombined compositions.
+
+        - "score": of the edited answers, against the true answers of the recombined task, as the family scores (1 is perfect).
+        - "recovered": share of the way from the base's answer to the model's answer to the recombined episode.
+        - "recombined in neither": share of possible exchanges that lead to a composition in neither split; these are dropped.
+        - controls "copied" (against the source's own answers), "base" (against the base's) and "whole source" (against the
+          answers
+          under the source's whole code).
+        - controls "not swapped" (unedited answers) and "shown" (answers to the recombined episodes themselves).
+        - control "untrained": the same search in the untrained control.
+        - control "random coordinates": mean, 5 % and 95 % quantile over draws.
+        - control "shuffled masks": the learned coordinates of the next factor instead.
+
+    Raises:
+        DoesNotApply: no exchange leads to a held-out composition, or the code has more factors than a site has room for.
+        ConfigError: draws is below 2, search_steps below 1, or there are too few pairs for the rank.
     """
     require(
         draws >= 2 and search_steps >= 1, f"needs 2 draws and 1 step at least, got draws={draws}, search_steps={search_steps}"

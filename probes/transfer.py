@@ -22,14 +22,33 @@ version = 1  # raised whenever its numbers change
 
 
 def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Coefficient transfer, taken apart. episodes: per split; intervals are over compositions.
+    """Score and attention coefficients with coefficient transfer (2511.20194), and with its factors lambda changed.
 
-    "score": with lambda as trained, and as controls with lambda set to zero, swapped between layers (each layer has that of
-    the layer before it; the first that of the last), and in the untrained control. "lambda": the numbers themselves, by layer
-    and context block. "coefficients explained": the hidden tokens' attention to their block, beside what it is in the same
-    model once the answer is shown, which is their relation's own: 1 - squared error over squares, by layer, over heads (1 is
-    equal, 0 no attention, may be negative); "coefficient cosine": the mean cosine of the two, which forgives their scale.
-    Controls: without transfer, and beside what other episodes of the batch show ("another episode").
+    Args:
+        trained: the trained model, with its run, task and folder.
+        episodes: episodes drawn per split, 1 or more; more of them narrow the intervals.
+        seed: seed of the episodes; never the same as those of a training.
+
+    Returns:
+        The table, and rows per episode (score under every lambda). lo, hi: 95 % over compositions.
+
+        - "score": with lambda as trained, as the family scores.
+        - "lambda": the factors themselves, by `layer` and context `block`.
+        - "coefficients explained": how the hidden tokens attend to their block, beside how they do in the same model once the
+          answer
+          is shown, which is their own relation's: 1 - squared error over squares, by layer, over heads. 1 is equal, 0 no
+          attention,
+          may be negative.
+        - "coefficient cosine": the mean cosine of the two, which leaves their scale out.
+        - control "λ = 0": lambda set to zero.
+        - control "λ swapped between layers": each layer has that of the layer before it, the first that of the last.
+        - control "untrained": the untrained control.
+        - controls "without transfer" and "another episode" of the coefficients: before transfer, and beside what another
+          episode of
+          the batch shows.
+
+    Raises:
+        DoesNotApply: the model was built without coefficient transfer.
     """
     task, model = trained.task, trained.model
     if not _transfers(model):

@@ -25,23 +25,44 @@ version = 1  # raised whenever its numbers change
 
 
 def probe(trained: TrainedModel, *, episodes: int = 4096, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """By layer and head, in the coordinates of tokens (x, y): KQ = W_K W_Q^T, (key, query), and OV = W_V W_O, (from, to).
+    """Whether a layer's matrices have the form of a gradient step, head by head, in the coordinates of tokens (x, y).
 
-    "KQ entry", "OV entry": the matrices, at `row`, `column`. "KQ diagonal": mean of the diagonal over x; "KQ off-diagonal":
-    root mean square of the rest of that block over the diagonal's mean absolute value (0: a multiple of the identity).
-    "KQ distance to inverse Gamma", "KQ cosine to inverse Gamma": the block, scaled to fit best, against the optimum of one
-    linear layer, Gamma^-1 with Gamma = (1 + 1/N) Lambda + tr(Lambda) / N and Lambda = E[x x^T] (2306.09927); relative
-    Frobenius. "OV y to y": the entry that moves answers; "OV x to y": the largest by which inputs move answers, over it.
+    KQ = W_K W_Q^T, laid out (key, query), and OV = W_V W_O, (from, to). Gamma = (1 + 1/N) Lambda + tr(Lambda) / N with
+    Lambda = E[x x^T]; the optimum of one linear layer has KQ proportional to its inverse (2306.09927). Linear attention knows
+    KQ and
+    OV up to a factor that one takes from the other; eta is free of it.
 
-    Over the heads of a layer (head "all"): "homogeneity", the standard deviation of |KQ diagonal| over its mean; "zero sum",
-    |sum of OV y to y| over the sum of absolute values (2503.12734); "eta", the rate of the gradient descent step that the
-    layer is (2212.07677), to first order in the scores where attention is softmax; "eta, off-diagonal": the rest, relative.
-    "loss" as trained, and of the "idealised" weights: KQ the mean diagonal times the identity on x, OV the y to y entry, all
-    else 0; on `episodes` per split, as the family has it, with the 95 % interval over episodes, each a task of its own: what
-    the structure leaves out, in answers.
+    Args:
+        trained: the trained model, with its run, task and folder.
+        episodes: episodes per split for the losses, 2 or more; each is a task of its own.
+        seed: seed of the episodes; never the same as those of a training.
 
-    Linear attention knows KQ and OV up to a factor that one takes from the other; eta is free of it. Controls: "untrained",
-    the untrained control; "chance", the mean |cosine| of random matrices.
+    Returns:
+        The table, and rows per episode (score). Columns `layer` (-1: the whole model), `head` ("all": over the heads of a
+        layer),
+        `row` and `column` of an entry, `weights` ("as trained" or "idealised").
+
+        - "KQ entry", "OV entry": the matrices.
+        - "KQ diagonal": mean of the diagonal over x; "KQ off-diagonal": root mean square of the rest of that block over the
+          diagonal's
+          mean absolute value (0: a multiple of the identity).
+        - "KQ distance to inverse Gamma" (relative, Frobenius) and "KQ cosine to inverse Gamma" (absolute): of the block,
+          scaled to
+          fit best.
+        - "OV y to y": the entry that moves answers; "OV x to y": the largest by which inputs move answers, over it.
+        - "homogeneity": standard deviation of |KQ diagonal| over heads, over its mean; "zero sum": |sum of OV y to y| over the
+          sum of
+          absolute values (2503.12734).
+        - "eta": rate of the gradient descent step that the layer is (2212.07677), to first order in the scores where attention
+          is
+          softmax; "eta, off-diagonal": the rest, relative.
+        - "loss": as the family has it, as trained and with "idealised" weights: KQ the mean diagonal times the identity on x,
+          OV the y
+          to y entry, all else 0. lo, hi: 95 % over episodes.
+        - control "untrained": the untrained control. Control "chance": the mean |cosine| of random matrices.
+
+    Raises:
+        DoesNotApply: the model is no token-space attention, or the task no linear regression.
     """
     architecture, task = trained.run.architecture, trained.task
     if not isinstance(architecture, TokenSpaceArchitecture) or not isinstance(task, LinearRegression):

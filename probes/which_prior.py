@@ -64,22 +64,47 @@ class Split(NamedTuple):
 def probe(
     trained: TrainedModel, *, episodes: int = 512, tangent_episodes: int = 384, iterations: int = 20, seed: int = 0
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Distance of the model's answers to the truth, to those of learners that recombine ("best of all compositions": knows the
-    parts and allows the full product; Bayes posteriors) and of learners that do not ("best training composition": knows the
-    parts and allows training compositions only; ridge, kernel smoothing and the nearest example, which know the episode's
-    examples alone; a linear readout of the untrained control's features; the net linearised at its start), and of these among
-    themselves.
+    """Distance of the model's answers to those of learners that recombine the code's parts, and of learners that do not.
 
-    "distance": sum |p - q|² / sum weight over the answers, with the score's own weight: to the truth it is 1 - R²; for classes
-    the share of answers whose largest entries differ; 0 is equal. composition: "all", or one. "nearest": how much further away
-    the second nearest reference is, `reference` the nearest or "undecided"; "margin": distance to the nearest reference that
-    does not recombine minus that to the nearest one that does (positive: like a learner that recombines). lo and hi are 95 %
-    bootstrap intervals over compositions. Undecided: the interval of the gap reaches 0; or the two references are no further
-    apart than half its width; or a split has fewer than three compositions.
+    Learners that recombine: "best of all compositions" (knows the parts and allows the full product) and Bayes posteriors.
+    Learners
+    that do not: "best training composition" (knows the parts and allows training compositions only); ridge, kernel smoothing
+    and the
+    nearest example, which know the episode's examples alone; a linear readout of the untrained control's features; the network
+    linearised at its start (1806.07572, 1812.07956). To ask which prior answers reveal follows 2306.15063.
 
-    episodes: per split; tangent_episodes, iterations: what the linearised net is fitted on, and for how long at most.
-    control: "" the model; "untrained" its untrained control; "shuffled" the model beside the references' answers to other
-    episodes; "reference" one reference beside another.
+    Args:
+        trained: the trained model, with its run, task and folder.
+        episodes: episodes per split, 8 or more.
+        tangent_episodes: episodes that the linearised network is fitted on, 8 or more; no more than `episodes`, since its
+            kernel
+            grows with their square.
+        iterations: at most so many iterations of that fit.
+        seed: seed of the episodes; never the same as those of a training.
+
+    Returns:
+        The table, and rows per episode (score, distance to every reference). Columns `learner` and `reference` name the two
+        that are
+        compared; `recombines` says whether the reference does. lo, hi: 95 % bootstrap over compositions.
+
+        - "distance": sum |p - q|² / sum weight over the answers, with the score's own weight. To the truth it is 1 - R²; for
+          classes it
+          is the share of answers whose largest entries differ. 0 is equal. Pooled (composition "all") and per composition.
+        - "nearest": how much further away the second nearest reference is; `reference` is the nearest, or "undecided" where
+          the
+          interval of the gap reaches 0, the two references are no further apart than half its width, or a split has fewer than
+          three
+          compositions.
+        - "margin": distance to the nearest reference that does not recombine minus that to the nearest one that does; above 0:
+          like a
+          learner that recombines.
+        - control "untrained": the untrained control.
+        - control "shuffled": the model beside the references' answers to other episodes.
+        - control "reference": one reference beside another.
+
+    Raises:
+        DoesNotApply: no learner is known that recombines the parts of the family's code.
+        ConfigError: episodes or tangent_episodes is below 8.
     """
     task = trained.task
     closed = [kind() for kind in CLOSED]
