@@ -23,10 +23,22 @@ ALL_AT_ONCE, SHUFFLED = "all demonstrations at once, at a rate of 1 / their numb
 
 
 def analyze(models: list[Path], *, layer: int = -1) -> Drawing:
-    """Three panels per architecture and setting, of the model (means over seeds) and, dashed, its untrained control. How far
-    the prediction is from attention's output after each demonstration that the dual model of one query learns, at a `layer`
-    (-1 is the last), beside the control with shuffled values; the largest distance left, relative to the output, by layer and
-    by how it is computed; and the share of the output that the demonstrations write, by layer, every head a point.
+    """Draw how far attention's output is from its dual model's prediction, as trained and untrained (2310.13220).
+
+    Three panels per architecture and setting: the distance left after each demonstration that the dual model of one query
+    learns; the largest distance left by layer, by how it is computed; and the share of the output that demonstrations write,
+    by layer.
+
+    Args:
+        models: folders of the models to draw, in this order.
+        layer: the layer of the first panel, counted from 0, or from the end if negative; -1 is the last.
+
+    Returns:
+        The drawing. Lines are means over seeds; dashed lines are the untrained control; points of the third panel are heads.
+        Black lines of the first panel: values of other tokens.
+
+    Raises:
+        ConfigError: there is no such layer.
     """
     groups, panels = group(models), []
     for g in groups:

@@ -22,12 +22,21 @@ _WATCHING = ("keep", "evaluations", "evaluation_episodes")
 
 
 def analyze(models: list[Path], *, split: str = "ood", points: int = FEWEST) -> Drawing:
-    """Score against each thing that varies, a panel per setting and axis: a line per architecture (mean over the seeds that
-    are there at all of its points), points the seeds. Along one training ("training steps": kept weights, measured with
-    --steps all), over trainings of different length (instances seen), width, and depth; everything else equal. An axis with
-    fewer than three points is not drawn.
+    """Draw the score against training steps, instances, width and depth (2406.05816, 2507.07207).
 
-    split: "ood" or "test"; points: how many different values an axis needs, at least 3.
+    A panel per setting and axis. Training steps are kept weights of one training, measured with --steps all; instances are
+    trainings of different length. Everything else is equal along a line.
+
+    Args:
+        models: folders of the models to draw, in this order.
+        split: "ood" (held-out compositions, where the claim is decided) or "test" (training ones).
+        points: how many different values an axis needs to be drawn, 3 or more; fewer show no trend.
+
+    Returns:
+        The drawing. A line per architecture is the mean over the seeds that are there at all of its points; points are seeds.
+
+    Raises:
+        ConfigError: points is below 3, or no axis has so many values.
     """
     if points < FEWEST:
         raise ConfigError(f"an axis with {points} points shows no trend; --points must be at least {FEWEST}")

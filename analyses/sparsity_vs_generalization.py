@@ -20,12 +20,23 @@ X = "share of weights that are 0"
 
 
 def analyze(models: list[Path], *, scale: str = "row maximum", split: str = "ood") -> Drawing:
-    """Score against the share of weights that are zero. A panel per architecture and setting: lines are what is left when the
-    smallest weights are set to zero in all layers at once, for growing thresholds (mean over seeds), starting from the models
-    as they are (points, one per seed); bands the range, over draws and seeds, of random pruning of equal sparsity. Where
-    trained models have zeros of their own, a first panel per setting shows these beside the other architectures.
+    """Draw the score against the share of attention's weights that are zero.
 
-    scale: thresholds relative to the "row maximum" or "absolute"; split: "ood" or "test".
+    A panel per architecture and setting: the score that is left when the smallest weights are set to zero in all layers at
+    once, for growing thresholds. Where trained models have zeros of their own, as with the thresholds of 2511.20194, a first
+    panel per setting shows these beside the other architectures.
+
+    Args:
+        models: folders of the models to draw, in this order.
+        scale: thresholds relative to the "row maximum", which fits every architecture, or "absolute".
+        split: "ood" (held-out compositions, where the claim is decided) or "test" (training ones).
+
+    Returns:
+        The drawing. Lines are means over seeds, starting from the models as they are (points, one per seed). Bands are the
+        range, over draws and seeds, of random pruning of equal sparsity.
+
+    Raises:
+        ConfigError: there is no such scale or split.
     """
     require_choice(scale, SCALES)
     require_choice(split, SPLITS)

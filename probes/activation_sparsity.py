@@ -73,8 +73,7 @@ def probe(trained: TrainedModel, *, episodes: int = 192, seed: int = 0, draws: i
     """Sparsity of attention's weights, and the score when small weights are set to zero at inference.
 
     The weights are those of `hook_pattern` or, with coefficient transfer, those before it (`hook_coefficients`). Pairs of
-    tokens
-    that the model's mask forbids count nowhere. Thresholds from 0.003 to 0.3 are those that 2511.20194 trains with.
+    tokens that the model's mask forbids count nowhere. Thresholds from 0.003 to 0.3 are those that 2511.20194 trains with.
 
     Args:
         trained: the trained model, with its run, task and folder.
@@ -84,24 +83,19 @@ def probe(trained: TrainedModel, *, episodes: int = 192, seed: int = 0, draws: i
 
     Returns:
         The table, and rows per episode (the score under every pruning but the random ones). Every measure of sparsity has rows
-        per
-        layer and head, per layer (column head empty) and over everything (layer empty as well). Intervals are over
+        per layer and head, per layer (column head empty) and over everything (layer empty as well). Intervals are over
         compositions.
 
         - "exact zeros": share of weights that are exactly 0, from 0 to 1.
         - "fraction below": share of weights whose magnitude is at or below `threshold`. Column `scale` says in which unit:
           "absolute", "row maximum" (shares of the row's largest weight) or "site std" (standard deviations of the layer's
-          weights on
-          training compositions).
+          weights on training compositions).
         - "Hoyer", "Gini" (from 0, even, to 1, one key), "entropy" (nats), "effective keys" (a count) and "zero rows" (a
-          share):
-          means over rows of two keys or more. A row of zeros counts as Hoyer 1, Gini 1, entropy 0 and no keys.
+          share): means over rows of two keys or more. A row of zeros counts as Hoyer 1, Gini 1, entropy 0 and no keys.
         - "standard deviation": of a layer's weights, over all heads, on training compositions.
         - "score": with all weights up to `threshold` set to zero in all layers at once; an empty threshold is the model as it
-          is.
-          `imposed` is the share of zeros that is reached. `renormalised` 1: rows are made to sum to one again, which is
-          measured
-          only where they do so before pruning.
+          is. `imposed` is the share of zeros that is reached. `renormalised` 1: rows are made to sum to one again, which is
+          measured only where they do so before pruning.
         - control "random pruning": as many weights of every layer and head set to zero at random, a row per `draw`.
         - control "untrained": the untrained control, not pruned.
 

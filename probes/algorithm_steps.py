@@ -47,19 +47,16 @@ def probe(
     Similarity is the cosine between the errors of two learners over many questions about the same demonstrations (SimE of
     2310.17086). A layer's answer is read by the model's own unembedding where tokens are the residual stream, else by a ridge
     readout. Newton starts at S / |S S^T|_2, half of what 2310.17086 prints, which does not converge (see `Newton`). Gradient
-    descent
-    ("GD") has half the rate tuned for one step, so that it converges; "GD, tuned rate" and GD++ (2212.07677) have the rates
-    that are
-    best for as many steps as the model has layers. A trend shows how fast answers converge, never by itself by which
-    algorithm.
+    descent ("GD") has half the rate tuned for one step, so that it converges; "GD, tuned rate" and GD++ (2212.07677) have the
+    rates that are best for as many steps as the model has layers. A trend shows how fast answers converge, never by itself by
+    which algorithm.
 
     Args:
         trained: the trained model, with its run, task and folder.
         episodes: episodes per split, 8 or more. Each brings many questions: its own answers where every input is asked for,
-            else 32
-            further inputs in place of the query.
+            else 32 further inputs in place of the query.
         fits: training episodes for the ridge readouts of layers; not used where tokens are the residual stream.
-        newton: last step of Newton's iteration that is looked at, 2 or more; 25 is past its convergence.
+        newton: last step of Newton's iteration that is looked at, 2 or more; 25 suffice, since convergence is quadratic.
         gd: last step of gradient descent that is looked at, 2 or more; steps grow by factors of √2, so that 4096 costs few of
             them.
         draws: bootstrap draws of episodes behind an interval.
@@ -68,13 +65,11 @@ def probe(
     Returns:
         The table, and rows per episode and layer (the share of the right answers' squares that its answers explain). Column
         `algorithm` names the algorithm, `algorithm_step` its step, `layer` the layer (-1: all of them). lo, hi: 95 % bootstrap
-        over
-        episodes.
+        over episodes.
 
         - "similarity": mean cosine of the errors, from -1 to 1, at every layer and step.
         - "best step": the step most similar to a layer; `note` says where it is the last one looked at, or the first that
-          cannot be
-          told from least squares (similarity above 0.999).
+          cannot be told from least squares (similarity above 0.999).
         - "best level": the similarity there.
         - "linear slope", "linear R²": of a straight line through best steps against layers, over layers that are not at an
           edge.

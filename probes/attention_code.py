@@ -38,9 +38,8 @@ def probe(trained: TrainedModel, *, episodes: int = 2048, seed: int = 0, c: floa
     """Balanced accuracy and F1 of a logistic readout of the rule from attention's code, at every layer.
 
     The code is `hook_code`: for a pair of tokens, one number per head (2406.05816). It is read for the pairs that the family
-    names:
-    an answer token with itself ("self") and, where there are such, with the two tokens that it should be computed from ("row
-    mates"). Readouts are fitted on training compositions.
+    names: an answer token with itself ("self") and, where there are such, with the two tokens that it should be computed from
+    ("row mates"). Readouts are fitted on training compositions.
 
     Args:
         trained: the trained model, with its run, task and folder.
@@ -50,12 +49,9 @@ def probe(trained: TrainedModel, *, episodes: int = 2048, seed: int = 0, c: floa
 
     Returns:
         The table, and rows per answer (true and decoded class at the last layer). Column `label` names what is read (rule;
-        term 1,
-        term 2), `role` the pair of tokens, `shown` how the family was shown: "as trained" or one of its variants
-        ("unpermuted",
-        "fixed query", …), for fit and score alike. Splits: test (fresh episodes of training compositions) and ood (held-out
-        ones).
-        lo, hi: 95 % over compositions.
+        term 1, term 2), `role` the pair of tokens, `shown` how the family was shown: "as trained" or one of its variants
+        ("unpermuted", "fixed query", …), for fit and score alike. Splits: test (fresh episodes of training compositions) and
+        ood (held-out ones). lo, hi: 95 % over compositions.
 
         - "balanced accuracy", "macro F1": from 0 to 1; chance is 1 over the number of classes (`classes`).
         - "recall": of every class (column `class`).

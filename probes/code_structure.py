@@ -58,30 +58,26 @@ def probe(trained: TrainedModel, *, episodes: int = 2048, seed: int = 0) -> tupl
     """How the task's factors (`TaskFamily.factors`) are laid out in an episode's code, at every residual layer and role.
 
     A code is the mean of an activation over the role's positions. The linear factorisation is that of 2602.24264; what is read
-    and
-    written is measured as in LEACE (2306.03819).
+    and written is measured as in LEACE (2306.03819).
 
     Args:
         trained: the trained model, with its run, task and folder.
-        episodes: episodes per split, and as many for fitting, 2 or more; 2048 gives most compositions several.
+        episodes: episodes per split, and as many for fitting, 2 or more; more of them narrow the intervals.
         seed: seed of the episodes; never the same as those of a training.
 
     Returns:
         The table, and rows per episode and site (how well the sum of the parts gives the episode's code: 1 is perfect, 0 as
-        good as
-        the split's mean code). Intervals are over compositions, those of random controls 5 % and 95 % quantiles.
+        good as the split's mean code). Intervals are over compositions, those of random controls 5 % and 95 % quantiles.
 
         - "factorisation r2", "whitened factorisation r2": share of the codes' variance that a sum of one effect per factor
           explains, fitted on the very episodes of the split. Inputs vary within compositions, so the most that can be had is
           below 1.
         - "additivity": R² of the mean codes of compositions, predicted by effects that are fitted on training compositions.
         - "left out" (split "train"): R² of an episode's code by effects fitted on the other training compositions. A code made
-          of
-          parts reaches its control "own composition"; a code stored per composition does not.
+          of parts reaches its control "own composition"; a code stored per composition does not.
         - "factor cosine" (split "train"): mean |cosine| between effects of different factors, from 0 to 1.
         - "overlap" (split "train"): mean squared cosine of the principal angles between what a ridge readout of the factors
-          reads
-          (`rank_read` dimensions) and what the factors write (`rank_written`).
+          reads (`rank_read` dimensions) and what the factors write (`rank_written`).
         - control "other half" of additivity: predicted from other episodes of the same compositions, which is what sampling
           allows.
         - control "own composition" of left out: effects fitted on other episodes of the same composition.

@@ -40,10 +40,8 @@ def probe(
 
     The dual model of softmax attention learns from the tokens by one gradient step (2310.13220). In the Gram form the step is
     attention's own arithmetic: it holds for any weights, untrained ones too, so that it explains nothing by itself. What could
-    fail
-    are a step by automatic differentiation on explicit features, and the way there, one demonstration at a time. Random
-    features are
-    those of 2009.14794 and 2205.15317.
+    fail are a step by automatic differentiation on explicit features, and the way there, one demonstration at a time. Random
+    features are those of 2009.14794 and 2205.15317.
 
     Args:
         trained: the trained model, with its run, task and folder.
@@ -55,22 +53,17 @@ def probe(
 
     Returns:
         The table, and rows per episode and layer (score and largest distance). Columns `layer`, `head` ("all": the mean),
-        `role`.
-        Values are means over episodes and heads; lo and hi are the 5th and 95th percentile over episodes.
+        `role`. Values are means over episodes and heads; lo and hi are the 5th and 95th percentile over episodes.
 
         - "max distance", "mean distance": norm of attention's output less the dual model's prediction in the Gram form, in
-          units of
-          the output; "relative distance": over the output's mean norm.
+          units of the output; "relative distance": over the output's mean norm.
         - "layer distance": the same, relative, for whole layers (output projection, residual stream and MLP by its secant
-          gate),
-          chained from the first layer's input.
+          gate), chained from the first layer's input.
         - "share of the step": norm of what the gradient step adds to what the query's own token gives, over the output's norm.
         - "autograd distance": relative distance from a step of the representation loss by automatic differentiation on
-          explicit
-          finite features; "autograd coverage": share of queries whose kernel allows such features in float64.
+          explicit finite features; "autograd coverage": share of queries whose kernel allows such features in float64.
         - "remaining distance": relative distance that is left after `dual_step` demonstrations. `kind` is "one by one", or
-          "full
-          batch" for all at once at a smaller rate.
+          "full batch" for all at once at a smaller rate.
         - "output error", "pattern error": relative errors of attention estimated with `features` random features of a `kind`
           ("independent", "orthogonal", "hyperbolic", "optimal").
         - "kernel exponent": mean |q + k|² in the units that decide those errors.

@@ -52,10 +52,8 @@ def probe(
     """Score and readout after least-squares erasure (LEACE, 2306.03819) of the episode's factors, site by site.
 
     The code is erased at one layer, or from there on ("from here on"). Erasers are fitted on unedited single tokens of
-    training
-    episodes, pooled over a site's positions; none changes the activations' mean. An erasure without effect says nothing about
-    a code
-    that came back downstream.
+    training episodes, pooled over a site's positions; none changes the activations' mean. An erasure without effect says
+    nothing about a code that came back downstream.
 
     Args:
         trained: the trained model, with its run, task and folder.
@@ -63,27 +61,23 @@ def probe(
         seed: seed of the episodes; never the same as those of a training.
         draws: random subspaces of each kind, 1 or more; 20 give 5 % and 95 % quantiles.
         all_sites: draw random subspaces at every site. By default only at the two sites where erasure at one layer costs
-            training
-            episodes most, among those whose code is read at least half as well as the best site's.
+            training episodes most, among those whose code is read at least half as well as the best site's.
 
     Returns:
         The table, and rows per episode (score with the code erased at the first of these two sites, and unedited). Columns:
-        `scope`
-        ("one layer", "from here on", "nothing"), `rank` (directions an eraser takes out), `unedited` (the same number without
-        erasure), `read_at` (where a readout reads). lo, hi: 95 % over compositions.
+        `scope` ("one layer", "from here on", "nothing"), `rank` (directions an eraser takes out), `unedited` (the same number
+        without erasure), `read_at` (where a readout reads). lo, hi: 95 % over compositions.
 
         - "score": with the code erased, as the family scores.
         - "drop": the score that this costs, unedited minus erased.
         - "r2 here": R² of the factors by a readout fitted anew on erased activations of training episodes, at the site itself
-          (0 by
-          construction); "r2 at the answer": where the answer is read; "r2 best downstream": at the later site where training
-          compositions that were left out are read best.
+          (0 by construction); "r2 at the answer": where the answer is read; "r2 best downstream": at the later site where
+          training compositions that were left out are read best.
         - controls "random orthogonal", "random whitened" (the eraser of an unrelated code) and "random variance-matched"
-          (moves
-          activations as far): random subspaces of the same rank; value is their mean, lo and hi their 5 % and 95 % quantiles.
+          (moves activations as far): random subspaces of the same rank; value is their mean, lo and hi their 5 % and 95 %
+          quantiles.
         - control "shuffled codes", at every site: erasers fitted to other episodes' codes. A drop that this control reaches
-          too is
-          not the code's: where no code is, as in a query's own embedding, directions of noise are taken out.
+          too is not the code's: where no code is, as in a query's own embedding, directions of noise are taken out.
         - control "untrained": everything in the untrained control.
 
     Raises:

@@ -46,10 +46,8 @@ def probe(trained: TrainedModel, *, episodes: int = 2048, fits: int = 256, seed:
     """Distances between the model and reference learners of linear regression, and between every two references.
 
     References are gradient descent, GD++, Newton's iteration, ridge, least squares, the posterior mean and others that apply,
-    tuned
-    for the task. The distance between two references is the floor below which a resemblance to one of them says nothing.
-    Measures
-    are those of 2212.07677 (sensitivity) and 2211.15661 (implied weights).
+    tuned for the task. The distance between two references is the floor below which a resemblance to one of them says nothing.
+    Measures are those of 2212.07677 (sensitivity) and 2211.15661 (implied weights).
 
     Args:
         trained: the trained model, with its run, task and folder.
@@ -59,18 +57,15 @@ def probe(trained: TrainedModel, *, episodes: int = 2048, fits: int = 256, seed:
 
     Returns:
         The table, and rows per episode (the model's answer, the target, every reference's answer). Columns `learner` and
-        `reference`
-        name the two that are compared; `curve` and `scale` say how inputs or tasks differ from training. Values are means over
-        episodes, lo and hi their 95 % interval.
+        `reference` name the two that are compared; `curve` and `scale` say how inputs or tasks differ from training. Values
+        are means over episodes, lo and hi their 95 % interval.
 
         - "prediction distance": |f - g| at the last query, in units of the targets.
         - "sensitivity cosine" (1: the same slope) and "sensitivity distance": of df/dx and dg/dx there.
         - "SPD": squared distance of predictions over d_x. "ILWD": squared distance, over d_x, of the weights that a least
-          squares fit
-          to answers to further inputs implies. "R² of linearity": of that fit.
+          squares fit to answers to further inputs implies. "R² of linearity": of that fit.
         - "loss": as the family has it, also along a `curve` ("input scale", "teacher scale", "unseen inputs"), with rates
-          tuned where
-          the model was trained.
+          tuned where the model was trained.
         - "interpolated loss": of the mean of the model's and the construction's matrices, where the model is one linear head.
         - control "untrained": the untrained control beside the references.
         - control "shuffled": the model beside references that were shown another episode's answers.

@@ -37,10 +37,8 @@ def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tupl
 
     Returns:
         The table, and rows per episode (score, first prediction and target). Rows with composition "all" hold pooled scores,
-        lo and
-        hi their 95 % bootstrap interval over compositions; the others hold one composition each, `weight` its share of the
-        pool.
-        Splits: train, test, ood; and test and ood of the family's variants, such as "ood, unpermuted".
+        lo and hi their 95 % bootstrap interval over compositions; the others hold one composition each, `weight` its share of
+        the pool. Splits: train, test, ood; and test and ood of the family's variants, such as "ood, unpermuted".
 
         - "score": as the family scores. R²: 1 is perfect, 0 each task's mean answer, may be negative; an accuracy is from 0 to
           1.

@@ -40,14 +40,10 @@ def probe(
     """Scores along a ladder of interventions on the code, at the sites where the model reads it.
 
     Rungs (column `rung`), on the same questions: "own answer"; "own code written", where what a linear readout finds of the
-    code
-    is written at the site; "true code written", the episode's own code; "best code", a code that is searched for through the
-    frozen
-    rest of the model, fitted to the context's examples alone and scored on fresh questions. Steps up the ladder are the loss
-    to use,
-    to inference, and to the form of codes; what is missing at the top is lost to execution. Whether the right latent code
-    helps is
-    asked as in 2405.19162; codes are written by erasing first what is there (2306.03819).
+    code is written at the site; "true code written", the episode's own code; "best code", a code that is searched for through
+    the frozen rest of the model, fitted to the context's examples alone and scored on fresh questions. Steps up the ladder are
+    the loss to use, to inference, and to the form of codes; what is missing at the top is lost to execution. Whether the right
+    latent code helps is asked as in 2405.19162; codes are written by erasing first what is there (2306.03819).
 
     Args:
         trained: the trained model, with its run, task and folder.
@@ -60,19 +56,15 @@ def probe(
 
     Returns:
         The table, and rows per episode (score of the own answer, and with the true code). Column `chosen` 1: the site where
-        writing
-        another code moves the answers of training compositions most; `effective` 1: sites where it moves them at least 0.8
-        times as
-        much. `code_width` and `n_fitted`: free numbers of a code, and values that it was fitted to; `parts`: the factors of
-        the row's
-        composition. lo, hi: 95 % over compositions.
+        writing another code moves the answers of training compositions most; `effective` 1: sites where it moves them at least
+        0.8 times as much. `code_width` and `n_fitted`: free numbers of a code, and values that it was fitted to; `parts`: the
+        factors of the row's composition. lo, hi: 95 % over compositions.
 
         - "score": of a rung, pooled and per composition; "true code written" has rows for every site.
         - "recovered": share of the way that answers move to another code's when that code is written (1: all of it, 0: none).
         - "left-out R²": of the readout on training compositions that were left out.
         - "r2": on the scored split, a row for each of the readouts that read training compositions about equally well; the
-          best
-          of these is used.
+          best of these is used.
         - control "another code": another episode's code is written.
         - control "untrained": everything in the untrained control, at the same sites, its search included.
 

@@ -59,17 +59,15 @@ def probe(
     Readouts are fitted on training compositions and scored on held-out ones, as 2407.12275 decodes the latent code. Three fits
     (column `fit`) mean different things: "fitted on train" uses training compositions; "leave one out" these and all held-out
     compositions but the one scored; "within" other episodes of the held-out compositions. Where the first is low and "within"
-    is
-    high, the code is there but not shared with held-out compositions. Only a low "within" says that it is lost.
+    is high, the code is there but not shared with held-out compositions. Only a low "within" says that it is lost.
 
     Args:
         trained: the trained model, with its run, task and folder.
-        episodes: episodes per fit, and again per split, 1 or more; 4096 leave several per feature of the residual stream.
+        episodes: episodes per fit, and again per split, 1 or more; more of them narrow the intervals.
         seed: seed of the episodes; never the same as those of a training.
         l2: penalty of the ridge on standardised features, 0 or more. By default chosen per site among 16, from 10⁻³ to 10^4.5,
-            by
-            leaving compositions out within training.
-        threshold: a decoded coefficient above it counts as active; 0.25, between 0 and the smallest active coefficient.
+            by leaving compositions out within training.
+        threshold: a decoded coefficient above it counts as active; 0.25 is halfway between 0 and the smallest active one, 0.5.
 
     Returns:
         The table, and rows per episode (true and decoded code at the best site, score). lo, hi: 95 % over compositions.

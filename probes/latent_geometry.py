@@ -91,8 +91,7 @@ def probe(
 
     Returns:
         The table, and rows per answer (its place on a PCA map of the last layer). Column `by` says by what codes are grouped:
-        a label
-        (rule; term 1, term 2), or a confound in quarters. Intervals resample compositions, where there are any.
+        a label (rule; term 1, term 2), or a confound in quarters. Intervals resample compositions, where there are any.
 
         - "silhouette": from -1 to 1; 1 is compact classes far apart.
         - "within/between": scatter within classes over scatter between them, 0 or more.
@@ -101,8 +100,7 @@ def probe(
         - "cosine", "cosine about the mean": between the mean codes of two classes (`class`, `other`), from -1 to 1.
         - "effective dimension": of all codes, a count from 1 on.
         - "pca", "tsne", "umap": a row per point of a map (`x`, `y`, `label.…`, `confound.…`), held-out compositions only. The
-          value is
-          the share of variance of the two axes for PCA, else the map's trustworthiness (from 0 to 1).
+          value is the share of variance of the two axes for PCA, else the map's trustworthiness (from 0 to 1).
         - control "shuffled": codes dealt to the labels at random.
         - control "untrained": the untrained control. Control named as an input: the raw input.
 

@@ -38,8 +38,7 @@ def probe(trained: TrainedModel, *, episodes: int = 512, seed: int = 0) -> tuple
         The table, and rows per episode.
 
         - "recovered": share of the way that the answer moves to the source's own answer, pooled over episodes: 1 is all of it,
-          0
-          none, below 0 away from it. lo, hi: 95 % over compositions of the base.
+          0 none, below 0 away from it. lo, hi: 95 % over compositions of the base.
         - control "another code": a third run is put in. Only what is specific to the source should move the answer to the
           source's.
         - control "untrained": patching in the untrained control.

@@ -47,10 +47,8 @@ def probe(
 
     "code written" repairs inference: the episode's own code, as factor means of training compositions, is written at the site
     (`Writer`, 2306.03819). "fine-tuned" repairs execution: the parameters downstream of the site are trained on one half of
-    the
-    held-out compositions, mixed with as many episodes of training compositions, and scored on the other half (two folds; their
-    mean
-    on test). That the right code helps little where execution fails is the case of 2405.19162.
+    the held-out compositions, mixed with as many episodes of training compositions, and scored on the other half (two folds;
+    their mean on test). That the right code helps little where execution fails is the case of 2405.19162.
 
     Args:
         trained: the trained model, with its run, task and folder.
@@ -64,15 +62,14 @@ def probe(
 
     Returns:
         The table, and rows per episode (score as is and after each repair). Column `repair` is "none", "code written" or
-        "fine-tuned";
-        `where` is "blamed" or a placebo; `free` counts the scalars that were trained. lo, hi: 95 % over compositions.
+        "fine-tuned"; `where` is "blamed" or a placebo; `free` counts the scalars that were trained. lo, hi: 95 % over
+        compositions.
 
         - "score": after the repair, as the family scores.
         - "gain": score minus that of the model as it is, on the same episodes.
         - "beats placebos": gain minus that of the split's best placebo (column `placebo`), which is then held fixed.
         - control "placebo" of "code written": the same at every other site ("elsewhere"), another episode's code ("another
-          code"),
-          means fitted to shuffled codes ("shuffled fit").
+          code"), means fitted to shuffled codes ("shuffled fit").
         - control "placebo" of "fine-tuned": the parameters upstream, and random sets of as many scalars ("random 0", …).
         - control "overlapping": sites that share hook point and positions with the blamed one; they are no placebos.
         - control "untrained": both repairs of the untrained control, at the same site.

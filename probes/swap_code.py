@@ -62,10 +62,8 @@ def probe(
 
     Two episodes (base, source) have different codes and different inputs. First everything at a site is exchanged, then only a
     learned linear subspace of rank 1, 2, 4, 8 or 16 (distributed alignment search, 2303.02536). The counterfactual episode has
-    the
-    base's inputs under the source's code. Subspaces are learned on training compositions and nested: the first r coordinates
-    serve
-    as rank r.
+    the base's inputs under the source's code. Subspaces are learned on training compositions and nested: the first r
+    coordinates serve as rank r.
 
     Args:
         trained: the trained model, with its run, task and folder.
@@ -74,31 +72,26 @@ def probe(
         search_steps: Adam steps of the search for a subspace, 1 or more, on 64 pairs each, per site.
         draws: random subspaces, 2 or more; 20 give 5 % and 95 % quantiles.
         all_sites: measure controls at every site. By default only at two that are chosen on training compositions: the best,
-            and
-            the best at tokens not among its.
+            and the best at tokens not among its.
 
     Returns:
         The table, and rows per episode (recovered, at the two chosen sites). `rank` is how many coordinates were replaced (the
-        width:
-        all of them); `chosen` marks the two sites. Split test: both episodes from training compositions; ood: both from
-        held-out
-        ones. lo, hi: 95 % over compositions of the base.
+        width: all of them); `chosen` marks the two sites. Split test: both episodes from training compositions; ood: both from
+        held-out ones. lo, hi: 95 % over compositions of the base.
 
         - "recovered": share of the way from the base's answer to the model's answer to the counterfactual episode: 1 is all of
-          it, 0
-          none, below 0 away from it. The whole context at layer 0 need not reach 1: the source's examples have other inputs.
+          it, 0 none, below 0 away from it. The whole context at layer 0 need not reach 1: the source's examples have other
+          inputs.
         - "lost": how far the answer leaves the base's, in shares of that distance; may exceed 1.
         - "score": of the edited answers, against the true counterfactual.
         - "share of full": recovered, over that of the whole site, where the latter is above 0.1.
         - controls "copied" (did the answer move to the source's own, to other questions?), "base" (did nothing happen?) and
-          "shown"
-          (the score on the counterfactual episodes themselves).
+          "shown" (the score on the counterfactual episodes themselves).
         - control "untrained": the same search, at the same sites, in the untrained control.
         - control "shuffled counterfactuals": the search with answers permuted.
         - control "random subspace": mean, 5 % and 95 % quantile over draws.
         - controls "row space only" and "null space only": what of the subspace the next linear map reads, and what it does
-          not. An
-          effect of the latter alone is no use of the code (2311.17030).
+          not. An effect of the latter alone is no use of the code (2311.17030).
 
     Raises:
         DoesNotApply: the family cannot show the same inputs under another code.

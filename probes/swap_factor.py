@@ -70,8 +70,7 @@ def probe(
     """How well the answer becomes that of the recombined task when one factor of the code is swapped alone.
 
     Every factor gets coordinates of its own in a learned linear subspace (distributed alignment search, 2303.02536). Those of
-    one
-    factor, or of two where a part makes room for another, are taken from another episode. Base and source are of training
+    one factor, or of two where a part makes room for another, are taken from another episode. Base and source are of training
     compositions. The coordinates are learned where the recombined composition is one of training, and scored on fresh
     episodes.
 
@@ -85,17 +84,14 @@ def probe(
 
     Returns:
         The table, and rows per pair (score at the chosen site). Split test: the recombined composition is one of training;
-        ood: it is
-        held out. `factor` says which one was swapped, or "all" pairs; `chosen` marks the site with the best score on further
-        training
-        compositions. lo, hi: 95 % over recombined compositions.
+        ood: it is held out. `factor` says which one was swapped, or "all" pairs; `chosen` marks the site with the best score
+        on further training compositions. lo, hi: 95 % over recombined compositions.
 
         - "score": of the edited answers, against the true answers of the recombined task, as the family scores (1 is perfect).
         - "recovered": share of the way from the base's answer to the model's answer to the recombined episode.
         - "recombined in neither": share of possible exchanges that lead to a composition in neither split; these are dropped.
         - controls "copied" (against the source's own answers), "base" (against the base's) and "whole source" (against the
-          answers
-          under the source's whole code).
+          answers under the source's whole code).
         - controls "not swapped" (unedited answers) and "shown" (answers to the recombined episodes themselves).
         - control "untrained": the same search in the untrained control.
         - control "random coordinates": mean, 5 % and 95 % quantile over draws.

@@ -35,17 +35,14 @@ def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tupl
         - "score": with lambda as trained, as the family scores.
         - "lambda": the factors themselves, by `layer` and context `block`.
         - "coefficients explained": how the hidden tokens attend to their block, beside how they do in the same model once the
-          answer
-          is shown, which is their own relation's: 1 - squared error over squares, by layer, over heads. 1 is equal, 0 no
-          attention,
-          may be negative.
+          answer is shown, which is their own relation's: 1 - squared error over squares, by layer, over heads. 1 is equal, 0
+          no attention, may be negative.
         - "coefficient cosine": the mean cosine of the two, which leaves their scale out.
         - control "λ = 0": lambda set to zero.
         - control "λ swapped between layers": each layer has that of the layer before it, the first that of the last.
         - control "untrained": the untrained control.
         - controls "without transfer" and "another episode" of the coefficients: before transfer, and beside what another
-          episode of
-          the batch shows.
+          episode of the batch shows.
 
     Raises:
         DoesNotApply: the model was built without coefficient transfer.
@@ -96,10 +93,26 @@ def _transfers(model: HookedModel) -> list:
 
 
 def zero(lams: list[Tensor]) -> list[Tensor]:
+    """Lambda set to zero in every layer.
+
+    Args:
+        lams: the lambda of every layer.
+
+    Returns:
+        As many zeros.
+    """
     return [torch.zeros_like(lam) for lam in lams]
 
 
 def swapped(lams: list[Tensor]) -> list[Tensor]:
+    """Each layer's lambda replaced by that of the layer before it, the first by that of the last.
+
+    Args:
+        lams: the lambda of every layer.
+
+    Returns:
+        The same numbers, moved on by one layer.
+    """
     return lams[-1:] + lams[:-1]
 
 

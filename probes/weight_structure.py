@@ -27,9 +27,8 @@ version = 1  # raised whenever its numbers change
 def probe(trained: TrainedModel, *, episodes: int = 4096, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Whether a layer's matrices have the form of a gradient step, head by head, in the coordinates of tokens (x, y).
 
-    KQ = W_K W_Q^T, laid out (key, query), and OV = W_V W_O, (from, to). Gamma = (1 + 1/N) Lambda + tr(Lambda) / N with
-    Lambda = E[x x^T]; the optimum of one linear layer has KQ proportional to its inverse (2306.09927). Linear attention knows
-    KQ and
+    KQ = W_K W_Q^T, laid out (key, query), and OV = W_V W_O, (from, to). Gamma = (1 + 1/N) Lambda + tr(Lambda) / N with Lambda
+    = E[x x^T]; the optimum of one linear layer has KQ proportional to its inverse (2306.09927). Linear attention knows KQ and
     OV up to a factor that one takes from the other; eta is free of it.
 
     Args:
@@ -39,26 +38,20 @@ def probe(trained: TrainedModel, *, episodes: int = 4096, seed: int = 0) -> tupl
 
     Returns:
         The table, and rows per episode (score). Columns `layer` (-1: the whole model), `head` ("all": over the heads of a
-        layer),
-        `row` and `column` of an entry, `weights` ("as trained" or "idealised").
+        layer), `row` and `column` of an entry, `weights` ("as trained" or "idealised").
 
         - "KQ entry", "OV entry": the matrices.
         - "KQ diagonal": mean of the diagonal over x; "KQ off-diagonal": root mean square of the rest of that block over the
-          diagonal's
-          mean absolute value (0: a multiple of the identity).
+          diagonal's mean absolute value (0: a multiple of the identity).
         - "KQ distance to inverse Gamma" (relative, Frobenius) and "KQ cosine to inverse Gamma" (absolute): of the block,
-          scaled to
-          fit best.
+          scaled to fit best.
         - "OV y to y": the entry that moves answers; "OV x to y": the largest by which inputs move answers, over it.
         - "homogeneity": standard deviation of |KQ diagonal| over heads, over its mean; "zero sum": |sum of OV y to y| over the
-          sum of
-          absolute values (2503.12734).
+          sum of absolute values (2503.12734).
         - "eta": rate of the gradient descent step that the layer is (2212.07677), to first order in the scores where attention
-          is
-          softmax; "eta, off-diagonal": the rest, relative.
+          is softmax; "eta, off-diagonal": the rest, relative.
         - "loss": as the family has it, as trained and with "idealised" weights: KQ the mean diagonal times the identity on x,
-          OV the y
-          to y entry, all else 0. lo, hi: 95 % over episodes.
+          OV the y to y entry, all else 0. lo, hi: 95 % over episodes.
         - control "untrained": the untrained control. Control "chance": the mean |cosine| of random matrices.
 
     Raises:
@@ -124,7 +117,14 @@ def _loss(
 
 
 def gamma(task: LinearRegression) -> torch.Tensor:
-    """(d_x, d_x): Gamma for the family's inputs and N."""
+    """Gamma = (1 + 1/N) Lambda + tr(Lambda) / N for the family's inputs and N context examples (2306.09927).
+
+    Args:
+        task: the family, whose law of inputs gives Lambda = E[x x^T].
+
+    Returns:
+        (d_x, d_x) float64.
+    """
     second = task.inputs.second_moment(task.d_x) * task.input_scale**2
     eye = torch.eye(task.d_x, dtype=torch.float64)
     return (1 + 1 / task.n_context) * second + second.trace() / task.n_context * eye

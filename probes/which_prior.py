@@ -67,37 +67,30 @@ def probe(
     """Distance of the model's answers to those of learners that recombine the code's parts, and of learners that do not.
 
     Learners that recombine: "best of all compositions" (knows the parts and allows the full product) and Bayes posteriors.
-    Learners
-    that do not: "best training composition" (knows the parts and allows training compositions only); ridge, kernel smoothing
-    and the
-    nearest example, which know the episode's examples alone; a linear readout of the untrained control's features; the network
-    linearised at its start (1806.07572, 1812.07956). To ask which prior answers reveal follows 2306.15063.
+    Learners that do not: "best training composition" (knows the parts and allows training compositions only); ridge, kernel
+    smoothing and the nearest example, which know the episode's examples alone; a linear readout of the untrained control's
+    features; the network linearised at its start (1806.07572, 1812.07956). To ask which prior answers reveal follows
+    2306.15063.
 
     Args:
         trained: the trained model, with its run, task and folder.
         episodes: episodes per split, 8 or more.
-        tangent_episodes: episodes that the linearised network is fitted on, 8 or more; no more than `episodes`, since its
-            kernel
-            grows with their square.
+        tangent_episodes: episodes that the linearised network is fitted on, 8 or more; no more than `episodes` are used.
         iterations: at most so many iterations of that fit.
         seed: seed of the episodes; never the same as those of a training.
 
     Returns:
         The table, and rows per episode (score, distance to every reference). Columns `learner` and `reference` name the two
-        that are
-        compared; `recombines` says whether the reference does. lo, hi: 95 % bootstrap over compositions.
+        that are compared; `recombines` says whether the reference does. lo, hi: 95 % bootstrap over compositions.
 
         - "distance": sum |p - q|² / sum weight over the answers, with the score's own weight. To the truth it is 1 - R²; for
-          classes it
-          is the share of answers whose largest entries differ. 0 is equal. Pooled (composition "all") and per composition.
+          classes it is the share of answers whose largest entries differ. 0 is equal. Pooled (composition "all") and per
+          composition.
         - "nearest": how much further away the second nearest reference is; `reference` is the nearest, or "undecided" where
-          the
-          interval of the gap reaches 0, the two references are no further apart than half its width, or a split has fewer than
-          three
-          compositions.
+          the interval of the gap reaches 0, the two references are no further apart than half its width, or a split has fewer
+          than three compositions.
         - "margin": distance to the nearest reference that does not recombine minus that to the nearest one that does; above 0:
-          like a
-          learner that recombines.
+          like a learner that recombines.
         - control "untrained": the untrained control.
         - control "shuffled": the model beside the references' answers to other episodes.
         - control "reference": one reference beside another.
