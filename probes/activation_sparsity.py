@@ -78,7 +78,7 @@ def probe(trained: TrainedModel, *, episodes: int = 192, seed: int = 0, draws: i
     Args:
         trained: the trained model, with its run, task and folder.
         episodes: episodes drawn per split, 1 or more; more of them narrow the intervals.
-        seed: seed of the episodes; never the same as those of a training.
+        seed: seed of the episodes, which are never those of a training, even with an equal seed.
         draws: draws of the random control per threshold, 1 or more; 3, since each is a pass of the model.
 
     Returns:

@@ -60,7 +60,7 @@ def probe(
         gd: last step of gradient descent that is looked at, 2 or more; steps grow by factors of √2, so that 4096 costs few of
             them.
         draws: bootstrap draws of episodes behind an interval.
-        seed: seed of the episodes; never the same as those of a training.
+        seed: seed of the episodes, which are never those of a training, even with an equal seed.
 
     Returns:
         The table, and rows per episode and layer (the share of the right answers' squares that its answers explain). Column

@@ -44,7 +44,7 @@ def probe(trained: TrainedModel, *, episodes: int = 2048, seed: int = 0, c: floa
     Args:
         trained: the trained model, with its run, task and folder.
         episodes: episodes for the fit, and again per scored split, 1 or more; more of them narrow the intervals.
-        seed: seed of the episodes; never the same as those of a training.
+        seed: seed of the episodes, which are never those of a training, even with an equal seed.
         c: inverse of the readout's L2 penalty on standardised features, above 0; 1 is scikit-learn's default.
 
     Returns:

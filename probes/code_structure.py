@@ -63,7 +63,7 @@ def probe(trained: TrainedModel, *, episodes: int = 2048, seed: int = 0) -> tupl
     Args:
         trained: the trained model, with its run, task and folder.
         episodes: episodes per split, and as many for fitting, 2 or more; more of them narrow the intervals.
-        seed: seed of the episodes; never the same as those of a training.
+        seed: seed of the episodes, which are never those of a training, even with an equal seed.
 
     Returns:
         The table, and rows per episode and site (how well the sum of the parts gives the episode's code: 1 is perfect, 0 as

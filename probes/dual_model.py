@@ -49,7 +49,7 @@ def probe(
         looked_at: episodes for all that needs steps, 1 or more and no more than `episodes`; few, since each takes one step per
             demonstration. Looked at is the last position from which an answer is read.
         draws: draws of random features, 1 or more, on 4 episodes.
-        seed: seed of the episodes; never the same as those of a training.
+        seed: seed of the episodes, which are never those of a training, even with an equal seed.
 
     Returns:
         The table, and rows per episode and layer (score and largest distance). Columns `layer`, `head` ("all": the mean),

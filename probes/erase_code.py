@@ -58,15 +58,15 @@ def probe(
     Args:
         trained: the trained model, with its run, task and folder.
         episodes: episodes drawn per split, 1 or more; more of them narrow the intervals.
-        seed: seed of the episodes; never the same as those of a training.
+        seed: seed of the episodes, which are never those of a training, even with an equal seed.
         draws: random subspaces of each kind, 1 or more; 20 give 5 % and 95 % quantiles.
         all_sites: draw random subspaces at every site. By default only at the two sites where erasure at one layer costs
             training episodes most, among those whose code is read at least half as well as the best site's.
 
     Returns:
-        The table, and rows per episode (score with the code erased at the first of these two sites, and unedited). Columns:
-        `scope` ("one layer", "from here on", "nothing"), `rank` (directions an eraser takes out), `unedited` (the same number
-        without erasure), `read_at` (where a readout reads). lo, hi: 95 % over compositions.
+        The table, and rows per episode (unedited score, and score with the code erased at the one layer where that costs
+        training episodes most). Columns: `scope` ("one layer", "from here on", "nothing"), `rank` (directions an eraser takes
+        out), `unedited` (the same number without erasure), `read_at` (where a readout reads). lo, hi: 95 % over compositions.
 
         - "score": with the code erased, as the family scores.
         - "drop": the score that this costs, unedited minus erased.

@@ -53,7 +53,7 @@ def probe(trained: TrainedModel, *, episodes: int = 2048, fits: int = 256, seed:
         trained: the trained model, with its run, task and folder.
         episodes: episodes per split, 8 or more. Each is a task of its own.
         fits: episodes among these whose implied weights are fitted, 2 or more; no more than `episodes`.
-        seed: seed of the episodes; never the same as those of a training.
+        seed: seed of the episodes, which are never those of a training, even with an equal seed.
 
     Returns:
         The table, and rows per episode (the model's answer, the target, every reference's answer). Columns `learner` and

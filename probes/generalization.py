@@ -33,7 +33,7 @@ def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tupl
     Args:
         trained: the trained model, with its run, task and folder.
         episodes: episodes drawn per split, 1 or more; more of them narrow the intervals.
-        seed: seed of the episodes; never the same as those of a training.
+        seed: seed of the episodes, which are never those of a training, even with an equal seed.
 
     Returns:
         The table, and rows per episode (score, first prediction and target). Rows with composition "all" hold pooled scores,

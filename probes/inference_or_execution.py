@@ -52,7 +52,7 @@ def probe(
             composition that they read.
         searched: episodes per split for the search; few, since each is searched for step by step.
         search_steps: Adam steps of the search, 1 or more.
-        seed: seed of the episodes; never the same as those of a training.
+        seed: seed of the episodes, which are never those of a training, even with an equal seed.
 
     Returns:
         The table, and rows per episode (score of the own answer, and with the true code). Column `chosen` 1: the site where

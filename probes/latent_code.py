@@ -64,7 +64,7 @@ def probe(
     Args:
         trained: the trained model, with its run, task and folder.
         episodes: episodes per fit, and again per split, 1 or more; more of them narrow the intervals.
-        seed: seed of the episodes; never the same as those of a training.
+        seed: seed of the episodes, which are never those of a training, even with an equal seed.
         l2: penalty of the ridge on standardised features, 0 or more. By default chosen per site among 16, from 10⁻³ to 10^4.5,
             by leaving compositions out within training.
         threshold: a decoded coefficient above it counts as active; 0.25 is halfway between 0 and the smallest active one, 0.5.

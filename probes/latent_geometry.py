@@ -83,7 +83,7 @@ def probe(
     Args:
         trained: the trained model, with its run, task and folder.
         episodes: episodes per split, 1 or more.
-        seed: seed of the episodes; never the same as those of a training.
+        seed: seed of the episodes, which are never those of a training, even with an equal seed.
         variant: show the family as this variant ("unpermuted", …); "" (the default) as it was trained.
         points: points per map, 0 (no maps) or more; 400 can still be told apart.
         tsne: draw t-SNE maps besides PCA; off by default, since they take longest.

@@ -32,7 +32,7 @@ def probe(trained: TrainedModel, *, episodes: int = 512, seed: int = 0) -> tuple
     Args:
         trained: the trained model, with its run, task and folder.
         episodes: pairs of episodes per split, 2 or more; all of one split are one batch.
-        seed: seed of the episodes; never the same as those of a training.
+        seed: seed of the episodes, which are never those of a training, even with an equal seed.
 
     Returns:
         The table, and rows per episode.

@@ -58,7 +58,7 @@ def probe(
         batch: episodes per step.
         lr: learning rate of Adam, above 0; the default is Adam's usual one.
         draws: random sets of parameters as placebos, 0 or more.
-        seed: seed of the episodes; never the same as those of a training.
+        seed: seed of the episodes, which are never those of a training, even with an equal seed.
 
     Returns:
         The table, and rows per episode (score as is and after each repair). Column `repair` is "none", "code written" or

@@ -68,16 +68,16 @@ def probe(
     Args:
         trained: the trained model, with its run, task and folder.
         episodes: pairs per split, and for learning, 2 or more.
-        seed: seed of the episodes; never the same as those of a training.
+        seed: seed of the episodes, which are never those of a training, even with an equal seed.
         search_steps: Adam steps of the search for a subspace, 1 or more, on 64 pairs each, per site.
         draws: random subspaces, 2 or more; 20 give 5 % and 95 % quantiles.
         all_sites: measure controls at every site. By default only at two that are chosen on training compositions: the best,
             and the best at tokens not among its.
 
     Returns:
-        The table, and rows per episode (recovered, at the two chosen sites). `rank` is how many coordinates were replaced (the
-        width: all of them); `chosen` marks the two sites. Split test: both episodes from training compositions; ood: both from
-        held-out ones. lo, hi: 95 % over compositions of the base.
+        The table, and rows per episode (recovered, at two sites chosen on training compositions). `rank` is how many
+        coordinates were replaced (the width: all of them); `chosen` marks the two sites. Split test: both episodes from
+        training compositions; ood: both from held-out ones. lo, hi: 95 % over compositions of the base.
 
         - "recovered": share of the way from the base's answer to the model's answer to the counterfactual episode: 1 is all of
           it, 0 none, below 0 away from it. The whole context at layer 0 need not reach 1: the source's examples have other

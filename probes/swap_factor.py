@@ -77,7 +77,7 @@ def probe(
     Args:
         trained: the trained model, with its run, task and folder.
         episodes: bases, and at most as many pairs per split.
-        seed: seed of the episodes; never the same as those of a training.
+        seed: seed of the episodes, which are never those of a training, even with an equal seed.
         search_steps: Adam steps of the search for a subspace, 1 or more, on 64 pairs each, per site.
         rank: coordinates per factor, 1 or more. By default 8, or as many as fill half the width.
         draws: draws of random coordinates, 2 or more; 20 give 5 % and 95 % quantiles.

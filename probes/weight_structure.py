@@ -34,7 +34,7 @@ def probe(trained: TrainedModel, *, episodes: int = 4096, seed: int = 0) -> tupl
     Args:
         trained: the trained model, with its run, task and folder.
         episodes: episodes per split for the losses, 2 or more; each is a task of its own.
-        seed: seed of the episodes; never the same as those of a training.
+        seed: seed of the episodes, which are never those of a training, even with an equal seed.
 
     Returns:
         The table, and rows per episode (score). Columns `layer` (-1: the whole model), `head` ("all": over the heads of a

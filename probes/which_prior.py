@@ -77,7 +77,7 @@ def probe(
         episodes: episodes per split, 8 or more.
         tangent_episodes: episodes that the linearised network is fitted on, 8 or more; no more than `episodes` are used.
         iterations: at most so many iterations of that fit.
-        seed: seed of the episodes; never the same as those of a training.
+        seed: seed of the episodes, which are never those of a training, even with an equal seed.
 
     Returns:
         The table, and rows per episode (score, distance to every reference). Columns `learner` and `reference` name the two
