@@ -28,12 +28,21 @@ NAMES = {
 
 
 def analyze(models: list[Path], *, paper: bool = True) -> Drawing:
-    """Held-out score by architecture, a panel per setting that has HYLA or an ablation of it: seeds as points, boxes mean ±
-    s.e. over seeds; open marks and grey boxes are the paper's values, drawn only where the setting is the paper's, and then
-    under its metric (fuzzy logic: the mean of per-sequence R² ratios). Lines: the ceiling, and learners that recombine
-    nothing, means over models.
+    """Draw the held-out score of HYLA and its ablations beside the values of Table A1 of 2406.05816.
 
-    paper: draw the paper's values.
+    A panel per setting that has HYLA or an ablation of it. The paper's values are drawn only where the setting is the paper's,
+    and then under its metric (fuzzy logic: the mean of per-sequence R² ratios).
+
+    Args:
+        models: folders of the models to draw, in this order.
+        paper: draw the paper's values; on, since the claim is about them.
+
+    Returns:
+        The drawing. Points are seeds, boxes mean ± standard error over seeds; open marks and grey boxes are the paper's
+        values. Lines are the ceiling, and learners that recombine nothing, means over models.
+
+    Raises:
+        ConfigError: none of the models is HYLA or one of its ablations.
     """
     groups, panels = group(models), []
     compared = [g.setting for g in groups if "HYLA" in g.architecture]
@@ -79,7 +88,14 @@ def _name(g: Group, here: list[Group]) -> str:
 
 
 def metric_of(groups: list[Group]) -> str:
-    """The metric of the paper where a group's setting is the paper's, else the score."""
+    """The metric of the paper where a group's setting is the paper's, else the score.
+
+    Args:
+        groups: groups of one setting.
+
+    Returns:
+        The name of a metric of the table generalization.
+    """
     reported = [quoted.held_out_score(tables.settings(g.folders[0])) for g in groups]
     return next((r.metric for r in reported if r is not None), "score")
 

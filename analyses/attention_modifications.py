@@ -16,13 +16,23 @@ SETTING = "architecture."
 
 
 def analyze(models: list[Path], *, split: str = "test") -> Drawing:
-    """Score less that of plain softmax attention of the same seed, by strength of each modification (2310.13220), a panel per
-    kind and setting: points are seeds, boxes mean ± s.e. over them.
+    """Draw the score of modified attentions less that of plain softmax attention of the same seed (2310.13220).
 
-    split: "test" or "ood".
+    A panel per kind of modification and setting; along x, its strength.
+
+    Args:
+        models: folders of the models to draw, in this order.
+        split: "test" (training compositions, where in-context learning is trained) or "ood" (held-out ones).
+
+    Returns:
+        The drawing. Points are seeds, boxes mean ± standard error over seeds; the line at 0 is plain attention.
+
+    Raises:
+        ConfigError: no model has a modified attention, or none of plain attention has a seed in common with one that has.
     """
     require_choice(split, SPLITS)
-    groups, panels, reached = group(models), [], {}
+    groups, panels = group(models), []
+    reached: dict[tuple, float] = {}
     for setting in dict.fromkeys(g.setting for g in groups):
         here = [g for g in groups if g.setting == setting]
         plain = [g for g in here if g.architecture == PLAIN]

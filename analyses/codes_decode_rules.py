@@ -17,11 +17,23 @@ SPLITS = ("ood", "test")
 def analyze(
     models: list[Path], *, metric: str = "balanced accuracy", split: str = "ood", shown: str = "as trained"
 ) -> Drawing:
-    """Score of a logistic readout of the rule (or term) from attention's code by layer, a panel per setting, label and pair of
-    tokens: a line per architecture (mean over seeds), points the seeds; bands the untrained controls and shuffled labels (95 %
-    intervals over compositions, all models together); lines for readouts of the raw input and for the majority class.
+    """Draw, by layer, the score of a logistic readout of the rule (or term) from attention's code (2406.05816).
 
-    metric: "balanced accuracy" or "macro F1"; split: "ood" or "test"; shown: "as trained", or a variant such as "unpermuted".
+    A panel per setting, label and pair of tokens.
+
+    Args:
+        models: folders of the models to draw, in this order.
+        metric: "balanced accuracy" or "macro F1", each from 0 to 1; both correct for classes of unequal size.
+        split: "ood" (held-out compositions, which the claim is about) or "test" (fresh episodes of training ones).
+        shown: "as trained", or a variant of the family that the table has, such as "unpermuted".
+
+    Returns:
+        The drawing. A line per architecture is the mean over seeds, points are seeds. Bands are the untrained controls and
+        shuffled labels (95 % intervals over compositions, all models together); horizontal lines are readouts of the raw
+        input, and the majority class.
+
+    Raises:
+        ConfigError: there is no such metric or split, or the models were not shown this way.
     """
     for value, allowed in ((metric, METRICS), (split, SPLITS)):
         if value not in allowed:
@@ -58,7 +70,7 @@ def _marks(rows: pd.DataFrame, capture: str, colors: dict[str, str]) -> tuple:
     for who, color in colors.items():
         own = here[(here["control"] == "") & (here["who"] == who)]
         if len(own):
-            mean = own.groupby("layer", as_index=False)["value"].mean()
+            mean = own.groupby("layer", as_index=False).agg(value=("value", "mean"))
             marks.append(Line(mean, "layer", "value", label=who, color=color))
             marks.append(Points(own, "layer", "value", label=who, color=color, hover="model"))
     for control in ("raw input, products", "raw input", "majority class"):

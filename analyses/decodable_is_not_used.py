@@ -16,10 +16,17 @@ READ, WRITTEN = "left-out R²", "recovered"
 
 
 def analyze(models: list[Path]) -> Drawing:
-    """First panel: every layer and token role a point, means over seeds; how well the code is decoded there (R² on training
-    compositions left out) against how far the answers follow another code that is written there (1: all the way). Then the
-    same two numbers place by place, a panel per architecture and setting, with the effects of writing in the untrained
-    control.
+    """Draw how well the code is decoded at a site against how far answers follow another code that is written there.
+
+    The first panel has every layer and token role as a point, means over seeds. Then the same two numbers site by site, a
+    panel per architecture and setting. That a decodable latent code need not be used is the question of 2405.19162.
+
+    Args:
+        models: folders of the models to draw, in this order.
+
+    Returns:
+        The drawing. R² is of the code on training compositions that were left out; a share of 1 is all the way to the other
+        code's answers. Open grey marks: writing in the untrained control.
     """
     groups = group(models)
     frames = [_places(g) for g in groups]

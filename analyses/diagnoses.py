@@ -20,9 +20,20 @@ WIDE = 22
 
 
 def analyze(models: list[Path]) -> Drawing:
-    """Two panels per setting. A row per architecture with its label: the parts of its loss on held-out compositions (ceiling -
-    score), means over seeds. A bar per architecture: the share that it has of what can be had on them, from the best learner
-    that recombines nothing (0) to the ceiling (1); points are seeds, dashed the level that counts as compositional.
+    """Draw the diagnosis of each architecture: its label, and its loss on held-out compositions in parts.
+
+    Two panels per setting. Rows of the first are architectures, columns the parts of the loss (ceiling - score). Bars of the
+    second are shares of what can be had on held-out compositions (2407.12275).
+
+    Args:
+        models: folders of the models to draw, in this order.
+
+    Returns:
+        The drawing. Cells are means over seeds. A share of 0 is the best learner that recombines nothing, 1 the ceiling;
+        points are seeds, intervals 95 % over seeds and compositions; dashed is the level that counts as compositional.
+
+    Raises:
+        ConfigError: a model lacks a table that the diagnosis needs.
     """
     groups, panels, told = group(models), [], []
     several = len({g.setting for g in groups}) > 1

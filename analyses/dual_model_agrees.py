@@ -23,10 +23,22 @@ ALL_AT_ONCE, SHUFFLED = "all demonstrations at once, at a rate of 1 / their numb
 
 
 def analyze(models: list[Path], *, layer: int = -1) -> Drawing:
-    """Three panels per architecture and setting, of the model (means over seeds) and, dashed, its untrained control. How far
-    the prediction is from attention's output after each demonstration that the dual model of one query learns, at a `layer`
-    (-1 is the last), beside the control with shuffled values; the largest distance left, relative to the output, by layer and
-    by how it is computed; and the share of the output that the demonstrations write, by layer, every head a point.
+    """Draw how far attention's output is from its dual model's prediction, as trained and untrained (2310.13220).
+
+    Three panels per architecture and setting: the distance left after each demonstration that the dual model of one query
+    learns; the largest distance left by layer, by how it is computed; and the share of the output that demonstrations write,
+    by layer.
+
+    Args:
+        models: folders of the models to draw, in this order.
+        layer: the layer of the first panel, counted from 0, or from the end if negative; -1 is the last.
+
+    Returns:
+        The drawing. Lines are means over seeds; dashed lines are the untrained control; points of the third panel are heads.
+        Black lines of the first panel: values of other tokens.
+
+    Raises:
+        ConfigError: there is no such layer.
     """
     groups, panels = group(models), []
     for g in groups:
@@ -70,7 +82,7 @@ def _read(folder: Path) -> pd.DataFrame:
 def _learning(rows: pd.DataFrame, layer: int, color: str) -> tuple:
     """Distance left against demonstrations: one by one, all at once, and with shuffled values."""
     rows = rows[(rows["metric"] == "remaining distance") & (rows["layer"] == layer)]
-    mean = rows.groupby(["kind", "control", "dual_step"], as_index=False)["value"].mean()
+    mean = rows.groupby(["kind", "control", "dual_step"], as_index=False).agg(value=("value", "mean"))
     curves = {key: part.sort_values("dual_step") for key, part in mean.groupby(["kind", "control"])}
     shown = (
         ("full batch", "", ALL_AT_ONCE, "#BBBBBB", False),  # the same by algebra for the untrained control, hence drawn once
@@ -93,7 +105,8 @@ def _distances(rows: pd.DataFrame) -> tuple:
     marks: list = [Rule(float(np.log10(ROUNDING)), label="rounding of float32")]
     for (way, shade), values, control in ((*pair, c) for pair in zip(WAYS.items(), found, strict=True) for c in UNTRAINED):
         known = values.dropna().rename("value").reset_index()
-        known = known[known["control"] == control].groupby("layer", as_index=False)["value"].max().sort_values("layer")
+        known = known[known["control"] == control].groupby("layer", as_index=False).agg(value=("value", "max"))
+        known = known.sort_values("layer")
         if len(known):
             data = known.assign(who=known["layer"].astype(int).astype(str), value=_log(known["value"]))
             label = "" if control else way

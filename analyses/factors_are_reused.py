@@ -22,10 +22,21 @@ LOWEST = -1.0
 
 
 def analyze(models: list[Path]) -> Drawing:
-    """A panel per architecture and setting, at the place chosen on training compositions. First the answers after one factor's
-    coordinates were swapped, scored against the recombined task; against the source's own answers, the base's own, and those
-    under the source's whole code; then against the recombined task without a swap, with another factor's coordinates swapped,
-    with random ones, and in the untrained control. Lines: the answers when the recombined episode itself is shown.
+    """Draw how answers score after one factor of the code was taken from another episode (2303.02536).
+
+    A panel per architecture and setting, at the site chosen on training compositions. The edited answers are scored against
+    four targets: the recombined task, the source's own answers, the base's own, and answers under the source's whole code.
+    Then four other edits are scored against the recombined task: none, another factor's coordinates, random ones, and the
+    untrained control.
+
+    Args:
+        models: folders of the models to draw, in this order.
+
+    Returns:
+        The drawing. Bars are means over seeds, points seeds. Lines: answers when the recombined episode itself is shown.
+
+    Raises:
+        ConfigError: a table has no scores at a chosen site.
     """
     groups = group(models)
     found = [_rows(g) for g in groups]

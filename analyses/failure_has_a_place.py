@@ -20,10 +20,18 @@ LOWEST = -1.0
 
 
 def analyze(models: list[Path]) -> Drawing:
-    """Two panels per architecture and setting. The loss (ceiling - score) in parts (use, inference, form, execution,
-    unexplained), on held-out compositions beside training ones. The loss by layer and tokens: the score on held-out
-    compositions with the episode's own true code written there; lines: the ceiling, the model's own answer, and the best code
-    that was found.
+    """Draw the loss on held-out compositions in parts, and by the layer and tokens where the true code is written.
+
+    Two panels per architecture and setting. The parts of the loss (ceiling - score) are use, inference, form, execution and
+    unexplained, on held-out compositions beside training ones. Whether the right latent code helps is asked as in 2405.19162;
+    the task is that of 2407.12275.
+
+    Args:
+        models: folders of the models to draw, in this order.
+
+    Returns:
+        The drawing. Bars are means over seeds with 95 % intervals over seeds and compositions, points seeds. Lines of the
+        second panel: the ceiling, the model's own answer, and the best code that was found.
     """
     groups, panels = group(models), []
     measured = [[decomposition.Measured.read(folder) for folder in g.folders] for g in groups]

@@ -19,11 +19,22 @@ MEMORY = "best training composition"
 
 
 def analyze(models: list[Path], *, metric: str = "score") -> Drawing:
-    """Score by attention (softmax, soft threshold, the same without threshold) and transfer (none, output: as printed in
-    2511.20194, relative: columns move with their block), on training compositions (test) and held-out ones (ood); a panel per
-    setting and number of layers. Every seed a point, boxes for means from five seeds on.
+    """Draw scores by what attention does with its scores, and by how its coefficients are transferred (2511.20194).
 
-    metric: a metric of the table generalization, e.g. "R²" where the score is a fraction of sharp images.
+    Attention is softmax, soft threshold, or the same without threshold. Transfer is none, output (as printed in 2511.20194) or
+    relative (columns move with their block). A panel per setting and number of layers.
+
+    Args:
+        models: folders of the models to draw, in this order.
+        metric: a metric of the table generalization, such as "R²" where the score is a fraction of sharp images; by default
+            the score.
+
+    Returns:
+        The drawing. Every seed is a point; boxes are mean ± standard error, from five seeds on. Along x: transfer and split
+        (test: training compositions, ood: held-out ones).
+
+    Raises:
+        ConfigError: none of the models transfers coefficients, or a table has no such metric.
     """
     cells = pd.concat([_cell(folder, metric) for folder in models], ignore_index=True)
     if set(cells["transfer"]) == {"none"}:

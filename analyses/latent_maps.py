@@ -16,11 +16,23 @@ EMBEDDINGS = ("pca", "tsne", "umap")
 def analyze(
     models: list[Path], *, embedding: str = "pca", layer: int = -1, capture: str = "self", untrained: bool = False
 ) -> Drawing:
-    """2-D maps of the codes of ood episodes, a row per architecture (its first seed): coloured by each label (rule; term 1,
-    term 2) and by each confound (operand magnitude, target value). What separates by confound only is no code of the rule.
+    """Draw maps of attention's codes on held-out compositions, coloured by label and by confound (2406.05816).
 
-    embedding: "pca", or "tsne" or "umap" where `latent_geometry` was asked for it; layer: counted from 0, or from the end if
-    negative; capture: "self" or "row mates"; untrained: a row for the untrained control as well.
+    A row of panels per architecture, of its first seed. Labels are the rule (or term 1, term 2); confounds are the operands'
+    magnitude and the target's value. What separates by confound only is no code of the rule.
+
+    Args:
+        models: folders of the models to draw, in this order.
+        embedding: "pca" (always measured), or "tsne" or "umap" where `latent_geometry` was asked for it.
+        layer: the layer, counted from 0, or from the end if negative; -1 is the last.
+        capture: the pair of tokens: "self" (the answer token with itself) or "row mates".
+        untrained: draw a row for the untrained control as well.
+
+    Returns:
+        The drawing. Every point is an answer; axes have no unit.
+
+    Raises:
+        ConfigError: there is no such embedding, layer or capture in the table.
     """
     if embedding not in EMBEDDINGS:
         raise ConfigError(f"no embedding {embedding!r}; {nearest(embedding, EMBEDDINGS)}")
@@ -57,5 +69,7 @@ def analyze(
 def _hover(rows: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
     """The rows with a text per point: everything known about it."""
     parts = [c.partition(".")[2] + " " + rows[c].astype(str) for c in columns]
-    text = parts[0].str.cat(parts[1:], sep=", ") if len(parts) > 1 else parts[0]
+    text = parts[0]
+    for part in parts[1:]:
+        text = text + ", " + part
     return rows.assign(point=text)

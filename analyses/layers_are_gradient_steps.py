@@ -21,10 +21,21 @@ UNTRAINED = "untrained control"
 
 
 def analyze(models: list[Path]) -> Drawing:
-    """Two rows of panels per architecture. Above: similarity of every layer's errors with those after k steps of gradient
-    descent, GD++ and (as a contrast) Newton's iteration, mean over seeds; the best step stands beside the layer. Below: the
-    loss where inputs or tasks are scaled, for the model (mean over seeds, points the seeds), its untrained control, and
-    gradient descent and GD++ with as many steps as the model has layers, tuned where the model was trained.
+    """Draw how alike layers and steps of gradient descent are, and the loss away from training (2212.07677).
+
+    Two rows of panels per architecture. Above: similarity of every layer's errors with those after k steps of gradient
+    descent, GD++ and, as a contrast, Newton's iteration. Below: the loss where inputs or tasks are scaled, beside gradient
+    descent and GD++ with as many steps as the model has layers, tuned where the model was trained.
+
+    Args:
+        models: folders of the models to draw, in this order.
+
+    Returns:
+        The drawing. Similarities are means over seeds, from -1 to 1; the best step stands beside its layer. Losses are lines
+        of means, points seeds, on a logarithmic axis; grey is the untrained control.
+
+    Raises:
+        ConfigError: a table has no rows of gradient descent with the tuned rate.
     """
     groups, panels = group(models), []
     for g in groups:

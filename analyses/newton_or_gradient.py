@@ -15,12 +15,19 @@ EDGE, UNTRAINED = "at the edge: this step or later", "untrained control"
 
 
 def analyze(models: list[Path], *, untrained: bool = True) -> Drawing:
-    """The step of each algorithm whose errors are most like a layer's, against the layer; a row of panels per architecture:
-    lines are means over seeds, points seeds, bands the widest 95 % bootstrap interval over episodes. GD is on a logarithmic
-    axis, where exponential growth is straight. Open marks: the best step is the last one looked at, or the first that cannot
-    be told from least squares. Below: how well straight lines fit, and how alike layers and best steps are.
+    """Draw, by layer, the step of each algorithm whose errors are most like the layer's (2310.17086).
 
-    untrained: draw the untrained controls.
+    A row of panels per architecture, a panel per algorithm: Newton's iteration, gradient descent on a logarithmic axis (where
+    exponential growth is straight), and GD++.
+
+    Args:
+        models: folders of the models to draw, in this order.
+        untrained: draw the untrained controls; on, since what they share is not learnt.
+
+    Returns:
+        The drawing. Lines are means over seeds, points seeds, bands the widest 95 % bootstrap interval over episodes. Open
+        marks: the best step is the last one looked at, or the first that cannot be told from least squares. Below each panel:
+        R² of straight lines, and similarity.
     """
     groups, panels = group(models), []
     frames = [pd.concat([_read(folder) for folder in g.folders], ignore_index=True) for g in groups]

@@ -19,12 +19,24 @@ UNTRAINED = {"": "as trained", "untrained": "untrained"}
 
 
 def analyze(models: list[Path], *, error: str = "output", layer: int | None = None) -> Drawing:
-    """Relative error of attention estimated with m random features, both axes logarithmic: two panels per architecture and
-    setting, as trained and untrained, a line per kind of features (mean over seeds, points the seeds where there are several),
-    beside the slope of 1/√m. The titles hold the mean of |q + k|², which decides how fast errors fall.
+    """Draw the error of attention that is estimated with m random features (2009.14794, 2205.15317), for growing m.
 
-    error: of the "output" or of the "pattern"; layer: from 0, or from -1 backwards; by default the one where |q + k|² is
-    largest in the trained models.
+    Two panels per architecture and setting, as trained and untrained, with both axes logarithmic. How fast errors fall is
+    decided by the mean of |q + k|², which stands in the titles. Attention so estimated is a dual model with finitely many
+    weights (2310.13220).
+
+    Args:
+        models: folders of the models to draw, in this order.
+        error: relative error of the "output" (which later layers read) or of the "pattern".
+        layer: the layer, counted from 0, or from the end if negative; by default the one where |q + k|² is largest in the
+            trained models.
+
+    Returns:
+        The drawing. A line per kind of features is the mean over seeds, points are seeds where there are several; dashed is
+        the slope of 1/√m.
+
+    Raises:
+        ConfigError: there is no such error or layer.
     """
     require_choice(error, ERRORS)
     groups, panels = group(models), []
@@ -58,7 +70,7 @@ def analyze(models: list[Path], *, error: str = "output", layer: int | None = No
 def _chosen(rows: pd.DataFrame, layer: int | None, g: Group) -> int:
     if layer is None:
         own = rows[(rows["metric"] == "kernel exponent") & (rows["control"] == "")]
-        return int(own.groupby("layer")["value"].mean().idxmax())
+        return int(str(own.groupby(own["layer"].astype(int))["value"].mean().idxmax()))
     return tables.nth_layer(rows, layer, g.label)
 
 
@@ -71,7 +83,7 @@ def _curves(rows: pd.DataFrame) -> tuple:
         own = rows[rows["kind"] == kind]
         if own.empty:
             continue
-        mean = own.groupby("features", as_index=False, sort=False)["value"].mean()
+        mean = own.groupby("features", as_index=False, sort=False).agg(value=("value", "mean"))
         marks.append(Line(mean, "features", "value", label=kind, color=color))
         if len(set(own["model"])) > 1:
             marks.append(Points(own, "features", "value", color=color, hover="model"))

@@ -14,12 +14,23 @@ needs = ("latent_geometry",)
 def analyze(
     models: list[Path], *, layer: int = -1, capture: str = "self", untrained: bool = True, about_mean: bool = False
 ) -> Drawing:
-    """Heat maps of the cosine similarity of mean attention codes, rule by rule (or term by term), on ood episodes: a panel per
-    architecture, the mean over its seeds, and one for the untrained controls, whose similarities are what inputs alone give.
+    """Draw the cosine similarity of the mean codes of every two rules (or terms) on held-out compositions (2406.05816).
 
-    layer: counted from 0, or from the end if negative; capture: "self" or "row mates"; untrained: draw the untrained
-    controls;
-    about_mean: take the mean of all codes off first, which an untrained model's codes mostly consist of.
+    A panel per architecture, the mean over its seeds, and one for the untrained controls, whose similarities are what inputs
+    alone give.
+
+    Args:
+        models: folders of the models to draw, in this order.
+        layer: the layer, counted from 0, or from the end if negative; -1 is the last.
+        capture: the pair of tokens: "self" (the answer token with itself) or "row mates".
+        untrained: draw the untrained controls; on, since inputs alone make some rules alike.
+        about_mean: take the mean of all codes off first, which the codes of an untrained model mostly consist of.
+
+    Returns:
+        The drawing: heat maps of cosines, from -1 to 1.
+
+    Raises:
+        ConfigError: there is no such layer or capture in the table.
     """
     groups, panels = group(models), []
     for g in groups:

@@ -22,12 +22,21 @@ _WATCHING = ("keep", "evaluations", "evaluation_episodes")
 
 
 def analyze(models: list[Path], *, split: str = "ood", points: int = FEWEST) -> Drawing:
-    """Score against each thing that varies, a panel per setting and axis: a line per architecture (mean over the seeds that
-    are there at all of its points), points the seeds. Along one training ("training steps": kept weights, measured with
-    --steps all), over trainings of different length (instances seen), width, and depth; everything else equal. An axis with
-    fewer than three points is not drawn.
+    """Draw the score against training steps, instances, width and depth (2406.05816, 2507.07207).
 
-    split: "ood" or "test"; points: how many different values an axis needs, at least 3.
+    A panel per setting and axis. Training steps are kept weights of one training, measured with --steps all; instances are
+    trainings of different length. Everything else is equal along a line.
+
+    Args:
+        models: folders of the models to draw, in this order.
+        split: "ood" (held-out compositions, where the claim is decided) or "test" (training ones).
+        points: how many different values an axis needs to be drawn, 3 or more; fewer show no trend.
+
+    Returns:
+        The drawing. A line per architecture is the mean over the seeds that are there at all of its points; points are seeds.
+
+    Raises:
+        ConfigError: points is below 3, or no axis has so many values.
     """
     if points < FEWEST:
         raise ConfigError(f"an axis with {points} points shows no trend; --points must be at least {FEWEST}")
@@ -38,7 +47,7 @@ def analyze(models: list[Path], *, split: str = "ood", points: int = FEWEST) -> 
         panels += [
             panel
             for setting, part in rows.groupby("setting", sort=False)
-            if (panel := _panel(setting, part, name, column, points))
+            if (panel := _panel(str(setting), part, name, column, points))
         ]
     if not panels:
         raise ConfigError(
@@ -79,7 +88,7 @@ def _panel(setting: str, rows: pd.DataFrame, name: str, column: str, points: int
         alike = pd.concat([other for other in groups if other["architecture"].iloc[0] == architecture])
         told = [f"{c.split('.')[-1]} {part[c].iloc[0]}" for c in same if len(set(alike[c].map(str))) > 1]
         label = f"{architecture} ({', '.join(told)})" if told else architecture
-        mean = _everywhere(part, column).groupby(column, as_index=False)["value"].mean()
+        mean = _everywhere(part, column).groupby(column, as_index=False).agg(value=("value", "mean"))
         marks.append(Line(mean, column, "value", label=label, color=color_of(label)))
         marks.append(Points(part, column, "value", label=label, color=color_of(label), hover="model"))
     return Panel(setting, name, str(rows["score_name"].iloc[0]), tuple(marks)) if marks else None

@@ -19,11 +19,22 @@ SCALES = {
 
 
 def analyze(models: list[Path], *, scale: str = "absolute", split: str = "ood", paper: bool = True) -> Drawing:
-    """Share of weights whose magnitude is at or below a threshold, pooled over layers and heads, a panel per setting: a line
-    per architecture (mean over seeds), points the seeds, dashed the untrained controls. Leftmost ("0"): exact zeros.
+    """Draw the share of attention's weights at or below a threshold, pooled over layers and heads.
 
-    scale: what thresholds are measured in, "absolute", "row maximum" or "site std"; split: "ood" or "test"; paper: beside
-    S-RAVEN, show the five points that 2511.20194 reports.
+    A panel per setting. Beside S-RAVEN stand the five points that 2511.20194 reports.
+
+    Args:
+        models: folders of the models to draw, in this order.
+        scale: the unit of thresholds: "absolute" (as the paper has it), "row maximum" or "site std".
+        split: "ood" (held-out compositions, where the claim is decided) or "test" (training ones).
+        paper: draw the five points of 2511.20194 beside S-RAVEN.
+
+    Returns:
+        The drawing. A line per architecture is the mean over seeds, points are seeds, dashed the untrained controls. Leftmost
+        ("0"): exact zeros.
+
+    Raises:
+        ConfigError: there is no such scale or split.
     """
     require_choice(scale, SCALES)
     require_choice(split, SPLITS)
@@ -77,7 +88,7 @@ def _shares(folders: list[Path], scale: str, split: str, control: str) -> pd.Dat
 
 
 def _mean(shares: pd.DataFrame) -> pd.DataFrame:
-    return shares.groupby("threshold", as_index=False, sort=False)["value"].mean()
+    return shares.groupby("threshold", as_index=False, sort=False).agg(value=("value", "mean"))
 
 
 def _reported() -> Points:

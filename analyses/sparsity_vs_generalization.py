@@ -20,12 +20,23 @@ X = "share of weights that are 0"
 
 
 def analyze(models: list[Path], *, scale: str = "row maximum", split: str = "ood") -> Drawing:
-    """Score against the share of weights that are zero. A panel per architecture and setting: lines are what is left when the
-    smallest weights are set to zero in all layers at once, for growing thresholds (mean over seeds), starting from the models
-    as they are (points, one per seed); bands the range, over draws and seeds, of random pruning of equal sparsity. Where
-    trained models have zeros of their own, a first panel per setting shows these beside the other architectures.
+    """Draw the score against the share of attention's weights that are zero.
 
-    scale: thresholds relative to the "row maximum" or "absolute"; split: "ood" or "test".
+    A panel per architecture and setting: the score that is left when the smallest weights are set to zero in all layers at
+    once, for growing thresholds. Where trained models have zeros of their own, as with the thresholds of 2511.20194, a first
+    panel per setting shows these beside the other architectures.
+
+    Args:
+        models: folders of the models to draw, in this order.
+        scale: thresholds relative to the "row maximum", which fits every architecture, or "absolute".
+        split: "ood" (held-out compositions, where the claim is decided) or "test" (training ones).
+
+    Returns:
+        The drawing. Lines are means over seeds, starting from the models as they are (points, one per seed). Bands are the
+        range, over draws and seeds, of random pruning of equal sparsity.
+
+    Raises:
+        ConfigError: there is no such scale or split.
     """
     require_choice(scale, SCALES)
     require_choice(split, SPLITS)
@@ -85,8 +96,8 @@ def _imposed(g: Group, scale: str, split: str, color: str) -> list:
     for kind, told in RENORMALISED.items():
         pruned = rows[(rows["scale"] == scale) & (rows["renormalised"] == kind)]
         for control in ("random pruning", "") if len(pruned) else ():
-            steps = pd.concat([whole, pruned[pruned["control"] == control]]).groupby("threshold", as_index=False)
-            steps = steps.agg(sparsity=("imposed", "mean"), mean=("value", "mean"), lo=("value", "min"), hi=("value", "max"))
+            levels = pd.concat([whole, pruned[pruned["control"] == control]]).groupby("threshold", as_index=False)
+            steps = levels.agg(sparsity=("imposed", "mean"), mean=("value", "mean"), lo=("value", "min"), hi=("value", "max"))
             if control:
                 bands.append(Band(steps, "sparsity", "lo", "hi", label=f"random weights pruned{told}", color=GREYS[kind]))
             else:

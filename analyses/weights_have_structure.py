@@ -26,11 +26,23 @@ STATISTICS = {  # metric -> (what the panel says, whether its logarithm is shown
 
 
 def analyze(models: list[Path], *, layer: int | None = None, matrices: bool = True) -> Drawing:
-    """Heat maps of KQ (key, query) and OV (from, to) in the coordinates of tokens (x, y), for every head of one model of each
-    architecture (its first seed); then a panel per statistic of the table weight_structure, by layer, with points for seeds
-    and heads and the untrained controls beside them.
+    """Draw KQ and OV of token-space attention, and the statistics that a gradient step would fix.
 
-    layer: show this one alone, counted from 0, or from the end if negative; matrices: draw the heat maps.
+    Theory: 2306.09927 (one trained linear layer), 2212.07677 (a gradient step), 2503.12734 (heads whose OV sum to zero). Heat
+    maps in the coordinates of tokens (x, y) show every head of one model of each architecture, its first seed. Then follows a
+    panel per statistic of the table weight_structure, by layer.
+
+    Args:
+        models: folders of the models to draw, in this order.
+        layer: draw this layer alone, counted from 0, or from the end if negative; by default all.
+        matrices: draw the heat maps.
+
+    Returns:
+        The drawing. Points are seeds, and heads where a statistic is a head's; open marks are untrained controls, the line is
+        random matrices.
+
+    Raises:
+        ConfigError: there is no such layer.
     """
     groups, panels, frames = group(models), [], []
     for g in groups:

@@ -22,10 +22,22 @@ LOWEST = -1.0
 
 
 def analyze(models: list[Path]) -> Drawing:
-    """Two panels per architecture and setting, against training steps; lines are means over seeds, points seeds. Scores: the
-    model's own on training and on held-out compositions, and on held-out ones with the true code and with the best code
-    written where the model reads its code. The code: how well it is decoded, and how far the answers follow another one that
-    is written, each at its best place. For models whose tables were measured with --steps all.
+    """Draw, along training, scores with and without the true code, and how well the code is decoded and used.
+
+    Two panels per architecture and setting, for models whose tables were measured with --steps all. Scores: the model's own on
+    training and on held-out compositions (2407.12275), and on held-out ones with the true code and with the best code written
+    where the model reads its code (2405.19162). The code: how well it is decoded, and how far answers follow another code,
+    each at its best site.
+
+    Args:
+        models: folders of the models to draw, in this order.
+
+    Returns:
+        The drawing. Lines are means over seeds at steps that all of them have, points seeds; dashed: the untrained control,
+        and the best code.
+
+    Raises:
+        ConfigError: no model was measured at several steps of its training.
     """
     frames = {folder: _along(folder) for folder in models}
     known = [folder for folder, frame in frames.items() if len(frame["step"].unique()) > 1]

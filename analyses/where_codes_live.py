@@ -20,11 +20,21 @@ COLORS = ("#0072B2", "#D55E00", "#009E73")
 
 
 def analyze(models: list[Path], *, metric: str = "r2") -> Drawing:
-    """R² of the linear readout of the code by layer, a panel per architecture, setting and token role: lines are means over
-    seeds, points the seeds; grey bands the untrained control and shuffled codes (95 % intervals over compositions); the dashed
-    line is the best linear readout of the raw input moments.
+    """Draw, by layer, R² of the linear readout of the code, as 2407.12275 decodes it.
 
-    metric: "r2", or "active set exact" (the share of episodes whose active modules are all recovered).
+    A panel per architecture, setting and token role.
+
+    Args:
+        models: folders of the models to draw, in this order.
+        metric: "r2", or "active set exact" (share of episodes whose active modules are all recovered, from 0 to 1).
+
+    Returns:
+        The drawing. Lines are means over seeds, points seeds, open marks the explicit code. Grey bands are the untrained
+        control and shuffled codes (95 % intervals over compositions); dashed is the best linear readout of the raw input
+        moments.
+
+    Raises:
+        ConfigError: there is no such metric.
     """
     if metric not in METRICS:
         raise ConfigError(f"no metric {metric!r}; {nearest(metric, METRICS)}")
@@ -43,7 +53,15 @@ def analyze(models: list[Path], *, metric: str = "r2") -> Drawing:
 
 
 def load(g: Group, metric: str) -> pd.DataFrame:
-    """The latent_code rows of a group, averaged over code dimensions, a row per seed."""
+    """The rows of the table latent_code of a group, averaged over code dimensions, a row per seed.
+
+    Args:
+        g: the group of models.
+        metric: "r2" or "active set exact".
+
+    Returns:
+        The rows of its models at their last step.
+    """
     frame = tables.at_last_step(tables.gather(g.folders, "latent_code"))
     return frame[(frame["metric"] == metric) & frame["dimension"].isin(["mean", "all"])]
 
@@ -65,7 +83,11 @@ def _panel(name: str, frame: pd.DataFrame, role: str) -> Panel:
         rows = here[(here["control"] == "") & (here["fit"] == fit) & (here["split"] == split)]
         if rows.empty:
             continue
-        marks.append(Line(rows.groupby("layer", as_index=False)["value"].mean(), "layer", "value", label=label, color=color))
+        marks.append(
+            Line(
+                rows.groupby("layer", as_index=False).agg(value=("value", "mean")), "layer", "value", label=label, color=color
+            )
+        )
         marks.append(Points(rows, "layer", "value", color=color, hover="model"))
         code = explicit[(explicit["control"] == "") & (explicit["fit"] == fit) & (explicit["split"] == split)]
         if len(code):

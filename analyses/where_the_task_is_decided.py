@@ -13,10 +13,20 @@ needs = ("patching",)
 
 
 def analyze(models: list[Path], *, split: str = "ood") -> Drawing:
-    """Heat maps of the share of the answer that follows a patch (1: all of it), layer by token role, means over seeds; beside
-    each the control with another code's activations, which should stay near 0.
+    """Draw the share of the answer that follows a patch (interchange intervention, 2303.02536), layer by token role.
 
-    split: test or ood.
+    Three heat maps per architecture and setting: the patch, the control with another code's activations, which should stay
+    near 0, and the untrained control.
+
+    Args:
+        models: folders of the models to draw, in this order.
+        split: "ood" (held-out compositions, where the claim is decided) or "test" (training ones).
+
+    Returns:
+        The drawing. Cells are means over seeds; 1 is the whole way to the source's answer, 0 none.
+
+    Raises:
+        ConfigError: there is no such split.
     """
     if split not in ("test", "ood"):
         raise ConfigError(f"no split {split!r}; allowed: test, ood")

@@ -16,9 +16,17 @@ COLORS = {"use": "#44AA99", "inference": "#332288", "form": "#999933", "executio
 
 
 def analyze(models: list[Path]) -> Drawing:
-    """A panel per model: for every factor, the mean loss (ceiling - score) over the held-out compositions that it takes part
-    in, and the parts of it; dashed, the loss over all of them; grey, where 95 % of such means lie when the losses are dealt to
-    the compositions anew.
+    """Draw, for every factor of the code, the mean loss over the held-out compositions that it takes part in.
+
+    A panel per model. The loss is ceiling - score on compositions held out as in 2407.12275; its parts are those of
+    `failure_has_a_place`.
+
+    Args:
+        models: folders of the models to draw, in this order.
+
+    Returns:
+        The drawing. Black: the loss; open marks: its parts. Dashed: the loss over all held-out compositions. Grey: where 95 %
+        of such means lie when the losses are dealt to the compositions at random.
     """
     groups, panels = group(models), []
     for g in groups:

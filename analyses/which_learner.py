@@ -26,12 +26,24 @@ CONTROLS = {"untrained": "untrained controls", "shuffled": "shuffled answers"}
 
 
 def analyze(models: list[Path], *, metric: str = "sensitivity cosine", split: str = "test", shown: int = 12) -> Drawing:
-    """Per task: how near every model is to every reference (mean over seeds), above the untrained controls, and the models
-    beside references that saw another episode's answers; on the same colours, how near every two references are to each other;
-    and each model's nearest reference beside what that one has with its own nearest, the floor that a resemblance must exceed.
+    """Draw how near every model is to every reference learner, and the references to one another (2212.07677, 2211.15661).
 
-    metric: "sensitivity cosine" (1: the same slope at the query), or a distance, "prediction distance", "SPD", "sensitivity
-    distance", "ILWD"; split: "test" or "ood"; shown: at most so many references, those nearest to any model.
+    Per task: a heat map of models beside references, with the untrained controls and with references that saw another
+    episode's answers; on the same colours, a heat map of references beside each other; and each model's nearest reference
+    beside what that one has with its own nearest, the floor that a resemblance must exceed.
+
+    Args:
+        models: folders of the models to draw, in this order.
+        metric: "sensitivity cosine" (1: the same slope at the query; needs no unit), or a distance: "prediction distance",
+            "SPD", "sensitivity distance", "ILWD".
+        split: "test" (episodes as in training) or "ood" (other inputs or tasks).
+        shown: at most so many references, 2 or more: those nearest to any model; 12 fit on a page.
+
+    Returns:
+        The drawing. Cells are means over seeds, points seeds.
+
+    Raises:
+        ConfigError: there is no such metric or split, or shown is below 2.
     """
     require_choice(metric, METRICS)
     require_choice(split, SPLITS)

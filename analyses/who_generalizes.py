@@ -14,16 +14,30 @@ SPLITS = ("test", "ood")
 
 
 def short(label: str) -> str:
-    """What an architecture is called under an axis: "BottleneckMLP (d_hidden 64)" is "BottleneckMLP 64" there."""
+    """What an architecture is called under an axis: "BottleneckMLP (d_hidden 64)" is "BottleneckMLP 64" there.
+
+    Args:
+        label: a group's label, with the settings that tell it from others in brackets.
+
+    Returns:
+        The name without "Transformer", and the settings' values.
+    """
     name, _, told = label.replace("Transformer", "").partition(" (")
     return " ".join([name, *(part.split()[-1] for part in told.rstrip(")").split(", ") if part)])
 
 
 def analyze(models: list[Path], *, references: bool = True) -> Drawing:
-    """Score on training compositions (test) and held-out ones (ood), a panel per setting: every seed a point; from 5 seeds on
-    a box for the 95 % interval of their mean, over seeds and compositions; references as lines.
+    """Draw the score on training compositions (test) and on held-out ones (ood), a panel per setting.
 
-    references: draw the learners that are no networks.
+    Compositions are held out as in 2407.12275 and 2312.15001.
+
+    Args:
+        models: folders of the models to draw, in this order.
+        references: draw the learners that are no networks, as lines.
+
+    Returns:
+        The drawing. Every seed is a point; from 5 seeds on a box is the 95 % interval of their mean, over seeds and
+        compositions.
     """
     groups = group(models)
     settings = list(dict.fromkeys(g.setting for g in groups))
@@ -54,7 +68,14 @@ def analyze(models: list[Path], *, references: bool = True) -> Drawing:
 
 
 def span(marks: list) -> tuple[float, float]:
-    """A y range that holds every mark, reference lines included, with some air."""
+    """A y range that holds every mark, reference lines included, with some air.
+
+    Args:
+        marks: the marks of a panel.
+
+    Returns:
+        (lowest, highest) value of the axis.
+    """
     values = [mark.value for mark in marks if isinstance(mark, Rule)]
     for mark in marks:
         if not isinstance(mark, Rule):
@@ -65,13 +86,28 @@ def span(marks: list) -> tuple[float, float]:
 
 
 def score_of(folder: Path, split: str) -> float:
-    """The pooled score of one model on one split, at its last step."""
+    """The pooled score of one model on one split, at its last step.
+
+    Args:
+        folder: the model's folder.
+        split: "test" or "ood".
+
+    Returns:
+        The score, in the family's unit.
+    """
     frame = _pooled(folder, split)
     return float(frame[frame["control"] == ""]["value"].iloc[0])
 
 
 def reference_scores(folder: Path) -> dict[str, float]:
-    """name -> ood score of the references that apply; of those that know the examples alone, the best."""
+    """Scores on held-out compositions of the references that apply; of those that know the examples alone, the best.
+
+    Args:
+        folder: the model's folder.
+
+    Returns:
+        Name -> score.
+    """
     frame = _pooled(folder, "ood")
     frame = frame[(frame["control"] == "reference") & frame["value"].notna()]
     return tables.worth_drawing(dict(zip(frame["reference"], frame["value"], strict=True)))

@@ -16,6 +16,7 @@ import pandas as pd
 
 import compolens
 from compolens import citations, recipes, tables
+from compolens.cli.recipe_flags import described, sections
 from compolens.foundation.builtin import built_in
 from compolens.foundation.configs import DoesNotApply
 from compolens.foundation.files import read_json
@@ -222,10 +223,27 @@ def recipe_section(name: str, path: Path, function: str) -> str:
     """What `--help` says of a recipe: its function's docstring and arguments."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     (found,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function)
+    docstring = ast.get_docstring(found) or ""
+    parts, told = sections(docstring), described(docstring)
+    text = f"\n## {name}\n\n*{recipes.docstring(path)}*\n\n{as_markdown(parts[''])}\n"
     given = zip(found.args.kwonlyargs, found.args.kw_defaults, strict=True)
-    flags = ", ".join(f"`--{arg.arg.replace('_', '-')}` ({ast.unparse(default)})" for arg, default in given if default)
-    text = f"\n## {name}\n\n*{recipes.docstring(path)}*\n\n{as_markdown(ast.get_docstring(found) or '')}\n"
-    return text + (f"\nArguments, with defaults: {flags}.\n" if flags else "")
+    flags = [
+        (f"`--{arg.arg.replace('_', '-')}`", f"`{ast.unparse(default)}`", as_markdown(told.get(arg.arg, "")))
+        for arg, default in given
+        if default
+    ]
+    text += "\n" + as_table(("flag", "default", "what it sets"), flags) if flags else ""
+    for title, lead in (("Returns", "What it returns"), ("Raises", "When it refuses")):
+        if title in parts:
+            text += f"\n**{lead}.** {as_list(parts[title]) if title == 'Raises' else as_markdown(parts[title])}\n"
+    return text
+
+
+def as_list(block: str) -> str:
+    """A `Raises:` block as sentences."""
+    return "; ".join(
+        f"`{name}`: {as_markdown(why)}" for name, why in described(f"Args:\n{textwrap.indent(block, '    ')}").items()
+    )
 
 
 def needs(path: Path) -> str:
@@ -259,6 +277,9 @@ def as_markdown(docstring: str) -> str:
         rows = paragraph.strip("\n").split("\n")
         if rows[0].startswith(">>>"):
             out.append("\n".join(["```pycon", *rows, "```"]))
+        elif rows[0].startswith("- "):
+            items = re.split(r"\n(?=- )", "\n".join(rows))
+            out.append("\n".join("- " + as_markdown(" ".join(item[2:].split())) for item in items))
         elif any(row.startswith((" ", "|")) for row in rows):
             out.append("\n".join(["```text", *rows, "```"]))
         else:

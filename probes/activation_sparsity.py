@@ -1,7 +1,9 @@
 """How sparse is attention at which threshold, and how sparse can it be made before the answers suffer?"""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -11,10 +13,11 @@ from torch import Tensor
 from compolens import tables
 from compolens.activations.streams import Activations, draw, intervene, record
 from compolens.foundation.configs import DoesNotApply, require
+from compolens.hooks import HookedModel
 from compolens.measures import sparsity
 from compolens.measures.intervals import summarise
 from compolens.measures.sparsity import Absolute, RowMaximum, Scale, SiteStd, Spread
-from compolens.tasks.base import stream
+from compolens.tasks.base import Episodes, TaskFamily, stream
 from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change
@@ -67,28 +70,45 @@ class Pruning(NamedTuple):
 
 
 def probe(trained: TrainedModel, *, episodes: int = 192, seed: int = 0, draws: int = 3) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Sparsity of attention's weights, and the score when small ones are set to zero at inference.
+    """Sparsity of attention's weights, and the score when small weights are set to zero at inference.
 
-    The weights are those of `hook_pattern` or, with coefficient transfer, those before it (`hook_coefficients`). What the
-    model's mask forbids is no sparsity: it counts nowhere. Per layer and head, per layer (head empty) and over all (both
-    empty): "exact zeros"; "fraction below", the share of weights whose magnitude is at or below the threshold, with three
-    scales: absolute, shares of the row's maximum, and standard deviations of the layer's weights on training compositions; and
-    means over rows of two keys or more: Hoyer, Gini, entropy (nats), effective keys, "zero rows" (these count as Hoyer 1,
-    Gini 1, entropy 0, no keys). "standard deviation": per layer, over all heads.
+    The weights are those of `hook_pattern` or, with coefficient transfer, those before it (`hook_coefficients`). Pairs of
+    tokens that the model's mask forbids count nowhere. Thresholds from 0.003 to 0.3 are those that 2511.20194 trains with.
 
-    "score": weights at or below the threshold are set to zero in all layers at once, while the model answers; `imposed` is the
-    share of zeros reached; renormalised 1: rows are made to sum to one again (only where they do so unpruned). An empty
-    threshold is the model as it is. Controls: "random pruning" sets equally many weights of every layer and head to zero, at
-    random, one row per `draw`; "untrained": the untrained control, not pruned. Intervals are over compositions.
+    Args:
+        trained: the trained model, with its run, task and folder.
+        episodes: episodes drawn per split, 1 or more; more of them narrow the intervals.
+        seed: seed of the episodes, which are never those of a training, even with an equal seed.
+        draws: draws of the random control per threshold, 1 or more; 3, since each is a pass of the model.
 
-    episodes: per split; draws: of the random control. Per-episode rows: the score under every pruning.
+    Returns:
+        The table, and rows per episode (the score under every pruning but the random ones). Every measure of sparsity has rows
+        per layer and head, per layer (column head empty) and over everything (layer empty as well). Intervals are over
+        compositions.
+
+        - "exact zeros": share of weights that are exactly 0, from 0 to 1.
+        - "fraction below": share of weights whose magnitude is at or below `threshold`. Column `scale` says in which unit:
+          "absolute", "row maximum" (shares of the row's largest weight) or "site std" (standard deviations of the layer's
+          weights on training compositions).
+        - "Hoyer", "Gini" (from 0, even, to 1, one key), "entropy" (nats), "effective keys" (a count) and "zero rows" (a
+          share): means over rows of two keys or more. A row of zeros counts as Hoyer 1, Gini 1, entropy 0 and no keys.
+        - "standard deviation": of a layer's weights, over all heads, on training compositions.
+        - "score": with all weights up to `threshold` set to zero in all layers at once; an empty threshold is the model as it
+          is. `imposed` is the share of zeros that is reached. `renormalised` 1: rows are made to sum to one again, which is
+          measured only where they do so before pruning.
+        - control "random pruning": as many weights of every layer and head set to zero at random, a row per `draw`.
+        - control "untrained": the untrained control, not pruned.
+
+    Raises:
+        DoesNotApply: the model has no attention patterns.
+        ConfigError: draws is below 1.
     """
     require(draws >= 1, f"the random control needs at least one draw, got {draws}; leave --draws out, or give 1 or more")
     rows, kept = [], []
     for control, model in (("", trained.model), ("untrained", trained.untrained_control())):
         sites = _sites(model, type(trained.run.architecture).__name__)
 
-        def record_split(split, model=model, sites=sites):
+        def record_split(split: str, model: HookedModel = model, sites: list[Site] = sites) -> Iterator[Activations]:
             batches = draw(trained.task, split, episodes, seed, trained.device)
             return record(model, batches, [site.name for site in sites])
 
@@ -110,7 +130,7 @@ def probe(trained: TrainedModel, *, episodes: int = 192, seed: int = 0, draws: i
     return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
 
 
-def _sites(model, architecture: str) -> list[Site]:
+def _sites(model: HookedModel, architecture: str) -> list[Site]:
     """The weights of every layer that has any, before coefficient transfer."""
     found = []
     for layer in range(getattr(model.cfg, "n_layers", 0)):
@@ -127,7 +147,7 @@ def _everywhere(sites: list[Site]) -> str:
     return sites[0].name.replace(f"blocks.{sites[0].layer}.", "blocks.*.")
 
 
-def _survey(sites, batches) -> tuple[dict[int, Spread], bool]:
+def _survey(sites: list[Site], batches: Iterable[Activations]) -> tuple[dict[int, Spread], bool]:
     """layer -> spread of its weights; and whether all rows sum to one."""
     spread: dict[int, Spread] = {}
     sum_to_one = True
@@ -140,7 +160,9 @@ def _survey(sites, batches) -> tuple[dict[int, Spread], bool]:
     return spread, sum_to_one
 
 
-def _row(what: Quantity, value, interval, site: str, layer: float = np.nan, head: float = np.nan) -> dict:
+def _row(
+    what: Quantity, value: float, interval: Sequence[float], site: str, layer: float = np.nan, head: float = np.nan
+) -> dict:
     found = tables.row(what.metric, value, lo=interval[0], hi=interval[1], site=site, role="all pairs", layer=layer, head=head)
     return found | {"threshold": what.threshold, "scale": what.scale}
 
@@ -187,10 +209,11 @@ class Profile:
         sizes += [int(several.sum())] * len(ROWS)
         return torch.stack([f.double() for f in found], dim=-1), np.array(sizes)
 
-    def rows(self, known: dict):
+    def rows(self, known: dict) -> Iterator[dict[str, Any]]:
         """A row per quantity, at every head, layer and over all; intervals resample compositions."""
         site_of = {site.layer: site.name for site in self.sites}
-        pools = {(site_of[layer], layer, head): [(layer, head)] for layer, head in self.places}
+        pools: dict[tuple[str, float, float], list[tuple[int, int]]] = {}
+        pools |= {(site_of[layer], layer, head): [(layer, head)] for layer, head in self.places}
         pools |= {(name, layer, np.nan): [p for p in self.places if p[0] == layer] for layer, name in site_of.items()}
         pools |= {(_everywhere(self.sites), np.nan, np.nan): self.places}
         count = np.array(list(self.episodes.values()))
@@ -216,7 +239,7 @@ def _count(site: Site, x: Tensor) -> tuple[Tensor, int]:
     return sparsity.count_below(x, 0, allowed).sum(0), len(x) * sparsity.count_allowed(x, allowed)
 
 
-def _zeros(sites, batch) -> Zeros:
+def _zeros(sites: list[Site], batch: Activations) -> Zeros:
     return {site.layer: _count(site, batch.sites[site.name]) for site in sites}
 
 
@@ -225,12 +248,12 @@ def _prunings(sum_to_one: bool) -> list[Pruning]:
     return [Pruning(scale, threshold, again) for scale, grid in PRUNED.items() for threshold in grid for again in both]
 
 
-def _prune(model, episodes, prunings, draws, key, scores) -> None:
+def _prune(model: HookedModel, episodes: Episodes, prunings: list[Pruning], draws: int, key: str, scores: Scores) -> None:
     """Score a batch under every pruning, and under as many random ones as there are draws."""
     for pruning in prunings:
         reached: Zeros = {}
 
-        def small(site, x, pruning=pruning):
+        def small(site: Site, x: Tensor, pruning: Pruning = pruning) -> Tensor:
             return sparsity.prune(x, pruning.threshold * pruning.scale.unit(x, site.allowed(x)))
 
         prediction = _answer(model, episodes, pruning, scores.sites, small, reached)
@@ -239,33 +262,44 @@ def _prune(model, episodes, prunings, draws, key, scores) -> None:
             generator = torch.Generator(device=episodes.tokens.device).manual_seed(stream(key, "random pruning", k))
             drawn: Zeros = {}
 
-            def any_size(site, x, wanted=reached, generator=generator):
+            def any_size(site: Site, x: Tensor, wanted: Zeros = reached, generator: torch.Generator = generator) -> Tensor:
                 return sparsity.prune_at_random(x, wanted[site.layer][0], generator, site.allowed(x))
 
             prediction = _answer(model, episodes, pruning, scores.sites, any_size, drawn)
             scores.add(("random pruning", pruning, k), prediction, episodes, drawn)
 
 
-def _answer(model, episodes, pruning, sites, cut: Callable[[Site, Tensor], Tensor], zeros: Zeros) -> Tensor:
+def _answer(
+    model: HookedModel,
+    episodes: Episodes,
+    pruning: Pruning,
+    sites: list[Site],
+    cut: Callable[[Site, Tensor], Tensor],
+    zeros: Zeros,
+) -> Tensor:
     """The prediction when the weights of every layer are cut; fills in how many became 0."""
 
-    def edit(x, site):
+    def edit(x: Tensor, site: Site) -> Tensor:
         x = cut(site, x)
         zeros[site.layer] = _count(site, x)
         return sparsity.renormalise(x) if pruning.renormalised else x
 
-    return intervene(model, episodes, {site.name: lambda x, site=site: edit(x, site) for site in sites})
+    return intervene(model, episodes, {site.name: _at(site, edit) for site in sites})
+
+
+def _at(site: Site, edit: Callable[[Tensor, Site], Tensor]) -> Callable[[Tensor], Tensor]:
+    return lambda x: edit(x, site)
 
 
 class Scores:
     """Per-episode errors under each (control, pruning, draw), and the share of zeros that it reached."""
 
-    def __init__(self, task, sites: list[Site]) -> None:
+    def __init__(self, task: TaskFamily, sites: list[Site]) -> None:
         self.task, self.sites = task, sites
         self.parts: dict[tuple, list[np.ndarray]] = {}
         self.zeros: dict[tuple, np.ndarray] = {}
 
-    def add(self, key: tuple, prediction: Tensor, episodes, zeros: Zeros) -> None:
+    def add(self, key: tuple, prediction: Tensor, episodes: Episodes, zeros: Zeros) -> None:
         error, weight = self.task.errors(prediction, episodes.targets)
         part = torch.stack([error, weight, episodes.composition.double()]).cpu().numpy()
         self.parts.setdefault(key, []).append(part)
@@ -280,7 +314,7 @@ class Scores:
         what = Quantity("score", pruning.scale.name, pruning.threshold)
         return what, how | {"renormalised": float(pruning.renormalised)}
 
-    def rows(self, known: dict):
+    def rows(self, known: dict) -> Iterator[dict[str, Any]]:
         for key, parts in self.parts.items():
             error, weight, composition = np.concatenate(parts, axis=1)
             pooled, (what, how) = summarise(error, weight, composition.astype(int)), self._known(key)

@@ -1,24 +1,35 @@
 """How many steps of which algorithm is each layer's answer like, and do they grow linearly or exponentially with depth?"""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from compolens.activations.sites import at_answers, residual_sites
 from compolens.activations.streams import draw
 from compolens.foundation.configs import DoesNotApply, require
-from compolens.measures.agreement import best_steps, error_similarity, trend
+from compolens.hooks import HookedModel
+from compolens.measures.agreement import BestSteps, best_steps, error_similarity, trend
 from compolens.measures.readouts import RidgeReadout
 from compolens.models.token_space import TokenSpaceArchitecture
 from compolens.references import GradientDescent, GradientDescentPlusPlus, LeastSquares, Newton
-from compolens.references.regression import all_answers
+from compolens.references.regression import LinearLearner, all_answers
 from compolens.tasks import LinearRegression
+from compolens.tasks.base import Episodes
 from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change
 
 QUERIES = 32
 CONVERGED = 0.999
+
+Algorithms = dict[str, tuple[list[int], list[LinearLearner]]]
+"""Algorithm -> numbers of steps, and a learner for each."""
 
 
 def probe(
@@ -31,19 +42,43 @@ def probe(
     draws: int = 200,
     seed: int = 0,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The similarity of every layer's answer with every step of Newton's iteration, gradient descent and GD++: the cosine of
-    errors over many questions about the same demonstrations (2310.17086, SimE).
+    """Similarity of every layer's answer with every step of Newton's iteration, gradient descent and GD++.
 
-    "best step" per layer, and "best level", its similarity; "linear R²", "linear slope" of a line through best step against
-    layer, over the layers that are not yet converged, and the same of its logarithm as "exponential R²", "exponential slope".
-    A layer's answer is read by the model's own unembedding where tokens are the residual stream, else by a ridge readout of
-    the stream fitted on `fits` training episodes. Questions: the answers of one episode, where every input is asked for; else
-    32 further inputs in place of the query. A step is converged from similarity 0.999 with least squares on. Newton starts at
-    S / |S S^T|_2, half of what 2310.17086 prints, which does not converge (see `Newton`); gradient descent
-    has half the rate tuned for one step, so that it converges; "GD, tuned rate" and GD++ have the rates that are best for as
-    many steps as there are layers.
-    newton, gd: last step looked at; lo and hi: 95 % bootstrap over `draws` draws of episodes. A best step at the edge of what
-    was looked at is marked in `note`. The trend shows a rate of convergence, never by itself which algorithm it is.
+    Similarity is the cosine between the errors of two learners over many questions about the same demonstrations (SimE of
+    2310.17086). A layer's answer is read by the model's own unembedding where tokens are the residual stream, else by a ridge
+    readout. Newton starts at S / |S S^T|_2, half of what 2310.17086 prints, which does not converge (see `Newton`). Gradient
+    descent ("GD") has half the rate tuned for one step, so that it converges; "GD, tuned rate" and GD++ (2212.07677) have the
+    rates that are best for as many steps as the model has layers. A trend shows how fast answers converge, never by itself by
+    which algorithm.
+
+    Args:
+        trained: the trained model, with its run, task and folder.
+        episodes: episodes per split, 8 or more. Each brings many questions: its own answers where every input is asked for,
+            else 32 further inputs in place of the query.
+        fits: training episodes for the ridge readouts of layers; not used where tokens are the residual stream.
+        newton: last step of Newton's iteration that is looked at, 2 or more; 25 suffice, since convergence is quadratic.
+        gd: last step of gradient descent that is looked at, 2 or more; steps grow by factors of √2, so that 4096 costs few of
+            them.
+        draws: bootstrap draws of episodes behind an interval.
+        seed: seed of the episodes, which are never those of a training, even with an equal seed.
+
+    Returns:
+        The table, and rows per episode and layer (the share of the right answers' squares that its answers explain). Column
+        `algorithm` names the algorithm, `algorithm_step` its step, `layer` the layer (-1: all of them). lo, hi: 95 % bootstrap
+        over episodes.
+
+        - "similarity": mean cosine of the errors, from -1 to 1, at every layer and step.
+        - "best step": the step most similar to a layer; `note` says where it is the last one looked at, or the first that
+          cannot be told from least squares (similarity above 0.999).
+        - "best level": the similarity there.
+        - "linear slope", "linear R²": of a straight line through best steps against layers, over layers that are not at an
+          edge.
+        - "exponential slope", "exponential R²": the same of their logarithms.
+        - control "untrained": the untrained control, with readouts of its own.
+
+    Raises:
+        DoesNotApply: the task is no linear regression.
+        ConfigError: newton or gd is below 2, or episodes below 8.
     """
     task = trained.task
     if not isinstance(task, LinearRegression):
@@ -51,7 +86,9 @@ def probe(
     require(
         newton >= 2 and gd >= 2 and episodes >= 8, f"need newton, gd >= 2 and episodes >= 8, got {newton}, {gd}, {episodes}"
     )
-    rows, kept, algorithms = [], [], _algorithms(trained, newton, gd)
+    rows: list[dict[str, Any]] = []
+    kept: list[pd.DataFrame] = []
+    algorithms = _algorithms(task, trained.model.cfg.n_layers, newton, gd)
     for control, model in (("", trained.model), ("untrained", trained.untrained_control())):
         readers = _readers(trained, model, fits, seed)
         for split in ("test", "ood"):
@@ -64,7 +101,14 @@ def probe(
     return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
 
 
-def _similarities(task, batches, errors, algorithms, known, draws):
+def _similarities(
+    task: LinearRegression,
+    batches: list[tuple[Episodes, int]],
+    errors: dict[int, Tensor],
+    algorithms: Algorithms,
+    known: dict[str, Any],
+    draws: int,
+) -> Iterator[dict[str, Any]]:
     """The rows of every algorithm, from the errors (batch, questions) of every layer."""
     limit = _algorithm_errors(task, batches, [1], [LeastSquares()])[1][0]
     for name, which in algorithms.items():
@@ -74,9 +118,8 @@ def _similarities(task, batches, errors, algorithms, known, draws):
         yield from _rows(name, steps, list(errors), alike, done, known, draws)
 
 
-def _algorithms(trained, newton, gd):
+def _algorithms(task: LinearRegression, layers: int, newton: int, gd: int) -> Algorithms:
     """name -> (steps, learners)."""
-    task, layers = trained.task, trained.model.cfg.n_layers
     eta, slow = (GradientDescent(k).for_task(task).eta for k in (layers, 1))
     plus = GradientDescentPlusPlus(layers).for_task(task)
     doubling = sorted({round(2 ** (k / 2)) for k in range(2 * gd.bit_length()) if 2 ** (k / 2) <= gd})  # by factors of √2
@@ -92,13 +135,13 @@ def _algorithms(trained, newton, gd):
 
 
 # ---- questions and answers -------------------------------------------------------------------------------------------
-def _questions(task, batch):
+def _questions(task: LinearRegression, batch: Episodes) -> tuple[Episodes, int]:
     """Episodes that ask several things about the same demonstrations, and in how many copies: themselves where every input is
     asked for, else one per further input in place of the last query."""
     return (batch, 1) if task.interleaved else (task.asking(batch, task.further_inputs(batch, QUERIES)), QUERIES)
 
 
-def _flat(task, questions, found):
+def _flat(task: LinearRegression, questions: tuple[Episodes, int], found: Tensor) -> Tensor:
     """(batch, questions) errors of the first output from answers (rows, A, d_y): all but the first of an episode (nothing is
     known there), or the last of every copy."""
     episodes, copies = questions
@@ -106,9 +149,11 @@ def _flat(task, questions, found):
     return wrong[:, 1:] if copies == 1 else wrong[:, -1].unflatten(0, (-1, copies))
 
 
-def _algorithm_errors(task, questions, steps, learners):
+def _algorithm_errors(
+    task: LinearRegression, questions: list[tuple[Episodes, int]], steps: list[int], learners: Sequence[LinearLearner]
+) -> tuple[Tensor, list[Tensor]]:
     """(steps, [(batch, questions) per learner])."""
-    found = [[] for _ in learners]
+    found: list[list[Tensor]] = [[] for _ in learners]
     for one in questions:
         for errors, answers in zip(found, all_answers(learners, *task.prompts(one[0])), strict=True):
             errors.append(_flat(task, one, answers))
@@ -116,7 +161,9 @@ def _algorithm_errors(task, questions, steps, learners):
 
 
 @torch.no_grad()
-def _errors(model, task, questions, site, read):
+def _errors(
+    model: HookedModel, task: LinearRegression, questions: tuple[Episodes, int], site: str, read: Callable[[Tensor], Tensor]
+) -> Tensor:
     episodes = questions[0]
     parts = []
     for tokens in episodes.tokens.split(2048):
@@ -125,27 +172,36 @@ def _errors(model, task, questions, site, read):
     return _flat(task, questions, torch.cat(parts))
 
 
-def _readers(trained, model, fits, seed):
+def _readers(
+    trained: TrainedModel, model: HookedModel, fits: int, seed: int
+) -> dict[int, tuple[str, Callable[[Tensor], Tensor]]]:
     """layer -> (site, what reads answers (batch, A, d_y) off the stream (batch, A, d_model) there)."""
     sites = {layer: site for layer, site in residual_sites(model).items() if layer > 0}
     if isinstance(trained.run.architecture, TokenSpaceArchitecture):
-        return {layer: (site, model.unembed) for layer, site in sites.items()}
+        unembed: Any = model.unembed
+        return {layer: (site, unembed) for layer, site in sites.items()}
     task, at = trained.task, list(trained.task.answers)
     batches = list(draw(task, "train", fits, f"{seed}/readout", trained.device))
     y = torch.cat([b.targets[:, at] for b in batches]).flatten(0, 1).double()
-    readers = {}
+    readers: dict[int, tuple[str, Callable[[Tensor], Tensor]]] = {}
     for layer, site in sites.items():
         x = torch.cat([at_answers(model.run_with_cache(b.tokens, names_filter=site)[1][site], model) for b in batches])
         readout = RidgeReadout.fit(x.detach().flatten(0, 1).double(), y, l2=1e-3)
-        readers[layer] = (site, lambda stream, readout=readout: readout(stream.double()))
+        readers[layer] = (site, _in_float64(readout))
     return readers
 
 
+def _in_float64(readout: RidgeReadout) -> Callable[[Tensor], Tensor]:
+    return lambda stream: readout(stream.double())
+
+
 # ---- rows ------------------------------------------------------------------------------------------------------------
-def _rows(name, steps, layers, alike, done, known, draws):
+def _rows(
+    name: str, steps: Tensor, layers: list[int], alike: Tensor, done: Tensor, known: dict[str, Any], draws: int
+) -> Iterator[dict[str, Any]]:
     """alike (layer, step, episode), done (step, episode) similarity with least squares."""
 
-    def best(index):
+    def best(index: Tensor) -> BestSteps:
         return best_steps(alike[..., index].mean(-1), steps, done[:, index].mean(-1) > CONVERGED)
 
     everyone = torch.arange(alike.shape[-1])
@@ -168,7 +224,7 @@ def _rows(name, steps, layers, alike, done, known, draws):
     yield from _trends(layers, found, again, {"site": "all layers", "layer": -1} | known)
 
 
-def _trends(layers, found, again, known):
+def _trends(layers: list[int], found: BestSteps, again: list[BestSteps], known: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Lines through best steps and their logarithms, over the layers whose best step is not the last one looked at."""
     inside = ~found.at_edge
     x = torch.tensor(layers)[inside]
@@ -181,16 +237,20 @@ def _trends(layers, found, again, known):
                 yield _row(f"{shape} {metric}", value, *_interval(drawn)) | known | {"n": len(x)}
 
 
-def _interval(values):
+def _interval(values: Tensor) -> tuple[float, float]:
     values = values.double()[values.isfinite()]
     return (float(values.quantile(0.025)), float(values.quantile(0.975))) if len(values) else (np.nan, np.nan)
 
 
-def _row(metric, value, lo=np.nan, hi=np.nan, step=np.nan, note=""):
+def _row(
+    metric: str, value: float, lo: float = np.nan, hi: float = np.nan, step: float = np.nan, note: str = ""
+) -> dict[str, Any]:
     return {"metric": metric, "value": value, "lo": lo, "hi": hi, "algorithm_step": step, "note": note}
 
 
-def _episodes(task, split, drawn, batches, errors):
+def _episodes(
+    task: LinearRegression, split: str, drawn: list[Episodes], batches: list[tuple[Episodes, int]], errors: dict[int, Tensor]
+) -> pd.DataFrame:
     """Per episode and layer: its composition, and how much of the square of the right answers the layer's answers explain."""
     names = [task.composition_name(int(c)) for b in drawn for c in b.composition]
     zero = torch.cat([_flat(task, q, q[0].targets.new_zeros(len(q[0].targets), len(task.answers), task.d_y)) for q in batches])

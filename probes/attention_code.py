@@ -1,13 +1,18 @@
 """Does the code by which attention treats a pair of tokens say which rule is at work, on compositions never trained on too?"""
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
 
 from compolens.activations.streams import draw, record
+from compolens.hooks import HookedModel
 from compolens.measures.classifiers import LogisticReadout, balanced_accuracy, confusion, macro_f1
+from compolens.tasks.base import TaskFamily
 from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change
@@ -30,17 +35,38 @@ class Data(NamedTuple):
 
 
 def probe(trained: TrainedModel, *, episodes: int = 2048, seed: int = 0, c: float = 1.0) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Logistic readout of each categorical label (rule; term 1, term 2) from `hook_code` at every layer, a number per head,
-    at the pairs that the family names: an answer token attending to itself ("self") and, where there are such, to the two
-    tokens it should be computed from ("row mates"). Fitted on training compositions, scored on fresh ones (test) and on
-    held-out ones (ood): balanced accuracy and macro F1; intervals are over compositions.
+    """Balanced accuracy and F1 of a logistic readout of the rule from attention's code, at every layer.
 
-    episodes: per fit and per split; c: inverse penalty on standardised features. Controls: the majority class; shuffled
-    labels; the untrained control; the raw input, with and without products of degree 2 of the tokens concerned. `shown`: "as
-    trained", or the family's variant ("unpermuted", "fixed query", …) that fit and score were drawn from. "live units": the
-    share of a value network's hidden units that are not 0; a layer with none passes nothing on.
+    The code is `hook_code`: for a pair of tokens, one number per head (2406.05816). It is read for the pairs that the family
+    names: an answer token with itself ("self") and, where there are such, with the two tokens that it should be computed from
+    ("row mates"). Readouts are fitted on training compositions.
+
+    Args:
+        trained: the trained model, with its run, task and folder.
+        episodes: episodes for the fit, and again per scored split, 1 or more; more of them narrow the intervals.
+        seed: seed of the episodes, which are never those of a training, even with an equal seed.
+        c: inverse of the readout's L2 penalty on standardised features, above 0; 1 is scikit-learn's default.
+
+    Returns:
+        The table, and rows per answer (true and decoded class at the last layer). Column `label` names what is read (rule;
+        term 1, term 2), `role` the pair of tokens, `shown` how the family was shown: "as trained" or one of its variants
+        ("unpermuted", "fixed query", …), for fit and score alike. Splits: test (fresh episodes of training compositions) and
+        ood (held-out ones). lo, hi: 95 % over compositions.
+
+        - "balanced accuracy", "macro F1": from 0 to 1; chance is 1 over the number of classes (`classes`).
+        - "recall": of every class (column `class`).
+        - "live units": share of a value network's hidden units that are not 0; a layer without any passes nothing on.
+        - control "majority class": always answers the most frequent class.
+        - control "shuffled": the readout fitted to labels of other episodes.
+        - control "untrained": the same in the untrained control.
+        - controls "raw input" and "raw input, products": a readout of the tokens concerned, without and with products of
+          degree 2.
+
+    Raises:
+        DoesNotApply: the family has no categorical codes to read.
     """
-    rows, kept = [], []
+    rows: list[dict[str, Any]] = []
+    kept = []
     for shown, task in _variants(trained.task).items():
         for control, model in (("", trained.model), ("untrained", trained.untrained_control())):
             fit, *scored = (
@@ -60,20 +86,21 @@ def probe(trained: TrainedModel, *, episodes: int = 2048, seed: int = 0, c: floa
     return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
 
 
-def _variants(task):
+def _variants(task: TaskFamily) -> dict[str, TaskFamily]:
     """The family as trained, and its variants that hold out the same compositions."""
     same = {name: v for name, v in task.variants.items() if v.compositions("ood") == task.compositions("ood")}
     return {AS_TRAINED: task, **same}
 
 
-def _collect(task, model, split, n, seed, device, raw) -> Data:
+def _collect(task: TaskFamily, model: HookedModel, split: str, n: int, seed: str, device: torch.device, raw: bool) -> Data:
     """Codes at the named pairs, flattened over the pairs of a capture; with `raw`, what the family offers of its inputs."""
     layers = {f"blocks.{layer}.attn.hook_code": layer for layer in range(model.cfg.n_layers)}
     values = {f"blocks.{layer}.attn.hook_post": layer for layer in layers.values()}
     values = {site: layer for site, layer in values.items() if site in model.hook_dict}
     parts: list[Data] = []
     for batch in record(model, draw(task, split, n, seed, device), [*layers, *values]):
-        readouts, features = task.readouts(batch.episodes), {}
+        features: dict[tuple[str, float], np.ndarray] = {}
+        readouts = task.readouts(batch.episodes)
         live = {layer: float((batch.sites[site] != 0).double().mean()) for site, layer in values.items()}
         count = next(iter(readouts.labels.values())).shape[1]
         for capture, pairs in readouts.pairs.items():
@@ -85,8 +112,8 @@ def _collect(task, model, split, n, seed, device, raw) -> Data:
             features |= {(name, -1): x.flatten(0, 1).cpu().numpy() for name, x in readouts.inputs.items()}
         labels = {name: y.flatten().cpu().numpy() for name, y in readouts.labels.items()}
         error, weight = task.errors(batch.prediction, batch.episodes.targets)
-        per_answer = [np.repeat(v.cpu().numpy(), count) for v in (batch.episodes.composition, 1 - error / weight)]
-        parts.append(Data(features, labels, *per_answer, live))
+        composition, score = (np.repeat(v.cpu().numpy(), count) for v in (batch.episodes.composition, 1 - error / weight))
+        parts.append(Data(features, labels, composition, score, live))
     first = parts[0]
     return Data(
         {key: np.concatenate([p.features[key] for p in parts]) for key in first.features},
@@ -97,7 +124,7 @@ def _collect(task, model, split, n, seed, device, raw) -> Data:
     )
 
 
-def _live(scored, known):
+def _live(scored: Sequence[Data], known: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """A layer all of whose value units are 0 passes nothing on: its code may still vary, but says nothing to later layers."""
     for split, data in zip(("test", "ood"), scored, strict=True):
         for layer, share in data.live.items():
@@ -106,7 +133,9 @@ def _live(scored, known):
             yield measured | site | known | {"split": split}
 
 
-def _answers(x, truth, scored, source, c, both) -> dict[str, list[np.ndarray]]:
+def _answers(
+    x: np.ndarray, truth: np.ndarray, scored: Sequence[Data], source: tuple[str, float], c: float, both: bool
+) -> dict[str, list[np.ndarray]]:
     """kind of readout -> what it answers on test and ood; the shuffled and majority ones only where `both`."""
     targets = {"": truth}
     if both:
@@ -121,12 +150,19 @@ def _answers(x, truth, scored, source, c, both) -> dict[str, list[np.ndarray]]:
     return answers
 
 
-def _control(source, control, kind) -> str:
+def _control(source: tuple[str, float], control: str, kind: str) -> str:
     raw = source[0] if source[1] < 0 else ""
     return ", ".join(word for word in (raw, control, kind) if word)
 
 
-def _scores(source, known, classes, scored, predicted, n_fit):
+def _scores(
+    source: tuple[str, float],
+    known: dict[str, Any],
+    classes: tuple[str, ...],
+    scored: Sequence[Data],
+    predicted: list[np.ndarray],
+    n_fit: int,
+) -> Iterator[dict[str, Any]]:
     """The rows of one readout on test and ood."""
     capture, layer = source
     place = {"site": "input", "role": "input", "layer": -1}
@@ -156,11 +192,13 @@ def _scores(source, known, classes, scored, predicted, n_fit):
                 yield nothing | {"value": total[k, k] / total[k].sum(), "class": classes[k]} | where
 
 
-def _last_self(data):
+def _last_self(data: Data) -> tuple[str, float]:
     return max((key for key in data.features if key[0] == "self"), key=lambda key: key[1])
 
 
-def _episodes(task, scored, answers, label, classes) -> pd.DataFrame:
+def _episodes(
+    task: TaskFamily, scored: Sequence[Data], answers: list[np.ndarray], label: str, classes: tuple[str, ...]
+) -> pd.DataFrame:
     """Per answer: its composition, the true and the decoded class at the last layer, and its episode's score."""
     parts = []
     for split, data, answer in zip(("test", "ood"), scored, answers, strict=True):

@@ -1,15 +1,19 @@
 """Is the code made of parts that add up, and does every part lie in a direction of its own?"""
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from compolens import tables
 from compolens.activations.sites import EVERYWHERE, Site, positions, sites
 from compolens.activations.streams import draw, record
 from compolens.foundation.configs import require
+from compolens.hooks import HookedModel
 from compolens.measures.erasure import Writer
 from compolens.measures.factorisation import (
     AdditiveCode,
@@ -40,7 +44,7 @@ class Sample(NamedTuple):
     factors: dict[str, np.ndarray]
     composition: np.ndarray
 
-    def shuffled(self) -> "Sample":
+    def shuffled(self) -> Sample:
         """The same codes beside the factors, and the compositions, of other episodes."""
         order = np.random.default_rng(0).permutation(len(self.composition))
         return Sample(self.codes, {name: part[order] for name, part in self.factors.items()}, self.composition[order])
@@ -53,20 +57,36 @@ RAW = Site(-1, "raw input", "context")
 def probe(trained: TrainedModel, *, episodes: int = 2048, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
     """How the task's factors (`TaskFamily.factors`) are laid out in an episode's code, at every residual layer and role.
 
-    A code is the mean of an activation over the role's positions. factorisation r2 (raw, whitened): share of the codes'
-    variance that a sum of one effect per factor explains, fitted on the very episodes of the split (2602.24264); inputs vary
-    within compositions, so its ceiling is below 1. additivity: R² of the mean codes of compositions, predicted from the
-    factors by effects fitted on training compositions alone; a control "other half" predicts them from other episodes of the
-    same compositions: what sampling allows. left out (split "train"): R² of an episode's code, predicted by effects fitted on
-    the other training compositions; a control "own composition" fits them on other episodes of its own, which is what can be
-    had. A code made of parts reaches that; what is stored per composition, an entry for each, does not. factor cosine: mean
-    |cos| between effects of different factors; "random" directions reach the control's value. overlap: mean cos² of the
-    principal angles between what a ridge readout of the factors reads and what the factors write (regression of codes on
-    factors); control "random": Haar-random subspaces.
+    A code is the mean of an activation over the role's positions. The linear factorisation is that of 2602.24264; what is read
+    and written is measured as in LEACE (2306.03819).
 
-    episodes: per split, and as many for fitting. Intervals are over compositions (those of random controls: 5 % and 95 %
-    quantiles). Controls besides: "shuffled codes" (the factors of other episodes), "untrained" (the untrained control), "raw
-    input".
+    Args:
+        trained: the trained model, with its run, task and folder.
+        episodes: episodes per split, and as many for fitting, 2 or more; more of them narrow the intervals.
+        seed: seed of the episodes, which are never those of a training, even with an equal seed.
+
+    Returns:
+        The table, and rows per episode and site (how well the sum of the parts gives the episode's code: 1 is perfect, 0 as
+        good as the split's mean code). Intervals are over compositions, those of random controls 5 % and 95 % quantiles.
+
+        - "factorisation r2", "whitened factorisation r2": share of the codes' variance that a sum of one effect per factor
+          explains, fitted on the very episodes of the split. Inputs vary within compositions, so the most that can be had is
+          below 1.
+        - "additivity": R² of the mean codes of compositions, predicted by effects that are fitted on training compositions.
+        - "left out" (split "train"): R² of an episode's code by effects fitted on the other training compositions. A code made
+          of parts reaches its control "own composition"; a code stored per composition does not.
+        - "factor cosine" (split "train"): mean |cosine| between effects of different factors, from 0 to 1.
+        - "overlap" (split "train"): mean squared cosine of the principal angles between what a ridge readout of the factors
+          reads (`rank_read` dimensions) and what the factors write (`rank_written`).
+        - control "other half" of additivity: predicted from other episodes of the same compositions, which is what sampling
+          allows.
+        - control "own composition" of left out: effects fitted on other episodes of the same composition.
+        - control "random": random directions, or subspaces drawn uniformly.
+        - control "shuffled codes": the factors of other episodes.
+        - control "untrained": the untrained control. Control "raw input": the raw statistic of the inputs.
+
+    Raises:
+        ConfigError: episodes is below 2.
     """
     require(episodes >= 2, f"need at least two episodes, got {episodes}; type --episodes 2048")
     rows: list[dict] = []
@@ -84,7 +104,7 @@ def probe(trained: TrainedModel, *, episodes: int = 2048, seed: int = 0) -> tupl
     return pd.DataFrame(rows), frame
 
 
-def _sample(trained, model, points, split, n, seed, raw) -> Sample:
+def _sample(trained: TrainedModel, model: HookedModel, points: list[Site], split: str, n: int, seed: str, raw: bool) -> Sample:
     """Mean codes of n episodes of a split at every site, and the raw statistic where asked for."""
     task, hook_names = trained.task, list(dict.fromkeys(site.hook_name for site in points))
     codes: dict[Site, list] = {site: [] for site in [*points, *([RAW] if raw else [])]}
@@ -107,7 +127,7 @@ def _joined(parts: dict) -> dict:
 
 
 # ---- numbers ---------------------------------------------------------------------------------------------------------
-def _rows(site, fit: Sample, scored: dict[str, Sample], control) -> list[dict]:
+def _rows(site: Site, fit: Sample, scored: dict[str, Sample], control: str) -> list[dict]:
     x = fit.codes[site]
     additive = AdditiveCode.fit(x, fit.factors)
     rows = []
@@ -123,19 +143,19 @@ def _rows(site, fit: Sample, scored: dict[str, Sample], control) -> list[dict]:
     return [row for row in rows + _geometry(site, fit, additive, control) if np.isfinite(row["value"])]
 
 
-def _row(metric, numbers, split, site: Site, control, n, **more) -> dict:
+def _row(metric: str, numbers: tuple[float, float, float], split: str, site: Site, control: str, n: int, **more: Any) -> dict:
     value, lo, hi = numbers
-    at = {"split": split, "site": site.hook_name, "role": site.role, "control": control, "n": n}
+    at: dict[str, Any] = {"split": split, "site": site.hook_name, "role": site.role, "control": control, "n": n}
     return tables.row(metric, value, lo=lo, hi=hi, **at, layer=site.layer, **more)
 
 
-def _additivity(additive: AdditiveCode, x, sample: Sample) -> tuple[float, float, float]:
+def _additivity(additive: AdditiveCode, x: np.ndarray, sample: Sample) -> tuple[float, float, float]:
     """R² of compositions' mean codes predicted by the additive code, and its interval over compositions."""
     means, _ = composition_means(x, sample.composition)
     return _bounded(means, composition_means(additive(sample.factors), sample.composition)[0])
 
 
-def _other_half(x, sample: Sample) -> tuple[float, float, float]:
+def _other_half(x: np.ndarray, sample: Sample) -> tuple[float, float, float]:
     """R² of compositions' mean codes predicted by those of other episodes of the same compositions."""
     _, which, count = np.unique(sample.composition, return_inverse=True, return_counts=True)
     sides = [(halves(sample.composition) == side) & (count[which] >= 2) for side in (0, 1)]
@@ -143,15 +163,15 @@ def _other_half(x, sample: Sample) -> tuple[float, float, float]:
     return _bounded(second, first)
 
 
-def _left_out(site, fit: Sample, control) -> list[dict]:
+def _left_out(site: Site, fit: Sample, control: str) -> list[dict]:
     """R² of training compositions' codes by effects fitted on others, and by those of their own other episodes."""
-    found = left_out(fit.codes[site], fit.factors, fit.composition)
-    others, own, mean = found[np.isfinite(found).all(1)].T
+    errors = left_out(fit.codes[site], fit.factors, fit.composition)
+    others, own, mean = errors[np.isfinite(errors).all(1)].T
     found = [("left out", others, control)] + ([("left out", own, "own composition")] if control == "" else [])
     return [_row(metric, _share(e, mean), "train", site, which, len(fit.composition)) for metric, e, which in found]
 
 
-def _share(error, total) -> tuple[float, float, float]:
+def _share(error: np.ndarray, total: np.ndarray) -> tuple[float, float, float]:
     """1 - error / total, summed over compositions, and its interval over them; NaN without any."""
     if not total.sum() > 0:
         return np.nan, np.nan, np.nan
@@ -160,19 +180,19 @@ def _share(error, total) -> tuple[float, float, float]:
     return 1 - error.sum() / total.sum(), *np.quantile(drawn, [0.025, 0.975])
 
 
-def _drawn(n) -> np.ndarray:
+def _drawn(n: int) -> np.ndarray:
     """(draws, n): compositions drawn with replacement, the same ones for every number of a table."""
     return np.random.default_rng(0).integers(n, size=(DRAWS, n))
 
 
-def _bounded(means, fitted) -> tuple[float, float, float]:
+def _bounded(means: np.ndarray, fitted: np.ndarray) -> tuple[float, float, float]:
     drawn = np.array([r2(means[p], fitted[p]) for p in _drawn(len(means))])
     drawn = drawn[np.isfinite(drawn)]
     bounds = np.quantile(drawn, [0.025, 0.975]) if len(drawn) else (np.nan, np.nan)
     return r2(means, fitted), *bounds
 
 
-def _geometry(site, fit: Sample, additive: AdditiveCode, control) -> list[dict]:
+def _geometry(site: Site, fit: Sample, additive: AdditiveCode, control: str) -> list[dict]:
     """How the factors' directions lie: fitted on training compositions, so a property of the split "train"."""
     x, n = torch.from_numpy(fit.codes[site]), len(fit.composition)
     z = torch.from_numpy(np.concatenate(list(fit.factors.values()), axis=1))
@@ -188,7 +208,7 @@ def _geometry(site, fit: Sample, additive: AdditiveCode, control) -> list[dict]:
     return rows
 
 
-def _readout_weight(x, z, composition) -> torch.Tensor:
+def _readout_weight(x: Tensor, z: Tensor, composition: np.ndarray) -> torch.Tensor:
     """(d, k) weights of the ridge readout whose penalty predicts left-out training compositions best."""
     known = np.unique(composition)
     groups = [torch.from_numpy(np.isin(composition, known[i::FOLDS])) for i in range(min(FOLDS, len(known)))]
@@ -197,7 +217,7 @@ def _readout_weight(x, z, composition) -> torch.Tensor:
     return Moments.total(folds).fit([best])[0].weight
 
 
-def _by_chance(site, additive: AdditiveCode, d, ranks, n) -> list[dict]:
+def _by_chance(site: Site, additive: AdditiveCode, d: int, ranks: list[int], n: int) -> list[dict]:
     """The same with random directions and subspaces: mean, 5 % and 95 % quantile."""
     rng, generator = np.random.default_rng(0), torch.Generator().manual_seed(0)
     cosines = []
@@ -206,12 +226,12 @@ def _by_chance(site, additive: AdditiveCode, d, ranks, n) -> list[dict]:
         cosines.append(cross_factor_cosine(AdditiveCode(additive.mean, additive.centres, weights)))
     found = {"factor cosine": np.array(cosines)}
     if min(ranks):
-        found["overlap"] = random_overlaps(d, *ranks, generator, DRAWS).numpy()
+        found["overlap"] = random_overlaps(d, ranks[0], ranks[1], generator, DRAWS).numpy()
     numbers = {metric: (values.mean(), *np.quantile(values, [0.05, 0.95])) for metric, values in found.items()}
     return [_row(metric, value, "train", site, "random", n) for metric, value in numbers.items()]
 
 
-def _frame(trained, fit: Sample, scored) -> pd.DataFrame:
+def _frame(trained: TrainedModel, fit: Sample, scored: dict[str, Sample]) -> pd.DataFrame:
     """Per episode and site, how well the sum of the parts, fitted on training compositions, gives its code: 1 is perfectly,
     0 as well as the split's mean code."""
     frames = []

@@ -1,19 +1,25 @@
 """Is what softmax attention writes one gradient step of its dual model, and how is it learnt, one demonstration at a time?"""
 
+from __future__ import annotations
+
 import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from compolens import tables
-from compolens.activations.streams import draw, record
+from compolens.activations.streams import Activations, draw, record
 from compolens.foundation.configs import DoesNotApply, require
-from compolens.hooks import LayerNorm
+from compolens.hooks import HookedModel, LayerNorm
 from compolens.measures import dual_layers
 from compolens.measures import dual_model as dual
 from compolens.measures import random_features as rf
 from compolens.models.softmax import SoftmaxAttention
+from compolens.tasks.base import Episodes, TaskFamily
 from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change
@@ -22,28 +28,50 @@ FEATURES = (16, 64, 256, 1024, 4096)
 ESTIMATED = 4
 """Episodes on which attention is estimated with random features."""
 PARTS = ("q", "k", "v", "z")
+Heads = tuple[dict[str, Any], list[Tensor], Tensor | None, Tensor | None]
+"""Of a layer: where it is; q, k, v and output z (episode, pos, head, width); the bias of its scores, and its mask."""
 UNDERFLOW = "not available: an estimated normaliser is 0, queries and keys are too long for these features"
 
 
 def probe(
     trained: TrainedModel, *, episodes: int = 512, looked_at: int = 16, draws: int = 3, seed: int = 0
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Every head's output against its dual model (2310.13220) at every layer, head and position.
+    """Distance of every head's output from the prediction of its dual model, at every layer and position.
 
-    "max distance", "mean distance", "relative distance" (over the output's mean norm): attention's output less the dual
-    model's prediction in the Gram form; "layer distance" the same for whole layers (output projection, residual, MLP by its
-    secant gate), chained from the first layer's input. That form is attention's own arithmetic, true of any weights, so the
-    untrained control has it too, and it explains nothing by itself. "share of the step": the norm of what the gradient step
-    adds to what the query's own token gives, over the output's. What could fail: "autograd distance", relative, of a step by
-    automatic differentiation of the representation loss on explicit finite features ("autograd coverage": the share of queries
-    whose kernel allows such features in float64); "remaining distance" after `dual_step` demonstrations of one query, one at
-    a time ("one by one") or all at once at a smaller rate ("full batch"), relative to the start; control "shuffled": with the
-    values of another token.
+    The dual model of softmax attention learns from the tokens by one gradient step (2310.13220). In the Gram form the step is
+    attention's own arithmetic: it holds for any weights, untrained ones too, so that it explains nothing by itself. What could
+    fail are a step by automatic differentiation on explicit features, and the way there, one demonstration at a time. Random
+    features are those of 2009.14794 and 2205.15317.
 
-    "output error", "pattern error": relative error of attention with m random features (`features`), of every `kind`, averaged
-    over heads; "kernel exponent": mean |q + k|² in the units that decide it. episodes: for the Gram form; looked_at: for all
-    that needs steps (no more than `episodes`), at the last position from which an answer is read; draws: of random features,
-    on 4 episodes. Distances are over episodes and heads; lo and hi, the 5th and 95th percentile over episodes.
+    Args:
+        trained: the trained model, with its run, task and folder.
+        episodes: episodes per split for the Gram form, 1 or more.
+        looked_at: episodes for all that needs steps, 1 or more and no more than `episodes`; few, since each takes one step per
+            demonstration. Looked at is the last position from which an answer is read.
+        draws: draws of random features, 1 or more, on 4 episodes.
+        seed: seed of the episodes, which are never those of a training, even with an equal seed.
+
+    Returns:
+        The table, and rows per episode and layer (score and largest distance). Columns `layer`, `head` ("all": the mean),
+        `role`. Values are means over episodes and heads; lo and hi are the 5th and 95th percentile over episodes.
+
+        - "max distance", "mean distance": norm of attention's output less the dual model's prediction in the Gram form, in
+          units of the output; "relative distance": over the output's mean norm.
+        - "layer distance": the same, relative, for whole layers (output projection, residual stream and MLP by its secant
+          gate), chained from the first layer's input.
+        - "share of the step": norm of what the gradient step adds to what the query's own token gives, over the output's norm.
+        - "autograd distance": relative distance from a step of the representation loss by automatic differentiation on
+          explicit finite features; "autograd coverage": share of queries whose kernel allows such features in float64.
+        - "remaining distance": relative distance that is left after `dual_step` demonstrations. `kind` is "one by one", or
+          "full batch" for all at once at a smaller rate.
+        - "output error", "pattern error": relative errors of attention estimated with `features` random features of a `kind`
+          ("independent", "orthogonal", "hyperbolic", "optimal").
+        - "kernel exponent": mean |q + k|² in the units that decide those errors.
+        - control "untrained": the untrained control. Control "shuffled": the demonstrations have the values of other tokens.
+
+    Raises:
+        DoesNotApply: attention's weights are no softmax of scores alone.
+        ConfigError: episodes, looked_at or draws is below 1.
     """
     _check(trained)
     enough = episodes >= 1 and looked_at >= 1 and draws >= 1
@@ -64,10 +92,10 @@ def probe(
     return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
 
 
-def _check(trained):
+def _check(trained: TrainedModel) -> None:
     """Only softmax has a dual model of this kind."""
     name = type(trained.run.architecture).__name__
-    attention = trained.model.blocks[0].attn
+    attention = _blocks(trained.model)[0].attn
     if (
         type(attention).weights is not SoftmaxAttention.weights
         or attention.transfer is not None
@@ -79,16 +107,23 @@ def _check(trained):
         )
 
 
+def _blocks(model: HookedModel) -> Sequence[Any]:
+    blocks: Any = model.blocks
+    return blocks
+
+
 # ---- the Gram form ---------------------------------------------------------------------------------------------------
-def _gram_form(task, model, batches, known):
+def _gram_form(
+    task: TaskFamily, model: HookedModel, batches: Iterable[Episodes], known: dict[str, Any]
+) -> tuple[list[dict[str, Any]], pd.DataFrame]:
     """Rows per layer, head and position, and per episode its score and the largest distance of each layer."""
-    n = len(model.blocks)
+    n = len(_blocks(model))
     sites = [f"blocks.{i}.attn.hook_{part}" for i in range(n) for part in PARTS]
     sites += [f"blocks.{i}.hook_resid_{end}" for i in range(n) for end in ("pre", "post")]
     gaps, norms, shares, ends, scored = [], [], [], [], []
     for batch in record(model, batches, sites):
         seq, steps = batch.sites[sites[0]].shape[1], []
-        for i, attn in enumerate(block.attn for block in model.blocks):
+        for i, attn in enumerate(block.attn for block in _blocks(model)):
             q, k, v, z = (batch.sites[f"blocks.{i}.attn.hook_{part}"] for part in PARTS)
             steps.append((dual.dual_step(q, k, v, _bias(attn, seq), _mask(attn, seq)), z))
         gaps.append(torch.stack([(step.prediction - z).norm(dim=-1) for step, z in steps], 1))
@@ -105,15 +140,17 @@ def _gram_form(task, model, batches, known):
     return rows, pd.concat(episodes, ignore_index=True)
 
 
-def _bias(attn, seq):
+def _bias(attn: Any, seq: int) -> Tensor | None:
     return None if attn.bias is None else attn.bias(None, seq)
 
 
-def _mask(attn, seq):
+def _mask(attn: Any, seq: int) -> Tensor | None:
     return None if attn.mask is None else attn.mask[:seq, :seq]
 
 
-def _position_rows(model, gap, norm, share, known):
+def _position_rows(
+    model: HookedModel, gap: Tensor, norm: Tensor, share: Tensor, known: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
     roles = model.roles.items()
     for layer in range(gap.shape[1]):
         for head in range(gap.shape[3]):
@@ -126,41 +163,42 @@ def _position_rows(model, gap, norm, share, known):
                 yield _row("share of the step", (step / (size + 1e-30)).mean(1), site, role)
 
 
-def _norm(norm):
+def _norm(norm: Any) -> Any:
+    """As the dual model has it; None for the identity of token-space models."""
     if not hasattr(norm, "eps"):
-        return None  # the identity of token-space models
+        return None
     kind = dual_layers.LayerNorm if isinstance(norm, LayerNorm) else dual_layers.RMSNorm
     return kind(norm.w, norm.b, norm.eps) if isinstance(norm, LayerNorm) else kind(norm.w, eps=norm.eps)
 
 
-def _layer(block, seq):
+def _layer(block: Any, seq: int) -> dual_layers.Layer:
     """A block as the dual model sees it: weights, norms, bias, and the MLP if there is one."""
     attn, mlp = block.attn, None
     if block.mlp is not None:
         m = block.mlp
         mlp = dual_layers.MLP(_norm(block.ln2), m.W_in, m.b_in, m.W_out, m.b_out, _gelu)
-    weights = (getattr(attn, f"{kind}_{part}") for part in "QKV" for kind in "Wb")
-    return dual_layers.Layer(_norm(block.ln1), *weights, attn.W_O, attn.b_O, mlp, _bias(attn, seq))
+    read = (attn.W_Q, attn.b_Q, attn.W_K, attn.b_K, attn.W_V, attn.b_V)
+    return dual_layers.Layer(_norm(block.ln1), *read, attn.W_O, attn.b_O, mlp, _bias(attn, seq))
 
 
-def _gelu(x):
+def _gelu(x: Tensor) -> Tensor:
     return torch.nn.functional.gelu(x, approximate="tanh")
 
 
 @torch.no_grad()
-def _chained(model, batch, seq):
+def _chained(model: HookedModel, batch: Activations, seq: int) -> Tensor:
     """(episode, layer): largest distance of the residual stream, relative to its size, from a chain of dual models that starts
     at the first layer's input; nan where the stream is no pre-norm one."""
-    layers = [_layer(block, seq) for block in model.blocks]
+    layers = [_layer(block, seq) for block in _blocks(model)]
     if any(layer.norm is None for layer in layers):
         return torch.full((len(batch.episodes.tokens), len(layers)), math.nan)
-    steps = dual_layers.layer_steps(layers, batch.sites["blocks.0.hook_resid_pre"], _mask(model.blocks[0].attn, seq))
+    steps = dual_layers.layer_steps(layers, batch.sites["blocks.0.hook_resid_pre"], _mask(_blocks(model)[0].attn, seq))
     truths = [batch.sites[f"blocks.{i}.hook_resid_post"] for i in range(len(layers))]
     pairs = zip(steps, truths, strict=True)
     return torch.stack([(s.prediction - t).norm(dim=-1).amax(1) / t.norm(dim=-1).mean() for s, t in pairs], 1)
 
 
-def _layer_rows(ends, known):
+def _layer_rows(ends: Tensor, known: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for layer in range(ends.shape[1]):
         site = {"site": f"blocks.{layer}.hook_resid_post", "layer": layer, "head": "all"} | known
         if not ends.isnan().any():  # in token space a layer is its attention
@@ -168,17 +206,18 @@ def _layer_rows(ends, known):
 
 
 # ---- what could fail -------------------------------------------------------------------------------------------------
-def _heads(model, episodes, known):
+def _heads(model: HookedModel, episodes: Episodes, known: dict[str, Any]) -> Iterator[Heads]:
     """By layer: where it is; q, k, v and output z (episode, pos, head, width), float64; the scores' bias, and the mask."""
-    (batch,) = record(model, [episodes], [f"blocks.{i}.attn.hook_{p}" for i in range(len(model.blocks)) for p in PARTS])
-    for i, attn in enumerate(block.attn for block in model.blocks):
+    (batch,) = record(model, [episodes], [f"blocks.{i}.attn.hook_{p}" for i in range(len(_blocks(model))) for p in PARTS])
+    for i, attn in enumerate(block.attn for block in _blocks(model)):
         parts = [batch.sites[f"blocks.{i}.attn.hook_{part}"].double() for part in PARTS]
         seq = parts[0].shape[1]
-        bias = None if attn.bias is None else _bias(attn, seq).double().detach()
+        bias = _bias(attn, seq)
+        bias = None if bias is None else bias.double().detach()
         yield {"site": f"blocks.{i}.attn.hook_z", "layer": i, "head": "all"} | known, parts, bias, _mask(attn, seq)
 
 
-def _steps(model, layers):
+def _steps(model: HookedModel, layers: Iterable[Heads]) -> Iterator[dict[str, Any]]:
     """A step by autograd, and steps one demonstration at a time, at the last position from which an answer is read."""
     at = model.roles["readout"][-1]
     for site, (q, k, v, z), bias, mask in layers:
@@ -192,18 +231,20 @@ def _steps(model, layers):
         yield from _remaining(dual.full_batch_steps(whole, 1 / steps, steps), z[:, at], "full batch", site)
 
 
-def _one_by_one(q, k, v, z, at, bias, mask, site):
+def _one_by_one(
+    q: Tensor, k: Tensor, v: Tensor, z: Tensor, at: int, bias: Tensor | None, mask: Tensor | None, site: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
     predictions = dual.single_steps(q, k, v, [at], _order(at, k.shape[1], mask), bias, mask)[:, 0]
     yield from _remaining(predictions, z, "one by one", site)
 
 
-def _order(at, seq, mask):
+def _order(at: int, seq: int, mask: Tensor | None) -> list[int]:
     """The demonstrations of the query at a position, in order: every token that it sees but itself."""
     keys = range(seq) if mask is None else mask[at].nonzero()[:, 0].tolist()
     return [j for j in keys if j != at]
 
 
-def _remaining(predictions, z, schedule, site):
+def _remaining(predictions: Tensor, z: Tensor, schedule: str, site: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """predictions (episode, head, 1 + steps, d_value), z (episode, head, d_value)."""
     left = dual.remaining(predictions, z)
     start = left[..., 0].mean().clamp(min=1e-30)
@@ -211,7 +252,9 @@ def _remaining(predictions, z, schedule, site):
         yield _row("remaining distance", left[..., t].mean(1) / start, site, "readout", dual_step=t, kind=schedule)
 
 
-def _autograd(q, k, v, z, at, bias, mask, site):
+def _autograd(
+    q: Tensor, k: Tensor, v: Tensor, z: Tensor, at: int, bias: Tensor | None, mask: Tensor | None, site: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
     """Relative distance of the output from a step by automatic differentiation, where the kernel allows features."""
     allowed = torch.ones(k.shape[1], dtype=torch.bool) if mask is None else mask[at].clone()
     own = allowed.clone()
@@ -236,7 +279,7 @@ def _autograd(q, k, v, z, at, bias, mask, site):
 
 
 # ---- random features -------------------------------------------------------------------------------------------------
-def _random_features(layers, draws):
+def _random_features(layers: Iterable[Heads], draws: int) -> Iterator[dict[str, Any]]:
     generator = torch.Generator().manual_seed(0)
     for site, parts, bias, mask in layers:
         q, k, v, z = (part[:ESTIMATED].transpose(1, 2) for part in parts)
@@ -253,7 +296,7 @@ def _random_features(layers, draws):
                     yield _row(metric, values, site, "all positions", kind=kind, features=m, note=note)
 
 
-def _kinds(square):
+def _kinds(square: float) -> dict[str, Callable[[int, int, torch.Generator], rf.Features]]:
     """name -> (number of features, width, generator) -> features."""
     return {
         "independent": lambda m, d, g: rf.PositiveFeatures(rf.gaussian_projections(m, d, g)),
@@ -263,18 +306,32 @@ def _kinds(square):
     }
 
 
-def _errors(q, k, v, z, truth, features, bias, mask):
+def _errors(
+    q: Tensor, k: Tensor, v: Tensor, z: Tensor, truth: Tensor, features: rf.Features, bias: Tensor | None, mask: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """(episode, head) relative errors of the pattern and of the output."""
     try:
         estimate = rf.attention_estimate(q, k, v, features, bias, mask)
     except ValueError:  # where norms are so large that an estimated normaliser is 0, there is no estimate
-        return q.new_full((2, *q.shape[:2]), math.nan)
+        nothing = q.new_full(q.shape[:2], math.nan)
+        return nothing, nothing
     return rf.errors(estimate.pattern, truth).relative, rf.errors(estimate.output, z).relative
 
 
-def _row(metric, values, known, role, whole=None, note="", dual_step=-1, kind="none", features=-1):
+def _row(
+    metric: str,
+    values: Tensor,
+    known: dict[str, Any],
+    role: str,
+    whole: float | None = None,
+    note: str = "",
+    dual_step: int = -1,
+    kind: str = "none",
+    features: int = -1,
+) -> dict[str, Any]:
     """The mean over episodes (or `whole` instead), with the 5th and 95th percentile."""
-    values = values.detach().double().cpu().numpy()
-    lo, hi = np.quantile(values, [0.05, 0.95]) if len(values) > 1 else (np.nan, np.nan)
-    value, own = values.mean() if whole is None else whole, {"dual_step": dual_step, "kind": kind, "features": features}
-    return tables.row(metric, value, lo=lo, hi=hi, role=role, n=len(values), note=note, **own) | known
+    found = values.detach().double().cpu().numpy()
+    lo, hi = np.quantile(found, [0.05, 0.95]) if len(found) > 1 else (np.nan, np.nan)
+    value = float(found.mean()) if whole is None else whole
+    own: dict[str, Any] = {"dual_step": dual_step, "kind": kind, "features": features}
+    return tables.row(metric, value, lo=lo, hi=hi, role=role, n=len(found), note=note, **own) | known

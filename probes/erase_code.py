@@ -1,20 +1,25 @@
 """Does the answer suffer when the code is erased, and does the code come back downstream?"""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from compolens import tables
 from compolens.activations.sites import EVERYWHERE, Site, positions, put, sites
 from compolens.activations.streams import BATCH, draw, intervene
 from compolens.foundation.configs import require
+from compolens.hooks import HookedModel
 from compolens.interventions.oracles import code_features
 from compolens.measures.erasure import Eraser, orthogonal_erasers, variance_matched_erasers, whitened_erasers
 from compolens.measures.intervals import summarise
-from compolens.measures.readouts import Moments, add_by_group, grouped_r2, leave_groups_out
+from compolens.measures.readouts import Moments, RidgeReadout, add_by_group, grouped_r2, leave_groups_out
+from compolens.tasks.base import Episodes, TaskFamily
 from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change
@@ -30,6 +35,10 @@ Key = tuple[Site | None, str]
 """One run of the model: the first site where the code is erased (None: nowhere), and the scope."""
 
 
+Plan = dict[Key, dict[Site, Eraser]]
+"""Which erasers each of these runs has."""
+
+
 class Result(NamedTuple):
     """(3, n) error, weight and composition of every episode, and reader -> composition -> moments of (what it reads, z)."""
 
@@ -40,22 +49,39 @@ class Result(NamedTuple):
 def probe(
     trained: TrainedModel, *, episodes: int = 256, seed: int = 0, draws: int = 20, all_sites: bool = False
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Least-squares erasure (LEACE, 2306.03819) of the episode's factors, at every site: at one layer, and "from here on".
+    """Score and readout after least-squares erasure (LEACE, 2306.03819) of the episode's factors, site by site.
 
-    Erasers are fitted on unedited single tokens of training episodes, pooled over the site's positions; none changes the
-    activations' mean. score: with the code erased; drop: what that costs (unedited minus erased). r2 here, r2 at the answer,
-    r2 best downstream: how well a readout fitted anew on the erased activations of training episodes (mean over positions)
-    gives the factors at the site itself (0 by construction), where the answer is read, and at the later site `read_at` where
-    left-out training compositions are read best. An erasure without effect says nothing about a code that came back.
-    unedited: the same number without erasure; rank: how many directions each eraser takes out.
+    The code is erased at one layer, or from there on ("from here on"). Erasers are fitted on unedited single tokens of
+    training episodes, pooled over a site's positions; none changes the activations' mean. An erasure without effect says
+    nothing about a code that came back downstream.
 
-    episodes: per split. draws: random subspaces of each kind, of the same rank: "random orthogonal" (Haar), "random whitened"
-    (LEACE of an unrelated code) and "random variance-matched" (orthogonal, moving activations as far); value is their mean, lo
-    and hi their 5 % and 95 % quantiles. They are drawn at the two sites where erasure at one layer costs training episodes
-    most, among those whose code is read at least half as well as the best site's (all_sites: everywhere). Control "shuffled
-    codes", at every site: erasers fitted to other episodes' codes. A drop that these reach too is not the code's: where no
-    code is, as in a query's own embedding, directions of noise are taken out instead. "untrained": everything in the untrained
-    control.
+    Args:
+        trained: the trained model, with its run, task and folder.
+        episodes: episodes drawn per split, 1 or more; more of them narrow the intervals.
+        seed: seed of the episodes, which are never those of a training, even with an equal seed.
+        draws: random subspaces of each kind, 1 or more; 20 give 5 % and 95 % quantiles.
+        all_sites: draw random subspaces at every site. By default only at the two sites where erasure at one layer costs
+            training episodes most, among those whose code is read at least half as well as the best site's.
+
+    Returns:
+        The table, and rows per episode (unedited score, and score with the code erased at the one layer where that costs
+        training episodes most). Columns: `scope` ("one layer", "from here on", "nothing"), `rank` (directions an eraser takes
+        out), `unedited` (the same number without erasure), `read_at` (where a readout reads). lo, hi: 95 % over compositions.
+
+        - "score": with the code erased, as the family scores.
+        - "drop": the score that this costs, unedited minus erased.
+        - "r2 here": R² of the factors by a readout fitted anew on erased activations of training episodes, at the site itself
+          (0 by construction); "r2 at the answer": where the answer is read; "r2 best downstream": at the later site where
+          training compositions that were left out are read best.
+        - controls "random orthogonal", "random whitened" (the eraser of an unrelated code) and "random variance-matched"
+          (moves activations as far): random subspaces of the same rank; value is their mean, lo and hi their 5 % and 95 %
+          quantiles.
+        - control "shuffled codes", at every site: erasers fitted to other episodes' codes. A drop that this control reaches
+          too is not the code's: where no code is, as in a query's own embedding, directions of noise are taken out.
+        - control "untrained": everything in the untrained control.
+
+    Raises:
+        ConfigError: draws is below 1.
     """
     require(draws >= 1, f"need at least one random subspace of each kind, got {draws}; type --draws 20")
     rows: list[dict] = []
@@ -71,17 +97,19 @@ def probe(
             unrelated = _plan(spots, {site: Eraser.from_moments(moments) for site, moments in shuffled.items()})
             rows += _shuffled_rows(trained, unrelated, results, episodes, seed)
             rows += _random_rows(trained, spots if all_sites else ranked[:2], fitted, results, (episodes, seed, draws))
-            frame = _frame(trained, (ranked[0], ONE), results)
+            frame = _frame(trained, ranked[0], results)
     return pd.DataFrame(rows), frame
 
 
 # ---- fitting ---------------------------------------------------------------------------------------------------------
-def _part(model, activation, site: Site) -> torch.Tensor:
+def _part(model: HookedModel, activation: Tensor, site: Site) -> torch.Tensor:
     """(batch, positions, d): the activation at the site's positions."""
     return activation[:, positions(model, site.role)].flatten(2)
 
 
-def _moments(trained, model, spots, n, seed) -> tuple[dict[Site, Moments], dict[Site, Moments]]:
+def _moments(
+    trained: TrainedModel, model: HookedModel, spots: list[Site], n: int, seed: str
+) -> tuple[dict[Site, Moments], dict[Site, Moments]]:
     """site -> moments of (token, factors of its episode), and of another episode, over unedited training episodes."""
     totals: tuple[dict[Site, Moments], dict[Site, Moments]] = ({}, {})
     for batch in draw(trained.task, "train", n, seed, trained.device):
@@ -96,7 +124,7 @@ def _moments(trained, model, spots, n, seed) -> tuple[dict[Site, Moments], dict[
     return totals
 
 
-def _plan(spots, erasers) -> dict[Key, dict[Site, Eraser]]:
+def _plan(spots: list[Site], erasers: dict[Site, Eraser]) -> dict[Key, dict[Site, Eraser]]:
     """Nothing; every site alone; every site with the later ones of its role (of the union's: the last layer's readout)."""
     plan: dict[Key, dict[Site, Eraser]] = {(None, NOTHING): {}}
     for site in spots:
@@ -111,7 +139,7 @@ def _plan(spots, erasers) -> dict[Key, dict[Site, Eraser]]:
     return plan
 
 
-def _readers(spots, site: Site | None) -> list[Site]:
+def _readers(spots: list[Site], site: Site | None) -> list[Site]:
     """Where the code is read: at the site itself and at every later place of a single role; for no site, everywhere."""
     if site is None or not spots:
         return spots
@@ -120,7 +148,9 @@ def _readers(spots, site: Site | None) -> list[Site]:
 
 # ---- erasing ---------------------------------------------------------------------------------------------------------
 @torch.no_grad()
-def _run(model, batch, erasers: dict[Site, Eraser], read, own) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+def _run(
+    model: HookedModel, batch: Episodes, erasers: dict[Site, Eraser], read: Iterable[Site], own: dict[str, Tensor]
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """The prediction with the code erased, and what was seen from there on at the hook points to be read.
 
     own: site -> the batch's unedited activation, so that blocks before the first erasure need not be computed again."""
@@ -134,13 +164,13 @@ def _run(model, batch, erasers: dict[Site, Eraser], read, own) -> tuple[torch.Te
         return intervene(model, batch, {hook_name: _chain(found) for hook_name, found in steps.items()}), seen
     first = min(erasers)
     activation = _chain(steps.pop(first.hook_name))(own[first.hook_name])
-    hooks = [(hook_name, _as_hook(_chain(found))) for hook_name, found in steps.items()]
+    hooks: list[tuple[str | Callable, Callable]] = [(hook_name, _as_hook(_chain(found))) for hook_name, found in steps.items()]
     with model.hooks(fwd_hooks=hooks):
         return put(model, batch.tokens, first, activation), seen
 
 
 def _chain(functions: list[Callable]) -> Callable:
-    def edit(activation):
+    def edit(activation: Tensor) -> Tensor:
         for function in functions:
             activation = function(activation)
         return activation
@@ -152,10 +182,10 @@ def _as_hook(edit: Callable) -> Callable:
     return lambda tensor, hook: edit(tensor)
 
 
-def _erasing(model, site: Site, eraser: Eraser) -> Callable:
+def _erasing(model: HookedModel, site: Site, eraser: Eraser) -> Callable:
     where = positions(model, site.role)
 
-    def erase(activation):
+    def erase(activation: Tensor) -> Tensor:
         activation = activation.clone()
         part = activation[:, where]
         activation[:, where] = eraser(part.flatten(2)).view_as(part)
@@ -165,14 +195,16 @@ def _erasing(model, site: Site, eraser: Eraser) -> Callable:
 
 
 def _keeping(seen: dict[str, torch.Tensor], hook_name: str) -> Callable:
-    def keep(activation):
+    def keep(activation: Tensor) -> Tensor:
         seen[hook_name] = activation
         return activation
 
     return keep
 
 
-def _measure(trained, model, plan, spots, split, n, seed) -> dict[Key, Result]:
+def _measure(
+    trained: TrainedModel, model: HookedModel, plan: Plan, spots: list[Site], split: str, n: int, seed: str
+) -> dict[Key, Result]:
     """Every erasure of the plan on n episodes of a split: what the model answers, and what readers among `spots` are given."""
     scores: dict[Key, list] = {key: [] for key in plan}
     moments: dict[Key, dict] = {key: {reader: {} for reader in _readers(spots, key[0])} for key in plan}
@@ -187,7 +219,7 @@ def _measure(trained, model, plan, spots, split, n, seed) -> dict[Key, Result]:
     return {key: Result(np.concatenate(parts, axis=1), moments[key]) for key, parts in scores.items()}
 
 
-def _errors(task, prediction, batch) -> np.ndarray:
+def _errors(task: TaskFamily, prediction: Tensor, batch: Episodes) -> np.ndarray:
     error, weight = task.errors(prediction, batch.targets)
     return torch.stack([error, weight, batch.composition.double()]).cpu().numpy()
 
@@ -207,14 +239,16 @@ def _score(result: Result) -> tuple[float, float, float]:
     return pooled.score, *pooled.interval
 
 
-def _row(metric, numbers, split, key, control, n, **more) -> dict:
+def _row(metric: str, numbers: tuple[float, float, float], split: str, key: Key, control: str, n: int, **more: Any) -> dict:
     site, scope = key
-    where = {"site": site.hook_name, "role": site.role, "layer": site.layer} if site else {"site": "all", "role": "all"}
+    where: dict[str, Any] = {"site": "all", "role": "all"}
+    if site:
+        where = {"site": site.hook_name, "role": site.role, "layer": site.layer}
     value, lo, hi = numbers
     return tables.row(metric, value, lo=lo, hi=hi, split=split, **where, control=control, n=n, scope=scope, **more)
 
 
-def _readout(groups: dict[int, Moments]):
+def _readout(groups: dict[int, Moments]) -> tuple[float, RidgeReadout]:
     """(score on left-out training compositions, the readout fitted on all of them)."""
     known = sorted(groups)
     folds = [Moments.total(groups[c] for c in known[i::FOLDS]) for i in range(min(FOLDS, len(known)))]
@@ -222,7 +256,7 @@ def _readout(groups: dict[int, Moments]):
     return max(scores), Moments.total(folds).fit([best])[0]
 
 
-def _rows(plan, results, spots, control) -> list[dict]:
+def _rows(plan: Plan, results: dict[str, dict[Key, Result]], spots: list[Site], control: str) -> list[dict]:
     """Scores and readouts of every erasure, each beside the same number unedited."""
     answer = max((p for p in spots if p.role == "readout"), key=lambda p: p.layer)
     unedited: dict = {}
@@ -249,7 +283,7 @@ def _rows(plan, results, spots, control) -> list[dict]:
     return [row for row in rows if np.isfinite(row["value"])]
 
 
-def _ranked(plan, results) -> list[Site]:
+def _ranked(plan: Plan, results: dict[Key, Result]) -> list[Site]:
     """The sites by what erasure at one layer costs training episodes, among those where the code can be read best.
 
     Elsewhere the directions taken out are those of sampling noise: as many, and of whatever else is there."""
@@ -259,7 +293,7 @@ def _ranked(plan, results) -> list[Site]:
     return sorted(known, key=lambda site: -_drop(results, (site, ONE))[0])
 
 
-def _shuffled_rows(trained, plan, results, n, seed) -> list[dict]:
+def _shuffled_rows(trained: TrainedModel, plan: Plan, results: dict[str, dict[Key, Result]], n: int, seed: int) -> list[dict]:
     """Score and drop where each eraser was fitted to codes of other episodes."""
     rows = []
     for split in ("test", "ood"):
@@ -271,7 +305,13 @@ def _shuffled_rows(trained, plan, results, n, seed) -> list[dict]:
     return rows
 
 
-def _random_rows(trained, chosen, fitted, results, how) -> list[dict]:
+def _random_rows(
+    trained: TrainedModel,
+    chosen: list[Site],
+    fitted: dict[Site, Moments],
+    results: dict[str, dict[Key, Result]],
+    how: tuple[int, int, int],
+) -> list[dict]:
     """Score and drop with random subspaces erased at one layer, one row per kind: mean, 5 % and 95 % quantile over draws."""
     episodes, seed, draws = how
     rows, model = [], trained.model
@@ -282,7 +322,8 @@ def _random_rows(trained, chosen, fitted, results, how) -> list[dict]:
             rng = torch.Generator().manual_seed(len(RANDOM) * number + kind)
             projections = torch.stack([one.projection for one in make(fitted[site], eraser, rng, draws)])
             for split, found in batches.items():
-                totals = sum(_with_each(trained.task, model, batch, site, eraser.mean, projections) for batch in found)
+                answered = [_with_each(trained.task, model, batch, site, eraser.mean, projections) for batch in found]
+                totals = np.sum(answered, axis=0)
                 scores = 1 - totals[0] / totals[1]
                 plain = _score(results[split][None, NOTHING])[0]
                 more = {"rank": eraser.rank, "draws": draws}
@@ -293,7 +334,9 @@ def _random_rows(trained, chosen, fitted, results, how) -> list[dict]:
 
 
 @torch.no_grad()
-def _with_each(task, model, batch, site: Site, mean, projections) -> np.ndarray:
+def _with_each(
+    task: TaskFamily, model: HookedModel, batch: Episodes, site: Site, mean: Tensor, projections: Tensor
+) -> np.ndarray:
     """(2, draws) summed error and weight of a batch under each projection (draws, d, d); several are answered at once."""
     _, own = _run(model, batch, {}, [site], {})
     activation, where, found = own[site.hook_name], positions(model, site.role), []
@@ -308,13 +351,13 @@ def _with_each(task, model, batch, site: Site, mean, projections) -> np.ndarray:
     return np.concatenate(found, axis=1)
 
 
-def _frame(trained, key: Key, results) -> pd.DataFrame:
+def _frame(trained: TrainedModel, site: Site, results: dict[str, dict[Key, Result]]) -> pd.DataFrame:
     """Every episode's score with the code erased where that costs training episodes most, beside its unedited score."""
     parts = []
     for split in ("test", "ood"):
-        error, weight, composition = results[split][key].scores
+        error, weight, composition = results[split][site, ONE].scores
         plain = 1 - results[split][None, NOTHING].scores[0] / weight
         names = [trained.task.composition_name(int(c)) for c in composition]
-        where = {"split": split, "composition": names, "site": key[0].hook_name, "role": key[0].role}
+        where = {"split": split, "composition": names, "site": site.hook_name, "role": site.role}
         parts.append(pd.DataFrame({**where, "score": 1 - error / weight, "unedited": plain}))
     return pd.concat(parts, ignore_index=True)

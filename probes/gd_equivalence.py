@@ -1,21 +1,27 @@
 """Which learner of in-context regression does the forward pass agree with, and by more than these agree with one another?"""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from compolens import tables
 from compolens.activations.streams import BATCH, draw
 from compolens.foundation.configs import DoesNotApply, require
+from compolens.hooks import HookedModel
 from compolens.measures import agreement
 from compolens.models import ConstructedGradientDescent, LinearSelfAttention
 from compolens.references import REFERENCES, FrobeniusNewton, GradientDescent, GradientDescentPlusPlus, Newton, Ridge
 from compolens.references.regression import LinearLearner, RegressionLearner, all_answers, all_weights
 from compolens.tasks import LinearRegression, MixedInputs
+from compolens.tasks.base import Episodes
 from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change
@@ -37,18 +43,37 @@ class Answers(NamedTuple):
 
 
 def probe(trained: TrainedModel, *, episodes: int = 2048, fits: int = 256, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Distances between the model and reference learners (gradient descent, GD++, Newton, ridge, least squares, posterior
-    means, …), and the same between every two references, which is the floor below which a resemblance says nothing.
+    """Distances between the model and reference learners of linear regression, and between every two references.
 
-    metrics: "prediction distance" |f - g| at the last query; "sensitivity cosine" and "sensitivity distance" of df/dx and
-    dg/dx there (2212.07677); "SPD" squared distance of predictions over d_x, "ILWD" squared distance of the weights that a
-    least squares fit to further inputs implies, over d_x, and "R² of linearity" of that fit (2211.15661); "loss" as the family
-    has it, also along `curve` (input scale, teacher scale, unseen inputs) with rates tuned where the model was trained;
-    "interpolated loss" of the mean of the model's and the construction's matrices, where the model is one linear head.
+    References are gradient descent, GD++, Newton's iteration, ridge, least squares, the posterior mean and others that apply,
+    tuned for the task. The distance between two references is the floor below which a resemblance to one of them says nothing.
+    Measures are those of 2212.07677 (sensitivity) and 2211.15661 (implied weights).
 
-    episodes: per split; fits: of these, at most, for implied weights. Every episode is a task of its own, so lo and hi are
-    the 95 % interval over episodes. control: "" the model; "untrained" its untrained control; "shuffled" the model beside
-    references that were shown another episode's answers; "reference" one reference beside another.
+    Args:
+        trained: the trained model, with its run, task and folder.
+        episodes: episodes per split, 8 or more. Each is a task of its own.
+        fits: episodes among these whose implied weights are fitted, 2 or more; no more than `episodes`.
+        seed: seed of the episodes, which are never those of a training, even with an equal seed.
+
+    Returns:
+        The table, and rows per episode (the model's answer, the target, every reference's answer). Columns `learner` and
+        `reference` name the two that are compared; `curve` and `scale` say how inputs or tasks differ from training. Values
+        are means over episodes, lo and hi their 95 % interval.
+
+        - "prediction distance": |f - g| at the last query, in units of the targets.
+        - "sensitivity cosine" (1: the same slope) and "sensitivity distance": of df/dx and dg/dx there.
+        - "SPD": squared distance of predictions over d_x. "ILWD": squared distance, over d_x, of the weights that a least
+          squares fit to answers to further inputs implies. "R² of linearity": of that fit.
+        - "loss": as the family has it, also along a `curve` ("input scale", "teacher scale", "unseen inputs"), with rates
+          tuned where the model was trained.
+        - "interpolated loss": of the mean of the model's and the construction's matrices, where the model is one linear head.
+        - control "untrained": the untrained control beside the references.
+        - control "shuffled": the model beside references that were shown another episode's answers.
+        - control "reference": one reference beside another.
+
+    Raises:
+        DoesNotApply: the task is no linear regression.
+        ConfigError: episodes is below 8, or fits below 2.
     """
     task = trained.task
     if not isinstance(task, LinearRegression):
@@ -57,15 +82,16 @@ def probe(trained: TrainedModel, *, episodes: int = 2048, fits: int = 256, seed:
     fits = min(fits, episodes)
     learners = {one.name: one for one in _candidates(task, trained.model.cfg.n_layers)}
     models = {"": trained.model, "untrained": trained.untrained_control()}
-    rows, kept = [], []
+    rows: list[dict[str, Any]] = []
+    kept = []
     for split in ("test", "ood"):
         batches = list(draw(task, split, episodes, seed, trained.device))
         x = torch.cat([_further(task, b) for b in batches])[:fits].double()
         answers = _learner_answers(learners, task, batches, x)
         shuffled = _learner_answers(learners, task, [task.with_answers_of_others(b) for b in batches], x)
         own = {control: _model_answers(model, task, batches, x) for control, model in models.items()}
-        asked = ({who: one.answers for who, one in found.items()} for found in (own, answers))
-        rows += _losses(task, split, *asked, batches)
+        asked = [{who: one.answers for who, one in found.items()} for found in (own, answers)]
+        rows += _losses(task, split, asked[0], asked[1], batches)
         for name in learners:
             for control, mine in own.items():
                 rows += _compare(task, split, control, MODEL, mine, name, answers[name])
@@ -80,7 +106,7 @@ def probe(trained: TrainedModel, *, episodes: int = 2048, fits: int = 256, seed:
     return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
 
 
-def _candidates(task, n_layers):
+def _candidates(task: LinearRegression, n_layers: int) -> list[RegressionLearner]:
     """The references that apply, tuned: steps as many as the model has layers are among those of the stepwise ones."""
     steps = sorted({1, 2, n_layers})
     wanted = [GradientDescent(k) for k in steps] + [GradientDescentPlusPlus(k) for k in steps if k > 1]
@@ -92,15 +118,18 @@ def _candidates(task, n_layers):
 
 
 # ---- answers ---------------------------------------------------------------------------------------------------------
-def _further(task, batch):
+def _further(task: LinearRegression, batch: Episodes) -> Tensor:
     """(batch, T, d_x): enough further inputs to tell the weights that answers to them imply."""
     return task.further_inputs(batch, 4 * task.d_x)
 
 
-def _learner_answers(learners, task, batches, x):
+def _learner_answers(
+    learners: dict[str, RegressionLearner], task: LinearRegression, batches: list[Episodes], x: Tensor
+) -> dict[str, Answers]:
     """name -> what a learner answers, also to the further inputs x of the first episodes. Linear ones share spectra."""
     linear = {name: one for name, one in learners.items() if isinstance(one, LinearLearner)}
-    parts, left = {name: [] for name in learners}, len(x)
+    parts: dict[str, list[tuple[Tensor, Tensor | None, Tensor]]] = {name: [] for name in learners}
+    left = len(x)
     for batch in batches:
         shown_x, shown_y, asked, shown = task.prompts(batch)
         extra = _further(task, batch)[: max(left, 0)].double()
@@ -115,8 +144,9 @@ def _learner_answers(learners, task, batches, x):
     return {name: _joined(found, x) for name, found in parts.items()}
 
 
-def _model_answers(model, task, batches, x):
-    parts, left, at = [], len(x), list(task.answers)
+def _model_answers(model: HookedModel, task: LinearRegression, batches: list[Episodes], x: Tensor) -> Answers:
+    parts: list[tuple[Tensor, Tensor | None, Tensor]] = []
+    left, at = len(x), list(task.answers)
     for batch in batches:
         tokens = batch.tokens.clone().requires_grad_()
         prediction = model(tokens)[:, at]
@@ -128,7 +158,7 @@ def _model_answers(model, task, batches, x):
 
 
 @torch.no_grad()
-def _answer_further(model, task, batch, n):
+def _answer_further(model: HookedModel, task: LinearRegression, batch: Episodes, n: int) -> Tensor:
     """The model's answers (n, T, d_y) to further inputs in place of the last query, for the first n episodes."""
     extra = _further(task, batch)
     if n == 0:
@@ -138,24 +168,36 @@ def _answer_further(model, task, batch, n):
     return answers.unflatten(0, (-1, extra.shape[1])).double()
 
 
-def _joined(parts, x):
-    answers, slopes, further = zip(*parts, strict=True)
-    further = torch.cat(further)
-    slope = None if slopes[0] is None else torch.cat(slopes)
-    return Answers(torch.cat(answers), slope, further, agreement.implied_weights(x, further))
+def _joined(parts: list[tuple[Tensor, Tensor | None, Tensor]], x: Tensor) -> Answers:
+    further = torch.cat([part[2] for part in parts])
+    slopes = [part[1] for part in parts if part[1] is not None]
+    slope = torch.cat(slopes) if slopes else None
+    return Answers(torch.cat([part[0] for part in parts]), slope, further, agreement.implied_weights(x, further))
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
-def _row(metric, values, split, control, learner, reference="none", curve="none", scale=np.nan):
+def _row(
+    metric: str,
+    values: Tensor,
+    split: str,
+    control: str,
+    learner: str,
+    reference: str = "none",
+    curve: str = "none",
+    scale: float = np.nan,
+) -> dict[str, Any]:
     """A mean over episodes (n,), with its 95 % interval; 0 where only rounding is left."""
-    values = np.asarray(torch.as_tensor(values).cpu(), dtype=float).round(12)
-    half = 1.96 * values.std(ddof=1) / len(values) ** 0.5 if len(values) > 1 else np.nan
-    value, compared = values.mean(), {"learner": learner, "reference": reference, "curve": curve, "scale": scale}
-    where = {"split": split, "site": "output", "role": "last query", "control": control, "n": len(values)}
+    found = np.asarray(torch.as_tensor(values).cpu(), dtype=float).round(12)
+    half = 1.96 * found.std(ddof=1) / len(found) ** 0.5 if len(found) > 1 else np.nan
+    value = float(found.mean())
+    compared: dict[str, Any] = {"learner": learner, "reference": reference, "curve": curve, "scale": scale}
+    where: dict[str, Any] = {"split": split, "site": "output", "role": "last query", "control": control, "n": len(found)}
     return tables.row(metric, value, lo=value - half, hi=value + half, **where, **compared)
 
 
-def _compare(task, split, control, learner, mine, reference, other):
+def _compare(
+    task: LinearRegression, split: str, control: str, learner: str, mine: Answers, reference: str, other: Answers
+) -> Iterator[dict[str, Any]]:
     f, g, known = mine.answers[:, -1], other.answers[:, -1], (split, control, learner, reference)
     yield _row("prediction distance", agreement.prediction_distance(f, g), *known)
     yield _row("SPD", agreement.squared_prediction_distance(f, g, task.d_x), *known)
@@ -165,11 +207,19 @@ def _compare(task, split, control, learner, mine, reference, other):
     yield _row("ILWD", agreement.implied_weight_distance(mine.implied, other.implied), *known)
 
 
-def _losses(task, split, own, answers, batches, curve="none", scale=np.nan):
+def _losses(
+    task: LinearRegression,
+    split: str,
+    own: dict[str, Tensor],
+    answers: dict[str, Tensor],
+    batches: list[Episodes],
+    curve: str = "none",
+    scale: float = np.nan,
+) -> Iterator[dict[str, Any]]:
     at = list(task.answers)
     truth = torch.cat([b.targets[:, at] for b in batches]).double()
 
-    def per_episode(found):
+    def per_episode(found: Tensor) -> Tensor:
         return task.loss_scale * (found - truth).square().mean((1, 2))
 
     for control, mine in own.items():
@@ -178,7 +228,14 @@ def _losses(task, split, own, answers, batches, curve="none", scale=np.nan):
         yield _row("loss", per_episode(found), split, "reference", name, curve=curve, scale=scale)
 
 
-def _curves(task, models, learners, episodes, seed, device):
+def _curves(
+    task: LinearRegression,
+    models: dict[str, HookedModel],
+    learners: dict[str, RegressionLearner],
+    episodes: int,
+    seed: int,
+    device: torch.device,
+) -> Iterator[dict[str, Any]]:
     """Losses where inputs or tasks are other than in training; the rates stay those of training."""
     shown = [("input scale", s, replace(task, input_scale=s * task.input_scale)) for s in CURVES["input scale"]]
     shown += [("teacher scale", s, replace(task, teacher_scale=s * task.teacher_scale)) for s in CURVES["teacher scale"]]
@@ -192,12 +249,14 @@ def _curves(task, models, learners, episodes, seed, device):
 
 
 @torch.no_grad()
-def _forward(model, task, batches):
+def _forward(model: HookedModel, task: LinearRegression, batches: list[Episodes]) -> Tensor:
     at = list(task.answers)
     return torch.cat([model(b.tokens)[:, at] for b in batches]).double()
 
 
-def _forward_learners(learners, task, batches):
+def _forward_learners(
+    learners: dict[str, RegressionLearner], task: LinearRegression, batches: list[Episodes]
+) -> dict[str, Tensor]:
     """name -> answers; linear learners share spectra."""
     linear = {name: one for name, one in learners.items() if isinstance(one, LinearLearner)}
     shared = [all_answers(list(linear.values()), *task.prompts(b)) for b in batches]
@@ -207,19 +266,24 @@ def _forward_learners(learners, task, batches):
     return {name: found[name] for name in learners}
 
 
-def _interpolated(trained, learners, episodes, seed):
+def _interpolated(
+    trained: TrainedModel, learners: dict[str, RegressionLearner], episodes: int, seed: int
+) -> Iterator[dict[str, Any]]:
     """Loss halfway between the model's matrices and the construction's: W_Q W_K^T over its mean diagonal beta, W_V W_O times
     it (2212.07677, A.3). Only where the model is one linear head, the same in every layer."""
     task, architecture = trained.task, trained.run.architecture
-    plain = type(architecture) is LinearSelfAttention and architecture.n_heads == 1
-    if not plain or not (architecture.tied or architecture.n_layers == 1):
+    if not isinstance(architecture, LinearSelfAttention) or not isinstance(task, LinearRegression):
+        return
+    if type(architecture) is not LinearSelfAttention:  # no construction, nor another attention derived from it
+        return
+    if architecture.n_heads != 1 or not (architecture.tied or architecture.n_layers == 1):
         return
     steps = architecture.n_layers
     descent = next(one for one in learners.values() if isinstance(one, GradientDescent) and one.steps == steps)
     built = ConstructedGradientDescent(n_layers=steps, eta=descent.eta).build(**task.dimensions)
     mixed, theirs = deepcopy(trained.model), _products(built, task.d_x)
     halfway = [(a + b.to(a)) / 2 for a, b in zip(_products(trained.model, task.d_x), theirs, strict=True)]
-    attention = mixed.blocks[0].attn
+    attention = _first_attention(mixed)
     with torch.no_grad():
         for name, value in zip(("W_Q", "W_K", "W_V", "W_O"), (halfway[0], None, halfway[1], None), strict=True):
             parameter = getattr(attention, name)
@@ -230,15 +294,22 @@ def _interpolated(trained, learners, episodes, seed):
     yield _row("interpolated loss", loss, "test", "", MODEL, descent.name)
 
 
-def _products(model, d_x):
-    attention = model.blocks[0].attn
+def _first_attention(model: HookedModel) -> Any:
+    blocks: Any = model.blocks
+    return blocks[0].attn
+
+
+def _products(model: HookedModel, d_x: int) -> tuple[Tensor, Tensor]:
+    attention = _first_attention(model)
     with torch.no_grad():
         kq, pv = attention.W_Q[0] @ attention.W_K[0].T, attention.W_V[0] @ attention.W_O[0]
     beta = kq.diagonal()[:d_x].mean()
     return kq / beta, pv * beta
 
 
-def _episodes(task, split, own, answers, batches):
+def _episodes(
+    task: LinearRegression, split: str, own: Answers, answers: dict[str, Answers], batches: list[Episodes]
+) -> pd.DataFrame:
     """Per episode, at the last query: prediction, target, score, and every reference's answer."""
     names = [task.composition_name(int(c)) for b in batches for c in b.composition]
     found, target = own.answers[:, -1], torch.cat([b.targets[:, task.answers[-1]] for b in batches]).double()

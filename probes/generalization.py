@@ -1,28 +1,53 @@
 """Does it answer held-out compositions as well as those it was trained on, and how do learners that are no networks do?"""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from compolens import tables
 from compolens.activations.streams import draw
+from compolens.hooks import HookedModel
 from compolens.measures.intervals import summarise
 from compolens.references import REFERENCES
 from compolens.tasks import SPLITS
+from compolens.tasks.base import Episodes, TaskFamily
 from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change
 
+Key = tuple[str, str]
+"""A learner: (control, name)."""
+
 
 def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Score of the model, its untrained control and every reference on train, test and ood; pooled and per composition.
+    """Score of the model, its untrained control and every reference on train, test and held-out compositions.
 
-    episodes: per split. Rows with composition "all" hold pooled scores (for R²: 1 is perfect, 0 each task's mean answer, may
-    be negative), lo and hi their 95 % bootstrap interval over compositions; the others hold one composition each, with
-    `weight` its share in the pool. control: "" the model, "untrained" its untrained control, "reference" a learner named in
-    `reference`. Beside the score stand the family's other metrics, "share of ceiling" (the score over that of the family's
-    ceiling on the same episodes; its row has the note "ceiling"), the score on parts of the episodes ("score, unambiguous")
-    and on the family's variants (split "ood, unpermuted").
+    Compositions are held out as in 2312.15001 and 2407.12275.
+
+    Args:
+        trained: the trained model, with its run, task and folder.
+        episodes: episodes drawn per split, 1 or more; more of them narrow the intervals.
+        seed: seed of the episodes, which are never those of a training, even with an equal seed.
+
+    Returns:
+        The table, and rows per episode (score, first prediction and target). Rows with composition "all" hold pooled scores,
+        lo and hi their 95 % bootstrap interval over compositions; the others hold one composition each, `weight` its share of
+        the pool. Splits: train, test, ood; and test and ood of the family's variants, such as "ood, unpermuted".
+
+        - "score": as the family scores. R²: 1 is perfect, 0 each task's mean answer, may be negative; an accuracy is from 0 to
+          1.
+        - the family's other metrics, under their own names.
+        - "share of ceiling": the score over that of the family's ceiling on the same episodes, whose row has the note
+          "ceiling".
+        - "score, …": the score on a part of the episodes, such as "score, unambiguous".
+        - control "untrained": the untrained control.
+        - control "reference": the learner named in `reference`; `note` says why one is not available.
     """
     task, rows, kept = trained.task, [], []
     learners = {("", "model"): trained.model, ("untrained", "untrained control"): trained.untrained_control()}
@@ -42,7 +67,9 @@ def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tupl
 
 
 @torch.no_grad()
-def _answers(task, learners, batches):
+def _answers(
+    task: TaskFamily, learners: dict[Key, HookedModel], batches: list[Episodes]
+) -> tuple[dict[Key, list[Tensor]], dict[Key, str]]:
     """(control, name) -> predictions, batch by batch; and why some references have none."""
     answers, reasons = {key: [model(b.tokens) for b in batches] for key, model in learners.items()}, {}
     for kind in REFERENCES.values():
@@ -55,13 +82,24 @@ def _answers(task, learners, batches):
     return answers, reasons
 
 
-def _row(split, key, metric, value=np.nan, lo=np.nan, hi=np.nan, weight=np.nan, n=0, composition="all", note=""):
-    where = {"split": split, "site": "output", "role": "answers", "control": key[0], "n": n}
-    more = {"reference": key[1], "composition": composition, "weight": weight, "note": note}
+def _row(
+    split: str,
+    key: Key,
+    metric: str,
+    value: float = np.nan,
+    lo: float = np.nan,
+    hi: float = np.nan,
+    weight: float = np.nan,
+    n: int = 0,
+    composition: str = "all",
+    note: str = "",
+) -> dict[str, Any]:
+    where: dict[str, Any] = {"split": split, "site": "output", "role": "answers", "control": key[0], "n": n}
+    more: dict[str, Any] = {"reference": key[1], "composition": composition, "weight": weight, "note": note}
     return tables.row(metric, value, lo=lo, hi=hi, **where, **more)
 
 
-def _rows(task, split, answers, batches):
+def _rows(task: TaskFamily, split: str, answers: dict[Key, list[Tensor]], batches: list[Episodes]) -> Iterator[dict[str, Any]]:
     """For every learner: its metrics, pooled; the score by stratum and by composition; and its share of the ceiling."""
     composition = torch.cat([b.composition for b in batches]).cpu().numpy()
     strata = [task.strata(b) for b in batches]
@@ -79,20 +117,20 @@ def _rows(task, split, answers, batches):
                 yield _row(split, key, metric, score, weight=share, n=n, composition=task.composition_name(index))
             ceiling = pooled.score if key[1] == task.ceiling else ceiling
             if ceiling is not None and key[0] != "reference":
-                share = [value / ceiling for value in (pooled.score, *pooled.interval)]
-                yield _row(split, key, "share of ceiling", *share, n=len(error))
+                value, lo, hi = (number / ceiling for number in (pooled.score, *pooled.interval))
+                yield _row(split, key, "share of ceiling", value, lo, hi, n=len(error))
             for stratum, inside in parts.items():
                 some = summarise(error[inside], weight[inside], composition[inside])
                 yield _row(split, key, f"score, {stratum}", some.score, *some.interval, weight[inside].sum(), inside.sum())
 
 
-def _measured(task, predictions, batches):
+def _measured(task: TaskFamily, predictions: list[Tensor], batches: list[Episodes]) -> dict[str, np.ndarray]:
     """metric -> (error, weight), each one number per episode."""
     found = [task.metrics(p, b.targets) for p, b in zip(predictions, batches, strict=True)]
     return {name: torch.cat([torch.stack(f[name]).cpu() for f in found], dim=1).numpy() for name in found[0]}
 
 
-def _episodes(task, split, predictions, batches):
+def _episodes(task: TaskFamily, split: str, predictions: list[Tensor], batches: list[Episodes]) -> pd.DataFrame:
     """Per episode: its score, and prediction and target at the first answer position."""
     first = task.answers[0]
     error, weight = _measured(task, predictions, batches)["score"]

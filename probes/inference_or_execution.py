@@ -1,17 +1,23 @@
 """Would it answer held-out compositions if its code were right, or does it fail to execute what it is given?"""
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from compolens import tables
-from compolens.activations.sites import sites
-from compolens.activations.streams import draw, record
+from compolens.activations.sites import Site, sites
+from compolens.activations.streams import Activations, draw, record
 from compolens.foundation.configs import DoesNotApply
+from compolens.hooks import HookedModel
 from compolens.interventions.oracles import CodeAt, Search, best_code, code_features, fit_codes, readings, recovered, written
 from compolens.measures.intervals import summarise
+from compolens.tasks.base import Episodes, TaskFamily
 from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change
@@ -31,22 +37,39 @@ def probe(
     search_steps: int = 60,
     seed: int = 0,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """A ladder of interventions at the sites where the code is read (column `rung`), scored on the same questions:
+    """Scores along a ladder of interventions on the code, at the sites where the model reads it.
 
-    "own answer"; "own code written": what a linear readout finds of the code is written there; "true code written": the
-    episode's own code is; "best code": a code searched for through the frozen rest of the model, fitted to the context's
-    examples alone and scored on fresh questions. Steps up the ladder are what is lost to use, to inference, and to the form
-    that codes have; what is missing at the top is lost to execution.
+    Rungs (column `rung`), on the same questions: "own answer"; "own code written", where what a linear readout finds of the
+    code is written at the site; "true code written", the episode's own code; "best code", a code that is searched for through
+    the frozen rest of the model, fitted to the context's examples alone and scored on fresh questions. Steps up the ladder are
+    the loss to use, to inference, and to the form of codes; what is missing at the top is lost to execution. Whether the right
+    latent code helps is asked as in 2405.19162; codes are written by erasing first what is there (2306.03819).
 
-    episodes: per split, for all rungs but the last; fitted: training episodes for readouts and writers, and held-out ones for
-    readouts, which are never fitted to the composition that they read; searched, search_steps: episodes per split and Adam
-    steps of the search. chosen: the site where writing another code moves the
-    answers of training compositions most (rows "recovered": 1 is all the way to that code's answers, 0 not at all);
-    effective: those where it moves them nearly as much. "true code written" has rows for every site. The readout is the best
-    of those that read training compositions about equally well (rows "r2", one each: several are tried). Scores as in
-    `generalization`, rows per composition included, lo and hi 95 % over compositions. code_width and n_fitted: free numbers of
-    the code, and values it was fitted to; parts: the factors of a row's composition. Controls: the same on the untrained
-    control, its search included; another code written.
+    Args:
+        trained: the trained model, with its run, task and folder.
+        episodes: episodes per split, 1 or more, for all rungs but the last.
+        fitted: training episodes for readouts and writers, and held-out ones for readouts, which are never fitted to the
+            composition that they read.
+        searched: episodes per split for the search; few, since each is searched for step by step.
+        search_steps: Adam steps of the search, 1 or more.
+        seed: seed of the episodes, which are never those of a training, even with an equal seed.
+
+    Returns:
+        The table, and rows per episode (score of the own answer, and with the true code). Column `chosen` 1: the site where
+        writing another code moves the answers of training compositions most; `effective` 1: sites where it moves them at least
+        0.8 times as much. `code_width` and `n_fitted`: free numbers of a code, and values that it was fitted to; `parts`: the
+        factors of the row's composition. lo, hi: 95 % over compositions.
+
+        - "score": of a rung, pooled and per composition; "true code written" has rows for every site.
+        - "recovered": share of the way that answers move to another code's when that code is written (1: all of it, 0: none).
+        - "left-out R²": of the readout on training compositions that were left out.
+        - "r2": on the scored split, a row for each of the readouts that read training compositions about equally well; the
+          best of these is used.
+        - control "another code": another episode's code is written.
+        - control "untrained": everything in the untrained control, at the same sites, its search included.
+
+    Raises:
+        DoesNotApply: the family cannot show the same inputs under another code.
     """
     task = trained.task
     if "render" in task.missing:
@@ -76,12 +99,12 @@ class _Found(NamedTuple):
 class _Ladder:
     """One model's ladder: readouts and writers at every site, the site where the code is read, the scores of all rungs."""
 
-    def __init__(self, task, model, control, seed, device):
+    def __init__(self, task: TaskFamily, model: HookedModel, control: str, seed: int, device: torch.device) -> None:
         self.task, self.model, self.control, self.seed, self.device = task, model, control, seed, device
         self.rows: list[dict] = []
         self.parts: dict[int, str] = {}
 
-    def fit(self, n, given=None):
+    def fit(self, n: int, given: _Found | None = None) -> _Found:
         """Readouts and writers at every site; what is found of them on training compositions, or at the sites given."""
         batches = list(draw(self.task, "train", n, f"{self.seed}/fit", self.device))
         self.n_fitted = n
@@ -101,12 +124,22 @@ class _Ladder:
         sources = [at for at in self.codes if at.left_out >= max(other.left_out for other in self.codes) - AS_WELL]
         return _Found(self.codes[int(np.argmax(moved))], tuple(effective), tuple(sources))
 
-    def _row(self, metric, rung, split, site, value, interval=(np.nan, np.nan), n=0, **more):
-        where = {"split": split, "site": site.hook_name, "role": site.role, "control": self.control, "n": n}
+    def _row(
+        self,
+        metric: str,
+        rung: str,
+        split: str,
+        site: Site,
+        value: float,
+        interval: tuple[float, float] = (np.nan, np.nan),
+        n: int = 0,
+        **more: Any,
+    ) -> None:
+        where: dict[str, Any] = {"split": split, "site": site.hook_name, "role": site.role, "control": self.control, "n": n}
         row = tables.row(metric, value, lo=interval[0], hi=interval[1], **where, layer=site.layer, rung=rung)
         self.rows.append(row | {"composition": "all", "chosen": 0, "effective": 0} | more)
 
-    def climb(self, split, n, found):
+    def climb(self, split: str, n: int, found: _Found) -> pd.DataFrame:
         """Every rung but the search; returns per-episode rows of the model's own answer and of that with the true code."""
         hook_names = list(dict.fromkeys(at.site.hook_name for at in self.codes))
         batches = draw(self.task, split, n, f"{self.seed}/score", self.device)
@@ -117,10 +150,11 @@ class _Ladder:
             self.parts |= dict(zip(one.episodes.composition.tolist(), named, strict=True))
         others = draw(self.task, split, self.n_fitted, f"{self.seed}/fit", self.device) if split == "ood" else ()
         own = self._decoded(split, seen, true, found.sources, others)
-        other, given = [code.roll(1, 0) for code in true], None
+        other = [code.roll(1, 0) for code in true]
         untouched = self._written("own answer", split, found.read, seen, None, chosen=1)
+        given = untouched
         for at in self.codes:
-            how = {"chosen": int(at is found.read), "effective": int(at in found.effective)}
+            how: dict[str, Any] = {"chosen": int(at is found.read), "effective": int(at in found.effective)}
             errors = self._written("true code written", split, at, seen, true, **how)
             given = errors if at is found.read else given
             if at in found.effective:
@@ -130,9 +164,12 @@ class _Ladder:
         scores = {name: 1 - error / weight for name, (error, weight, _) in {"score": untouched, "true_code": given}.items()}
         return pd.DataFrame({"split": split, "composition": names, **scores})
 
-    def _decoded(self, split, seen, true, sources, others):
+    def _decoded(
+        self, split: str, seen: list[Activations], true: list[Tensor], sources: Sequence[CodeAt], others: Iterable[Episodes]
+    ) -> list[Tensor]:
         """The code as read at the best of the sources: is it known anywhere?"""
-        whole, best = torch.cat(true), (-np.inf, [])
+        best: tuple[float, list[Tensor]] = (-np.inf, [])
+        whole = torch.cat(true)
         for at, codes in zip(sources, readings(self.model, self.task, sources, seen, others), strict=True):
             error = (torch.cat(codes) - whole).square().sum()
             r2 = 1 - float(error / (whole - whole.mean(0)).square().sum())
@@ -140,20 +177,30 @@ class _Ladder:
             best = max(best, (r2, codes), key=lambda pair: pair[0])
         return best[1]
 
-    def _errors(self, at, one, code):
+    def _errors(self, at: CodeAt, one: Activations, code: Tensor | None) -> np.ndarray:
         """(3, n): error, weight and composition of one batch with a code written, or untouched."""
         answer = one.prediction if code is None else written(self.model, one.episodes, at, code, one.sites[at.site.hook_name])
         found = torch.stack([*self.task.errors(answer, one.episodes.targets), one.episodes.composition.double()])
         return found.cpu().numpy()
 
-    def _written(self, rung, split, at, seen, codes, control="", **more):
+    def _written(
+        self,
+        rung: str,
+        split: str,
+        at: CodeAt,
+        seen: list[Activations],
+        codes: list[Tensor] | None,
+        control: str = "",
+        **more: Any,
+    ) -> np.ndarray:
         parts = [self._errors(at, one, None if codes is None else codes[i]) for i, one in enumerate(seen)]
         errors = np.concatenate(parts, axis=1)
         name = ", ".join(filter(None, (self.control, control)))
-        self._scores(rung, split, at.site, *errors, control=name, **more)
+        error, weight, composition = errors
+        self._scores(rung, split, at.site, error, weight, composition, control=name, **more)
         return errors
 
-    def search(self, split, n, found, search):
+    def search(self, split: str, n: int, found: _Found, search: Search) -> None:
         """The rung "best code", and the own answers to the same questions; a row that says why where there is none."""
         read, source, parts = found.read, found.sources[0], []
         try:
@@ -163,7 +210,7 @@ class _Ladder:
                 best = best_code(self.model, self.task, batch, read, starts, search)
                 scored = [*self.task.errors(best.prediction, batch.targets), batch.composition.double()]
                 parts.append(torch.stack([*scored, *self.task.errors(seen.prediction, batch.targets)]).cpu().numpy())
-        except DoesNotApply as error:
+        except DoesNotApply as why:
             self._row(
                 "score",
                 "best code",
@@ -171,28 +218,37 @@ class _Ladder:
                 read.site,
                 np.nan,
                 control="not available",
-                note=f"not available: {error}",
+                note=f"not available: {why}",
                 chosen=1,
             )
             return
-        error, weight, composition, *own = np.concatenate(parts, axis=1)
-        more = {"code_width": best.width, "n_fitted": best.fitted}
+        error, weight, composition, own_error, own_weight = np.concatenate(parts, axis=1)
+        more: dict[str, Any] = {"code_width": best.width, "n_fitted": best.fitted}
         self._scores("best code", split, read.site, error, weight, composition, chosen=1, **more)
-        self._scores("own answer, searched", split, read.site, *own, composition, chosen=1)
+        self._scores("own answer, searched", split, read.site, own_error, own_weight, composition, chosen=1)
 
-    def _starts(self, batch, decoded):
+    def _starts(self, batch: Episodes, decoded: Tensor) -> list[Tensor]:
         """Codes to search from: what is read from the model, codes of other episodes, and their mean."""
         n = len(batch.tokens)
         others = next(draw(self.task, "train", n, f"{self.seed}/start", self.device, batch=n))
         code = code_features(self.task, others.codes)
         return [decoded, code, code.mean(0).expand_as(code)]
 
-    def _scores(self, rung, split, site, error, weight, composition, **more):
+    def _scores(
+        self,
+        rung: str,
+        split: str,
+        site: Site,
+        error: np.ndarray,
+        weight: np.ndarray,
+        composition: np.ndarray,
+        **more: Any,
+    ) -> None:
         """The pooled row, and at the chosen site one per composition."""
         pooled = summarise(error, weight, composition)
         self._row("score", rung, split, site, pooled.score, pooled.interval, len(error), weight=weight.sum(), **more)
         if more.get("chosen") or more.get("effective"):
             for c, (score, share, n) in pooled.per_composition.items():
                 name = self.task.composition_name(c)
-                at = {"composition": name, "parts": self.parts.get(c, ""), "weight": share}
+                at: dict[str, Any] = {"composition": name, "parts": self.parts.get(c, ""), "weight": share}
                 self._row("score", rung, split, site, score, n=n, **at, **more)

@@ -1,17 +1,31 @@
 """Where can the task's latent code be read out linearly, and is the readout shared with compositions never trained on?"""
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from compolens import tables
 from compolens.activations.sites import Site, at_role, residual_sites
-from compolens.activations.streams import draw, record
+from compolens.activations.streams import Activations, draw, record
 from compolens.foundation.configs import ConfigError
+from compolens.hooks import HookedModel
 from compolens.measures.intervals import summarise
-from compolens.measures.readouts import Moments, RidgeReadout, add_by_group, exact_active_set, grouped_r2, leave_groups_out
+from compolens.measures.readouts import (
+    GroupedR2,
+    Moments,
+    RidgeReadout,
+    add_by_group,
+    exact_active_set,
+    grouped_r2,
+    leave_groups_out,
+)
+from compolens.tasks.base import Episodes, TaskFamily
 from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change
@@ -40,16 +54,35 @@ def probe(
     l2: float | None = None,
     threshold: float = 0.25,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Ridge readout of the code from every layer and token role: R² per code dimension, exact recovery of the active set.
+    """R² of a ridge readout of the latent code, and exact recovery of its active set, at every layer and token role.
 
-    Three fits, which mean different things: "fitted on train" uses training compositions; "leave one out" on these and all
-    held-out compositions but the one scored; "within" on the held-out compositions themselves (other episodes). Where
-    the first is low and "within" is high the code is there but not shared; only a low "within" is a loss.
+    Readouts are fitted on training compositions and scored on held-out ones, as 2407.12275 decodes the latent code. Three fits
+    (column `fit`) mean different things: "fitted on train" uses training compositions; "leave one out" these and all held-out
+    compositions but the one scored; "within" other episodes of the held-out compositions. Where the first is low and "within"
+    is high, the code is there but not shared with held-out compositions. Only a low "within" says that it is lost.
 
-    episodes: per fit and per split; l2: the penalty on standardised features (default: chosen per site among 16 by leaving
-    compositions out within training); threshold: a decoded coefficient above it counts as active.
-    Controls: "raw input" (the input's own moments), "untrained" (the untrained control), "shuffled" (codes shuffled over
-    episodes) and "control task" (code renumbered at random per composition; selectivity is R² minus the control task's).
+    Args:
+        trained: the trained model, with its run, task and folder.
+        episodes: episodes per fit, and again per split, 1 or more; more of them narrow the intervals.
+        seed: seed of the episodes, which are never those of a training, even with an equal seed.
+        l2: penalty of the ridge on standardised features, 0 or more. By default chosen per site among 16, from 10⁻³ to 10^4.5,
+            by leaving compositions out within training.
+        threshold: a decoded coefficient above it counts as active; 0.25 is halfway between 0 and the smallest active one, 0.5.
+
+    Returns:
+        The table, and rows per episode (true and decoded code at the best site, score). lo, hi: 95 % over compositions.
+
+        - "r2": of the code, per `dimension` and their "mean"; 1 is perfect, 0 the mean code, may be negative.
+        - "active set exact": share of episodes whose active dimensions are all recovered, and no others.
+        - "selectivity": R² minus that of the control task.
+        - control "raw input": the same readout of the input's own moments.
+        - control "untrained": of the untrained control.
+        - control "shuffled": codes of other episodes.
+        - control "control task": the code's dimensions renumbered at random per composition, which can be memorised but not
+          shared.
+
+    Raises:
+        ConfigError: the family has no continuous latent code.
     """
     dimensions = _dimensions(trained)
     rows: list[dict] = []
@@ -83,19 +116,19 @@ def _dimensions(trained: TrainedModel) -> list[str]:
     return [f"{name}[{i}]" for name in continuous for i in range(one[name].flatten(1).shape[1])]
 
 
-def _sites(model) -> list[Site]:
+def _sites(model: HookedModel) -> list[Site]:
     """The residual stream at every layer and token role, then the model's explicit code where it has one."""
     sites = [Site(layer, hook_name, role) for layer, hook_name in residual_sites(model).items() for role in model.roles]
     explicit = [Site(model.cfg.n_layers + 1, "hook_code", "all")] if "hook_code" in model.hook_dict else []
     return sites + explicit
 
 
-def _code(task, episodes) -> torch.Tensor:
+def _code(task: TaskFamily, episodes: Episodes) -> torch.Tensor:
     continuous = [name for name, kind in task.code_kinds.items() if kind == "continuous"]
     return torch.cat([episodes.codes[name].flatten(1) for name in continuous], dim=1)
 
 
-def _control_task(code, composition):
+def _control_task(code: Tensor, composition: Tensor) -> Tensor:
     """The code with its dimensions renumbered at random per composition: memorisable, but with nothing to share."""
     orders = {
         c: torch.randperm(code.shape[1], generator=torch.Generator().manual_seed(c)) for c in composition.unique().tolist()
@@ -104,7 +137,9 @@ def _control_task(code, composition):
     return code.gather(1, order)
 
 
-def _moments(trained, model, sites, split, n, seed, kept=None) -> dict[Site, dict[int, Moments]]:
+def _moments(
+    trained: TrainedModel, model: HookedModel, sites: list[Site], split: str, n: int, seed: str, kept: _Kept | None = None
+) -> dict[Site, dict[int, Moments]]:
     """site -> composition -> moments of (features, [code, shuffled code, control task]), in one pass over n episodes."""
     totals: dict[Site, dict[int, Moments]] = {site: {} for site in sites}
     hooks = list(dict.fromkeys(site.hook_name for site in sites if site != RAW))
@@ -127,7 +162,13 @@ def _fit(groups: dict[int, Moments], width: int, l2: float | None) -> Fitted:
     return Fitted(Moments.total(groups.values()).fit([best])[0], best, max(scores))
 
 
-def _results(fitted, trained_on, held_out, scored, width):
+def _results(
+    fitted: Fitted,
+    trained_on: dict[int, Moments],
+    held_out: dict[int, Moments],
+    scored: dict[str, dict[int, Moments]],
+    width: int,
+) -> Iterator[tuple[tuple[str, str, str], GroupedR2]]:
     """(fit, split, control) -> pooled R²; the shuffled and control-task columns only where the fit is on training."""
     for which, control in enumerate(("", "shuffled", "control task")):
         part = slice(which * width, (which + 1) * width)
@@ -143,12 +184,16 @@ def _results(fitted, trained_on, held_out, scored, width):
     yield ("leave one out", "ood", ""), grouped_r2(score, {c: (whole - fit[c]).fit([fitted.l2])[0] for c in score})
 
 
-def _row(metric, value, lo, hi, split, site, control, n, **more):
-    where = {"split": split, "site": site.hook_name, "role": site.role, "control": control, "n": n}
+def _row(
+    metric: str, value: float, lo: float, hi: float, split: str, site: Site, control: str, n: int, **more: Any
+) -> dict[str, Any]:
+    where: dict[str, Any] = {"split": split, "site": site.hook_name, "role": site.role, "control": control, "n": n}
     return tables.row(metric, value, lo=lo, hi=hi, **where, layer=site.layer, **more)
 
 
-def _rows(site, results, dimensions, name, l2, n):
+def _rows(
+    site: Site, results: Iterable[tuple[tuple[str, str, str], GroupedR2]], dimensions: list[str], name: str, l2: float, n: int
+) -> Iterator[dict[str, Any]]:
     """One row for the mean over dimensions, one per dimension for the measurement itself, and selectivity."""
     pooled = {}
     for (fit, split, control), r2 in results:
@@ -165,7 +210,7 @@ def _rows(site, results, dimensions, name, l2, n):
         yield _row("selectivity", value, np.nan, np.nan, split, site, name, n, fit="fitted on train", dimension="mean", l2=l2)
 
 
-def _wanted(row, control) -> bool:
+def _wanted(row: dict[str, Any], control: str) -> bool:
     """The untrained control is a control itself: its own shuffled rows would only say 0 again."""
     return control == "" or "," not in row["control"]
 
@@ -173,13 +218,13 @@ def _wanted(row, control) -> bool:
 class _Kept:
     """What needs the episodes themselves: exact recovery everywhere, decoded codes of the first episodes at the best site."""
 
-    def __init__(self, trained, fitted, best, width, threshold):
+    def __init__(self, trained: TrainedModel, fitted: dict[Site, Fitted], best: Site, width: int, threshold: float) -> None:
         self.task, self.fitted, self.best, self.width, self.threshold = trained.task, fitted, best, width, threshold
         self.recovered: dict = {}
         self.parts: list[pd.DataFrame] = []
         self.counts = {"test": 0, "ood": 0}
 
-    def add(self, split, site, x, code, batch):
+    def add(self, split: str, site: Site, x: Tensor, code: Tensor, batch: Activations) -> None:
         decoded = self.fitted[site].readout(x)[:, : self.width]
         exact = exact_active_set(decoded, code, self.threshold)
         counts = self.recovered.setdefault((site, split), {})
@@ -193,13 +238,13 @@ class _Kept:
             names = [self.task.composition_name(c) for c in batch.episodes.composition[:room].tolist()]
             columns = {"score": 1 - error / weight, "active_set_exact": exact}
             lists = {"code": code, "decoded": decoded}
-            frame = {k: v[:room].cpu().numpy() for k, v in columns.items()}
+            frame: dict[str, Any] = {k: v[:room].cpu().numpy() for k, v in columns.items()}
             frame |= {k: list(v[:room].float().cpu().numpy()) for k, v in lists.items()}
             where = {"split": split, "composition": names, "site": site.hook_name, "role": site.role}
             self.parts.append(pd.DataFrame(where | frame))
             self.counts[split] += len(names)
 
-    def recovery(self, site, control, n):
+    def recovery(self, site: Site, control: str, n: int) -> Iterator[dict[str, Any]]:
         """The share of episodes whose active set is exactly recovered, with its interval over compositions."""
         for split in ("test", "ood"):
             counts = self.recovered[site, split]

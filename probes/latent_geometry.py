@@ -1,8 +1,10 @@
 """How are attention's codes laid out: by the rule at work, or by what the operands happen to be?"""
 
+from __future__ import annotations
+
 import importlib.util
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -12,6 +14,7 @@ from sklearn.manifold import TSNE, trustworthiness
 from compolens import tables
 from compolens.activations.streams import draw, record
 from compolens.foundation.configs import ConfigError, require
+from compolens.hooks import HookedModel
 from compolens.measures.geometry import (
     ClassSums,
     bins,
@@ -22,6 +25,7 @@ from compolens.measures.geometry import (
     silhouette,
     whitened,
 )
+from compolens.tasks.base import TaskFamily
 from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change
@@ -30,6 +34,10 @@ DRAWS = 200
 SILHOUETTE_ROWS = 1000
 KEPT_EPISODES = 512
 NEIGHBOURS = 5
+
+
+LayOut = Callable[[np.ndarray, np.ndarray, int], tuple[np.ndarray, float]]
+"""(codes, which of them are shown, seed) -> their places on a map (n, 2), and what the map is worth."""
 
 
 class Data(NamedTuple):
@@ -67,15 +75,38 @@ def probe(
     tsne: bool = False,
     umap: bool = False,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The geometry of `hook_code` at every layer and at the pairs that the family names ("self", "row mates", …), on training
-    compositions (test) and held-out ones (ood). For each label ("by": rule; term 1, term 2) and each confound in quarters:
-    silhouette, scatter within classes over scatter between, and R² of codes given the class, raw and whitened; R² also for
-    several factors added up, and for the composition. Cosine similarity of mean codes for every two classes, as they are and
-    about the overall mean. Effective dimension. Maps: a row per point, held-out compositions only.
+    """How the codes of attention (`hook_code`) are laid out, by label and by confound, at every layer.
 
-    episodes: per split; variant: show the family in this way ("unpermuted", …) instead of as it was trained; points: per map;
-    tsne, umap: draw these maps, too. A map's value: for PCA, the share of variance of its two axes; else its trustworthiness.
-    Controls: the untrained control, shuffled labels, the raw input. Intervals resample compositions, where there are any.
+    Codes are read at the pairs of tokens that the family names ("self", "row mates", …), as 2406.05816 maps them, on training
+    compositions (test) and held-out ones (ood).
+
+    Args:
+        trained: the trained model, with its run, task and folder.
+        episodes: episodes per split, 1 or more.
+        seed: seed of the episodes, which are never those of a training, even with an equal seed.
+        variant: show the family as this variant ("unpermuted", …); "" (the default) as it was trained.
+        points: points per map, 0 (no maps) or more; 400 can still be told apart.
+        tsne: draw t-SNE maps besides PCA; off by default, since they take longest.
+        umap: draw UMAP maps besides PCA; needs the package umap-learn.
+
+    Returns:
+        The table, and rows per answer (its place on a PCA map of the last layer). Column `by` says by what codes are grouped:
+        a label (rule; term 1, term 2), or a confound in quarters. Intervals resample compositions, where there are any.
+
+        - "silhouette": from -1 to 1; 1 is compact classes far apart.
+        - "within/between": scatter within classes over scatter between them, 0 or more.
+        - "factorisation R²", and the same "whitened": of codes given the class, or several factors added up, or the
+          composition.
+        - "cosine", "cosine about the mean": between the mean codes of two classes (`class`, `other`), from -1 to 1.
+        - "effective dimension": of all codes, a count from 1 on.
+        - "pca", "tsne", "umap": a row per point of a map (`x`, `y`, `label.…`, `confound.…`), held-out compositions only. The
+          value is the share of variance of the two axes for PCA, else the map's trustworthiness (from 0 to 1).
+        - control "shuffled": codes dealt to the labels at random.
+        - control "untrained": the untrained control. Control named as an input: the raw input.
+
+    Raises:
+        ConfigError: umap is asked for and not installed, points is below 0, or the family has no such variant.
+        DoesNotApply: the family has no categorical codes to read.
     """
     if umap and importlib.util.find_spec("umap") is None:
         raise ConfigError("UMAP maps need a package that is not installed; type: pip install umap-learn")
@@ -102,13 +133,13 @@ def probe(
     return pd.DataFrame(rows), _episodes(task, kept)
 
 
-def _shown(task, variant):
+def _shown(task: TaskFamily, variant: str) -> TaskFamily:
     if variant and variant not in task.variants:
         raise ConfigError(f"{type(task).__name__} has no variant {variant!r}; it has {list(task.variants) or 'none'}")
     return task.variants[variant] if variant else task
 
 
-def _collect(task, model, split, n, seed, device, raw) -> Data:
+def _collect(task: TaskFamily, model: HookedModel, split: str, n: int, seed: str, device: torch.device, raw: bool) -> Data:
     """Codes at the named pairs, flattened over the pairs of a capture; with `raw`, what the family offers of its inputs."""
     layers = {f"blocks.{layer}.attn.hook_code": layer for layer in range(model.cfg.n_layers)}
     parts: list[Data] = []
@@ -139,7 +170,7 @@ def _collect(task, model, split, n, seed, device, raw) -> Data:
     )
 
 
-def _names(label: str, classes) -> tuple[str, ...]:
+def _names(label: str, classes: tuple[str, ...]) -> tuple[str, ...]:
     """Names that look like numbers ("0010") go with their label's first word, or a table read back would hold numbers."""
     return tuple(f"{label.split()[0]} {name}" if name.isdecimal() else name for name in classes)
 
@@ -152,14 +183,16 @@ def _shuffle(n: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).permutation(n)
 
 
-def _where(source, split, control) -> dict:
+def _where(source: tuple[str, int], split: str, control: str) -> dict:
     capture, layer = source
-    read = {"site": f"blocks.{layer}.attn.hook_code", "role": capture, "control": control}
+    read: dict[str, Any] = {"site": f"blocks.{layer}.attn.hook_code", "role": capture, "control": control}
     raw = {"site": "input", "role": "input", "control": capture}
     return {"split": split, "layer": layer} | (read if layer >= 0 else raw)
 
 
-def _row(metric, value, where, n, lo=np.nan, hi=np.nan, **more) -> dict:
+def _row(
+    metric: str, value: float, where: dict[str, Any], n: int, lo: float = np.nan, hi: float = np.nan, **more: Any
+) -> dict:
     note = "" if np.isfinite(value) else "not available: nothing varies"
     return tables.row(metric, float(value), lo=lo, hi=hi, n=n, note=note, **where, **more)
 
@@ -183,11 +216,11 @@ def _numbers(data: Data, x: np.ndarray, where: dict, order: np.ndarray | None = 
         order = np.arange(len(x))
     x, white = x[order], whitened(x)[order]
     for by, y in data.by.items():
-        more = {"by": by, "classes": len(np.unique(y))}
+        more: dict[str, Any] = {"by": by, "classes": len(np.unique(y))}
         yield _row("silhouette", silhouette(x, y, SILHOUETTE_ROWS), where, min(len(x), SILHOUETTE_ROWS), **more)
         sums = ClassSums.by_group(x, y, int(y.max()) + 1, data.composition)
         interval = _interval(sums.weighted(_weights(len(sums.size))).within_between())
-        yield _row("within/between", sums.pooled.within_between(), where, len(x), *interval, **more)
+        yield _row("within/between", float(sums.pooled.within_between()), where, len(x), *interval, **more)
     for by, factors in ({name: [y] for name, y in data.by.items()} | data.together).items():
         more = {"by": by, "classes": sum(len(np.unique(y)) for y in factors)}
         yield _row("factorisation R²", factorisation_r2(x, factors), where, len(x), **more)
@@ -204,12 +237,12 @@ def _cosines(data: Data, x: np.ndarray, where: dict) -> Iterator[dict]:
         for metric, about_mean in (("cosine", False), ("cosine about the mean", True)):
             value, draws = whole.cosine(about_mean), drawn.cosine(about_mean)
             for i, j in ((i, j) for i in present for j in present):
-                more = {"by": by, "classes": len(present), "class": names[i], "other": names[j]}
+                more: dict[str, Any] = {"by": by, "classes": len(present), "class": names[i], "other": names[j]}
                 codes = int(n[i] + n[j]) if i != j else int(n[i])
-                yield _row(metric, value[i, j], where, codes, *_interval(draws[:, i, j]), **more)
+                yield _row(metric, float(value[i, j]), where, codes, *_interval(draws[:, i, j]), **more)
 
 
-def _map(metric, lay_out, data: Data, x: np.ndarray, points: int, seed: int, where: dict) -> Iterator[dict]:
+def _map(metric: str, lay_out: LayOut, data: Data, x: np.ndarray, points: int, seed: int, where: dict) -> Iterator[dict]:
     """A row per point, with everything known about it; the same points whatever the layer. All at 0 if codes are constant."""
     shown = np.sort(_shuffle(len(x), seed)[:points])
     xy, value = lay_out(x, shown, seed) if centred(x).any() else (np.zeros((len(shown), 2)), np.nan)
@@ -224,13 +257,13 @@ def _short(values: np.ndarray) -> np.ndarray:
     return np.vectorize(lambda v: float(f"{v:.4g}"), otypes=[float])(values)
 
 
-def _pca(x, shown, seed) -> tuple[np.ndarray, float]:
+def _pca(x: np.ndarray, shown: np.ndarray, seed: int) -> tuple[np.ndarray, float]:
     """The axes are those of all codes, of which some are shown."""
     coordinates, share = pca(x)
     return coordinates[shown], round(float(share.sum()), 4)
 
 
-def _tsne(x, shown, seed) -> tuple[np.ndarray, float]:
+def _tsne(x: np.ndarray, shown: np.ndarray, seed: int) -> tuple[np.ndarray, float]:
     x = centred(x[shown])
     require(len(x) >= 4, f"a t-SNE map needs at least 4 points, got {len(x)}; raise points or episodes")
     perplexity = min(30.0, (len(x) - 1) / 3)
@@ -238,7 +271,7 @@ def _tsne(x, shown, seed) -> tuple[np.ndarray, float]:
     return xy, _trust(x, xy)
 
 
-def _umap(x, shown, seed) -> tuple[np.ndarray, float]:
+def _umap(x: np.ndarray, shown: np.ndarray, seed: int) -> tuple[np.ndarray, float]:
     from umap import UMAP
 
     x = centred(x[shown])
@@ -246,12 +279,12 @@ def _umap(x, shown, seed) -> tuple[np.ndarray, float]:
     return xy, _trust(x, xy)
 
 
-def _trust(x, xy) -> float:
+def _trust(x: np.ndarray, xy: np.ndarray) -> float:
     """Trustworthiness: 1 if a map's neighbours are neighbours; sklearn wants fewer than half the points as neighbours."""
     return round(float(trustworthiness(x, xy, n_neighbors=max(1, min(NEIGHBOURS, (len(x) - 1) // 2)))), 4)
 
 
-def _episodes(task, kept: dict[str, Data]) -> pd.DataFrame:
+def _episodes(task: TaskFamily, kept: dict[str, Data]) -> pd.DataFrame:
     """Per answer, of both splits on one map: where the last layer's first capture lies, and whether the answer was right."""
     source = max((key for key in kept["ood"].codes if key[1] >= 0), key=lambda key: key[1])
     xy, _ = pca(np.concatenate([data.codes[source] for data in kept.values()]))

@@ -1,26 +1,50 @@
 """At which layer and token role does what is there decide which task is executed?"""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from compolens.activations.sites import residual_sites
 from compolens.activations.streams import draw, intervene, record
 from compolens.foundation.configs import ConfigError
+from compolens.hooks import HookedModel
 from compolens.measures.intervals import summarise
+from compolens.tasks.base import Episodes, TaskFamily
 from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change
 
+Point = tuple[int, str, str]
+"""(layer, hook point, token role)."""
+
 
 def probe(trained: TrainedModel, *, episodes: int = 512, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Activation patching, layer by token role: the same inputs are shown under two codes, and one run's residual stream is
-    put into the other's.
+    """How far the answer moves when another run's residual stream is put in, layer by token role.
 
-    recovered: how much of the way the answer moves to the source's own answer, pooled over episodes: 1 is all of it, 0 none,
-    negative away from it; lo and hi are 95 % intervals over compositions of the base. episodes: pairs per split.
-    Controls: "another code" patches in a third run (only what is specific to the source should move the answer to the
-    source's), "untrained" does the patching in the untrained control.
+    The same inputs are shown under two codes. The residual stream of one run (source) replaces that of the other (base): an
+    interchange intervention on a whole site (2303.02536).
+
+    Args:
+        trained: the trained model, with its run, task and folder.
+        episodes: pairs of episodes per split, 2 or more; all of one split are one batch.
+        seed: seed of the episodes, which are never those of a training, even with an equal seed.
+
+    Returns:
+        The table, and rows per episode.
+
+        - "recovered": share of the way that the answer moves to the source's own answer, pooled over episodes: 1 is all of it,
+          0 none, below 0 away from it. lo, hi: 95 % over compositions of the base.
+        - control "another code": a third run is put in. Only what is specific to the source should move the answer to the
+          source's.
+        - control "untrained": patching in the untrained control.
+
+    Raises:
+        ConfigError: the family cannot show the same inputs under two codes.
     """
     task = trained.task
     if "render" in task.missing:
@@ -48,7 +72,9 @@ def probe(trained: TrainedModel, *, episodes: int = 512, seed: int = 0) -> tuple
     return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
 
 
-def _patch(task, model, base, points, third):
+def _patch(
+    task: TaskFamily, model: HookedModel, base: Episodes, points: list[Point], third: bool
+) -> Iterator[tuple[tuple[Point, str], np.ndarray]]:
     """((layer, site, role), control) -> (error, weight, composition) per episode."""
     source = _under_other_codes(task, base, 1)
     sites = list(dict.fromkeys(site for _, site, _ in points))
@@ -69,13 +95,13 @@ def _patch(task, model, base, points, third):
             yield (point, name), torch.stack([error, weight, base.composition.double()]).cpu().numpy()
 
 
-def _under_other_codes(task, base, shift):
+def _under_other_codes(task: TaskFamily, base: Episodes, shift: int) -> Episodes:
     """The same inputs under the codes of other episodes of the batch."""
     return task.render({name: code.roll(shift, 0) for name, code in base.codes.items()}, base.inputs)
 
 
-def _put(donated, positions):
-    def edit(activation):
+def _put(donated: Tensor, positions: list[int] | slice) -> Callable[[Tensor], Tensor]:
+    def edit(activation: Tensor) -> Tensor:
         activation[:, positions] = donated[:, positions]
         return activation
 

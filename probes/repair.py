@@ -1,15 +1,19 @@
 """Is what is blamed what has to be mended: does a repair there beat the same repair elsewhere?"""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from compolens.activations.sites import Site, positions, sites
 from compolens.activations.streams import draw
 from compolens.foundation.configs import DoesNotApply, require
+from compolens.hooks import HookedModel
 from compolens.interventions.oracles import CodeAt, code_features, fit_codes, recovered, written
 from compolens.interventions.repairs import (
     Budget,
@@ -39,21 +43,40 @@ def probe(
     draws: int = 3,
     seed: int = 0,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Two kinds of repair (column `repair`) at the site where the code is read, each beside placebos (column `where`):
+    """What two kinds of repair gain at the site where the code is read, each beside placebos.
 
-    "code written", a repair of inference: the episode's own code, as factor means of training compositions, is written there.
-    Placebos: the same at every other site ("elsewhere"); another episode's code ("another code"); shuffled codes in the fit
-    of the means ("shuffled fit"). "overlapping" sites share hook point and positions with the blamed one: no placebos.
-    "fine-tuned", a repair of execution: the parameters downstream of that site are trained on one half of the held-out
-    compositions, mixed with as many episodes of training compositions, and scored on the other half (two folds; their mean on
-    test). Placebos: the parameters upstream; random sets of as many scalars ("random 0", …).
+    "code written" repairs inference: the episode's own code, as factor means of training compositions, is written at the site
+    (`Writer`, 2306.03819). "fine-tuned" repairs execution: the parameters downstream of the site are trained on one half of
+    the held-out compositions, mixed with as many episodes of training compositions, and scored on the other half (two folds;
+    their mean on test). That the right code helps little where execution fails is the case of 2405.19162.
 
-    episodes: scored per split; fitted: training episodes for the means, half as many to choose the site, as in
-    `inference_or_execution`; tuning_steps, batch, lr: Adam's budget, equal for all; draws: random sets.
-    metric "gain": score minus that of the model as it is ("none"), on the same episodes; "beats placebos": gain minus that of
-    the split's best placebo (column `placebo`), which is then held fixed. lo, hi: 95 % over compositions. free: how many
-    scalars were trained.
-    Control "untrained": both repairs of the untrained control, at the same site.
+    Args:
+        trained: the trained model, with its run, task and folder.
+        episodes: scored episodes per split, 1 or more.
+        fitted: training episodes for the means, and half as many to choose the site, as in `inference_or_execution`.
+        tuning_steps: Adam steps of a fine-tuning, equal for all parameter sets; few, since a repair is no new training.
+        batch: episodes per step.
+        lr: learning rate of Adam, above 0; the default is Adam's usual one.
+        draws: random sets of parameters as placebos, 0 or more.
+        seed: seed of the episodes, which are never those of a training, even with an equal seed.
+
+    Returns:
+        The table, and rows per episode (score as is and after each repair). Column `repair` is "none", "code written" or
+        "fine-tuned"; `where` is "blamed" or a placebo; `free` counts the scalars that were trained. lo, hi: 95 % over
+        compositions.
+
+        - "score": after the repair, as the family scores.
+        - "gain": score minus that of the model as it is, on the same episodes.
+        - "beats placebos": gain minus that of the split's best placebo (column `placebo`), which is then held fixed.
+        - control "placebo" of "code written": the same at every other site ("elsewhere"), another episode's code ("another
+          code"), means fitted to shuffled codes ("shuffled fit").
+        - control "placebo" of "fine-tuned": the parameters upstream, and random sets of as many scalars ("random 0", …).
+        - control "overlapping": sites that share hook point and positions with the blamed one; they are no placebos.
+        - control "untrained": both repairs of the untrained control, at the same site.
+
+    Raises:
+        DoesNotApply: the family cannot show the same inputs under another code.
+        ConfigError: draws is below 0.
     """
     task = trained.task
     if "render" in task.missing:
@@ -68,6 +91,10 @@ def probe(
     untrained.write(fitted, read.site)
     untrained.train(read.site, budget, draws)
     return pd.DataFrame(own.rows() + untrained.rows()), own.frame()
+
+
+def _answers_of(model: HookedModel) -> Callable[[Episodes], Tensor]:
+    return lambda batch: model(batch.tokens)
 
 
 class _Trial(NamedTuple):
@@ -88,7 +115,7 @@ class _Trial(NamedTuple):
 class _Repairs:
     """One model's repairs, all on the same episodes."""
 
-    def __init__(self, trained: TrainedModel, model, control: str, n: int, seed: int):
+    def __init__(self, trained: TrainedModel, model: HookedModel, control: str, n: int, seed: int) -> None:
         self.task, self.model, self.control, self.seed, self.device = trained.task, model, control, seed, trained.device
         self.shown = {s: list(draw(self.task, s, n, f"{seed}/score", self.device)) for s in ("test", "ood")}
         self.composition = {s: torch.cat([b.composition for b in shown]).cpu().numpy() for s, shown in self.shown.items()}
@@ -109,7 +136,7 @@ class _Repairs:
     def _errors(self, answer: Callable[[Episodes], torch.Tensor]) -> dict[str, np.ndarray]:
         return {split: both[0] for split, both in self._scored(answer).items()}
 
-    def _add(self, repair, where, site, errors, free=0):
+    def _add(self, repair: str, where: str, site: Site, errors: dict[str, np.ndarray], free: int = 0) -> None:
         control = self.control or {"blamed": "", "nowhere": "", "overlapping": "overlapping"}.get(where, "placebo")
         self.trials.append(_Trial(repair, where, control, site, free, errors))
 
@@ -122,7 +149,7 @@ class _Repairs:
         self._add("none", "nowhere", read.site, self.own)
         for at in codes:
             where = "blamed" if at is read else "overlapping" if self._overlap(at.site, read.site) else "elsewhere"
-            self._add("code written", where, at.site, self._errors(lambda b, at=at: self._written(b, at)))
+            self._add("code written", where, at.site, self._errors(self._writes(at)))
         if site is None:
             self._add("code written", "another code", read.site, self._errors(lambda b: self._written(b, read, 1)))
             (noise,) = fit_codes(self.model, self.task, self._shuffled(batches), [read.site])
@@ -136,7 +163,11 @@ class _Repairs:
     def _overlap(self, one: Site, other: Site) -> bool:
         if one.hook_name != other.hook_name or "all" in (one.role, other.role):
             return one.hook_name == other.hook_name
-        return bool({*positions(self.model, one.role)} & {*positions(self.model, other.role)})
+        first, second = positions(self.model, one.role), positions(self.model, other.role)
+        return bool(set(first) & set(second))  # type: ignore[arg-type]  # lists, since neither role is "all"
+
+    def _writes(self, at: CodeAt) -> Callable[[Episodes], Tensor]:
+        return lambda batch: self._written(batch, at)
 
     def _written(self, batch: Episodes, at: CodeAt, by: int = 0) -> torch.Tensor:
         return written(self.model, batch, at, code_features(self.task, batch.codes).roll(by, 0))
@@ -169,12 +200,12 @@ class _Repairs:
         for where, masks in sets.items():
             self._add("fine-tuned", where, site, self._cross_fitted(masks, parts, budget), size(masks))
 
-    def _cross_fitted(self, masks, parts, budget) -> dict[str, np.ndarray]:
+    def _cross_fitted(self, masks: dict[str, Tensor], parts: Sequence[Sequence[int]], budget: Budget) -> dict[str, np.ndarray]:
         """Errors on each half of the held-out compositions by the model trained on the other; on test the mean of both."""
         errors = []
         for part in parts:
             repaired = fine_tune(self.model, self.task, masks, part, budget, self.seed)
-            errors.append(self._errors(lambda b, repaired=repaired: repaired(b.tokens)))
+            errors.append(self._errors(_answers_of(repaired)))
         unseen = np.where(np.isin(self.composition["ood"], parts[0]), errors[1]["ood"], errors[0]["ood"])
         return {"test": (errors[0]["test"] + errors[1]["test"]) / 2, "ood": unseen}
 
@@ -196,7 +227,7 @@ class _Repairs:
                 rows.append(missing | at | {"n": 0, "note": f"not available: {self.why_not}"})
         return rows
 
-    def _best(self, split: str):
+    def _best(self, split: str) -> Iterator[tuple[_Trial, _Trial]]:
         """(best placebo, blamed) of every kind of repair that has both."""
         for repair in ("code written", "fine-tuned"):
             own = [t for t in self.trials if t.repair == repair and t.control == ""]
@@ -204,10 +235,16 @@ class _Repairs:
             if own and placebos:
                 yield min(placebos, key=lambda t: t.errors[split].sum()), own[0]
 
-    def _rows(self, metric, split, trial, lost, placebo=""):
+    def _rows(self, metric: str, split: str, trial: _Trial, lost: np.ndarray, placebo: str = "") -> list[dict[str, Any]]:
         """The pooled row of 1 - lost / weight; one per composition too for the model as it is, and for what is blamed."""
         pooled, weight = summarise(lost, self.weight[split], self.composition[split]), self.weight[split].sum()
-        first = {"metric": metric, "repair": trial.repair, "where": trial.where, "split": split, "control": trial.control}
+        first: dict[str, Any] = {
+            "metric": metric,
+            "repair": trial.repair,
+            "where": trial.where,
+            "split": split,
+            "control": trial.control,
+        }
         first |= {"site": trial.site.hook_name, "role": trial.site.role, "layer": trial.site.layer, "free": trial.free}
         first |= {"placebo": placebo}
         (lo, hi), n = pooled.interval, len(lost)

@@ -1,6 +1,9 @@
 """Does the answer follow the code when another episode's is put in its place?"""
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -11,6 +14,7 @@ from compolens import tables
 from compolens.activations.sites import Site, positions, sites
 from compolens.activations.streams import draw
 from compolens.foundation.configs import require
+from compolens.hooks import HookedModel
 from compolens.interventions.interchange import (
     Held,
     Pairs,
@@ -26,7 +30,7 @@ from compolens.interventions.interchange import (
     whole_codes,
 )
 from compolens.measures.subspaces import split_by_reader
-from compolens.tasks.base import stream
+from compolens.tasks.base import TaskFamily, stream
 from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change
@@ -54,24 +58,44 @@ def probe(
     draws: int = 20,
     all_sites: bool = False,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Interchange between two episodes of different codes and different inputs, site by site: everything there, then only
-    a learned subspace of rank 1, 2, 4, 8, 16. The counterfactual is the base's inputs under the source's code.
+    """How far the answer follows the code when another episode's is put in its place, site by site.
 
-    recovered: share of the way from the base's answer to the answer that the model gives to the counterfactual episode; 1 is
-    all of it, 0 none, negative away from it (the whole context at layer 0 need not reach 1: the source's examples have other
-    inputs). lost: share of that distance by which the answer leaves the base's (may exceed
-    1). score: of the edited answers, against the true counterfactual. share of full: recovered, over that of the whole
-    site, where the latter is above 0.1. lo, hi: 95 % intervals over compositions of the base. test: both episodes from
-    training compositions; ood: both from held-out ones. Subspaces are learned on training compositions, nested: the first r
-    coordinates serve as rank r. rank: how many coordinates were replaced (the width: all of them).
+    Two episodes (base, source) have different codes and different inputs. First everything at a site is exchanged, then only a
+    learned linear subspace of rank 1, 2, 4, 8 or 16 (distributed alignment search, 2303.02536). The counterfactual episode has
+    the base's inputs under the source's code. Subspaces are learned on training compositions and nested: the first r
+    coordinates serve as rank r.
 
-    episodes: per split and for learning; search_steps: of 64 pairs, per site; draws: random subspaces; all_sites: controls at
-    every site, not only at the two chosen on training compositions: the best, and the best at tokens not among its.
-    Controls: "copied" (did the answer move to the source's own, to other questions?), "base" (did nothing happen?), "shown"
-    (the score on the counterfactual episodes themselves), "untrained" (the same search, sites given, in the untrained
-    control), "shuffled counterfactuals" (the search with answers permuted), "random subspace" (mean, 5 and 95 % quantiles),
-    "row space only" and "null space only" (what of the subspace the next linear map reads, and what it does not: an effect of
-    the latter alone is no use of the code).
+    Args:
+        trained: the trained model, with its run, task and folder.
+        episodes: pairs per split, and for learning, 2 or more.
+        seed: seed of the episodes, which are never those of a training, even with an equal seed.
+        search_steps: Adam steps of the search for a subspace, 1 or more, on 64 pairs each, per site.
+        draws: random subspaces, 2 or more; 20 give 5 % and 95 % quantiles.
+        all_sites: measure controls at every site. By default only at two that are chosen on training compositions: the best,
+            and the best at tokens not among its.
+
+    Returns:
+        The table, and rows per episode (recovered, at two sites chosen on training compositions). `rank` is how many
+        coordinates were replaced (the width: all of them); `chosen` marks the two sites. Split test: both episodes from
+        training compositions; ood: both from held-out ones. lo, hi: 95 % over compositions of the base.
+
+        - "recovered": share of the way from the base's answer to the model's answer to the counterfactual episode: 1 is all of
+          it, 0 none, below 0 away from it. The whole context at layer 0 need not reach 1: the source's examples have other
+          inputs.
+        - "lost": how far the answer leaves the base's, in shares of that distance; may exceed 1.
+        - "score": of the edited answers, against the true counterfactual.
+        - "share of full": recovered, over that of the whole site, where the latter is above 0.1.
+        - controls "copied" (did the answer move to the source's own, to other questions?), "base" (did nothing happen?) and
+          "shown" (the score on the counterfactual episodes themselves).
+        - control "untrained": the same search, at the same sites, in the untrained control.
+        - control "shuffled counterfactuals": the search with answers permuted.
+        - control "random subspace": mean, 5 % and 95 % quantile over draws.
+        - controls "row space only" and "null space only": what of the subspace the next linear map reads, and what it does
+          not. An effect of the latter alone is no use of the code (2311.17030).
+
+    Raises:
+        DoesNotApply: the family cannot show the same inputs under another code.
+        ConfigError: draws is below 2, or search_steps below 1.
     """
     require(
         draws >= 2 and search_steps >= 1, f"needs 2 draws and 1 step at least, got draws={draws}, search_steps={search_steps}"
@@ -108,12 +132,12 @@ def probe(
 
 
 # ---- pairs and searches ----------------------------------------------------------------------------------------------
-def _pairs(trained, split, n, seed) -> Pairs:
+def _pairs(trained: TrainedModel, split: str, n: int, seed: int | str) -> Pairs:
     (episodes,) = draw(trained.task, split, n, seed, trained.device, batch=n)
     return whole_codes(trained.task, episodes)
 
 
-def _shuffled(pairs: Pairs, seed) -> Pairs:
+def _shuffled(pairs: Pairs, seed: int) -> Pairs:
     """The same pairs, each with the counterfactual answers of another one."""
     order = torch.randperm(len(pairs.mask), generator=torch.Generator().manual_seed(stream(seed, "shuffled", 0)))
     wanted = pairs.wanted._replace(targets=pairs.wanted.targets[order.to(pairs.mask.device)])
@@ -121,12 +145,14 @@ def _shuffled(pairs: Pairs, seed) -> Pairs:
 
 
 @torch.no_grad()
-def _fresh(model, pairs: Pairs, points) -> Fresh:
+def _fresh(model: HookedModel, pairs: Pairs, points: list[Site]) -> Fresh:
     own, copied, wanted = (model(episodes.tokens) for episodes in pairs[:3])
     return Fresh(pairs, held(model, pairs, points), own, copied, wanted)
 
 
-def _search(task, model, pairs, points, search, seed) -> dict[Site, Subspace]:
+def _search(
+    task: TaskFamily, model: HookedModel, pairs: Pairs, points: list[Site], search: Search, seed: int
+) -> dict[Site, Subspace]:
     """One nested search per site behind the embedding (replacing that is replacing the tokens); every pair has one rank."""
     there = held(model, pairs, points)
     found = {}
@@ -145,10 +171,10 @@ def _ranks(there: Held) -> list[int]:
     return [rank for rank in RANKS if rank < there.base.shape[-1]]
 
 
-def _two_best(task, model, fresh, learned) -> list[Site]:
+def _two_best(task: TaskFamily, model: HookedModel, fresh: Fresh, learned: dict[Site, Subspace]) -> list[Site]:
     """By what the largest learned subspace recovers; the second among sites of other tokens, if there are any."""
 
-    def value(site):
+    def value(site: Site) -> float:
         edited = answers_after(model, fresh.pairs, site, fresh.held[site.hook_name], learned[site].basis)
         error, weight = remaining(edited, fresh.own, fresh.wanted, task.answers)
         return float((error.sum() / weight.sum()).nan_to_num(1.0))
@@ -159,14 +185,17 @@ def _two_best(task, model, fresh, learned) -> list[Site]:
     return [first, *others[:1]]
 
 
-def _overlap(model, one: Site, other: Site) -> bool:
+def _overlap(model: HookedModel, one: Site, other: Site) -> bool:
     if "all" in (one.role, other.role):
         return one.role == other.role
-    return bool(set(positions(model, one.role)) & set(positions(model, other.role)))
+    first, second = positions(model, one.role), positions(model, other.role)
+    return bool(set(first) & set(second))  # type: ignore[arg-type]  # lists, since neither role is "all"
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
-def _row(metric, result, fresh, split, site, rank, control):
+def _row(
+    metric: str, result: tuple[Tensor, Tensor], fresh: Fresh, split: str, site: Site, rank: int, control: str
+) -> list[dict[str, Any]]:
     """A pooled score with its interval over the bases' compositions; no row where there is nothing to move."""
     found = pooled(result, fresh.pairs.base.composition)
     if found is None:
@@ -174,16 +203,26 @@ def _row(metric, result, fresh, split, site, rank, control):
     value, lo, hi, n = found
     if metric == "lost":
         value, lo, hi = 1 - value, 1 - hi, 1 - lo
-    where = {"split": split, "site": site.hook_name, "role": site.role, "control": control, "n": n}
+    where: dict[str, Any] = {"split": split, "site": site.hook_name, "role": site.role, "control": control, "n": n}
     return [tables.row(metric, value, lo=lo, hi=hi, **where, layer=site.layer, rank=rank)]
 
 
-def _curve(task, model, fresh, split, site, subspace, control, full=True):
+def _curve(
+    task: TaskFamily,
+    model: HookedModel,
+    fresh: Fresh,
+    split: str,
+    site: Site,
+    subspace: Subspace | None,
+    control: str,
+    full: bool = True,
+) -> list[dict[str, Any]]:
     """Rows of a site at every rank; the rivals and the share of the whole site only for the measurement itself."""
-    there, rows, width = fresh.held[site.hook_name], [], fresh.held[site.hook_name].base.shape[-1]
+    rows: list[dict[str, Any]] = []
+    there, width = fresh.held[site.hook_name], fresh.held[site.hook_name].base.shape[-1]
     ranks = ([width] if full else []) + ([] if subspace is None else _ranks(there))
     for rank in ranks:
-        basis = None if rank == width else subspace.basis[:, :rank]
+        basis = None if subspace is None or rank == width else subspace.basis[:, :rank]
         edited = answers_after(model, fresh.pairs, site, there, basis)
         at = (fresh, split, site, rank)
         rows += _row("recovered", remaining(edited, fresh.own, fresh.wanted, task.answers), *at, control)
@@ -203,13 +242,15 @@ def _curve(task, model, fresh, split, site, subspace, control, full=True):
     return rows
 
 
-def _shown(task, fresh, split):
+def _shown(task: TaskFamily, fresh: Fresh, split: str) -> list[dict[str, Any]]:
     site = Site(0, "tokens", "all")
     result = task.errors(fresh.wanted, fresh.pairs.wanted.targets)
     return _row("score", result, fresh, split, site, 0, "shown")
 
 
-def _parts(task, model, fresh, split, site, subspace):
+def _parts(
+    task: TaskFamily, model: HookedModel, fresh: Fresh, split: str, site: Site, subspace: Subspace
+) -> list[dict[str, Any]]:
     """What of the largest learned subspace its linear reader sees, and what it does not, each put in alone."""
     basis, read, rows = subspace.basis, reader(model, site), []
     parts = (None, None) if read is None else split_by_reader(basis, read)
@@ -225,7 +266,9 @@ def _parts(task, model, fresh, split, site, subspace):
     return rows
 
 
-def _random(task, model, fresh, split, site, draws, seed):
+def _random(
+    task: TaskFamily, model: HookedModel, fresh: Fresh, split: str, site: Site, draws: int, seed: int
+) -> Iterator[dict[str, Any]]:
     """Mean and quantiles over random subspaces, on the first pairs."""
     some = torch.arange(min(RANDOM_PAIRS, len(fresh.own)), device=fresh.own.device)
     pairs, there = fresh.pairs.take(some), Held(*(side[some] for side in fresh.held[site.hook_name]))
@@ -244,7 +287,7 @@ def _random(task, model, fresh, split, site, draws, seed):
         yield {"metric": "recovered", "value": found.mean(), "lo": lo, "hi": hi, **where, **n}
 
 
-def _episodes(task, model, fresh, split, site, subspace):
+def _episodes(task: TaskFamily, model: HookedModel, fresh: Fresh, split: str, site: Site, subspace: Subspace) -> pd.DataFrame:
     """Every episode's recovered share at a chosen site, for the whole site and for the largest learned subspace."""
     parts, there = [], fresh.held[site.hook_name]
     for rank, basis in ((there.base.shape[-1], None), (subspace.basis.shape[1], subspace.basis)):

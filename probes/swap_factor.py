@@ -1,7 +1,9 @@
 """Is one factor of the code re-used: swapped alone, does the answer become that of the recombined task?"""
 
+from __future__ import annotations
+
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -12,6 +14,7 @@ from compolens import tables
 from compolens.activations.sites import Site, sites
 from compolens.activations.streams import draw
 from compolens.foundation.configs import DoesNotApply, require
+from compolens.hooks import HookedModel
 from compolens.interventions.interchange import (
     Held,
     Pairs,
@@ -25,7 +28,7 @@ from compolens.interventions.interchange import (
     pooled,
     remaining,
 )
-from compolens.tasks.base import stream
+from compolens.tasks.base import TaskFamily, stream
 from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change
@@ -64,24 +67,39 @@ def probe(
     rank: int | None = None,
     draws: int = 20,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Every factor gets coordinates of its own in a learned subspace; those of one factor (or two, where a part makes room for
-    another) are taken from another episode, and the answer is compared with that of the recombined task.
+    """How well the answer becomes that of the recombined task when one factor of the code is swapped alone.
 
-    Base and source always come from training compositions. test: so does the recombined composition; ood: it is held out. The
-    coordinates are learned where it is one of training, and scored on fresh episodes.
+    Every factor gets coordinates of its own in a learned linear subspace (distributed alignment search, 2303.02536). Those of
+    one factor, or of two where a part makes room for another, are taken from another episode. Base and source are of training
+    compositions. The coordinates are learned where the recombined composition is one of training, and scored on fresh
+    episodes.
 
-    score: of the edited answers, against the true answers of the recombined task, as the family scores (1 is perfect).
-    recovered: share of the way from the base's answer to the one that the model gives when shown the recombined episode. lo,
-    hi: 95 % intervals over recombined compositions. factor: which one was swapped, or all pairs. chosen: the site with the
-    best score on further training compositions. "recombined in neither": the share of possible exchanges that lead to a
-    composition in neither split; these are dropped.
+    Args:
+        trained: the trained model, with its run, task and folder.
+        episodes: bases, and at most as many pairs per split.
+        seed: seed of the episodes, which are never those of a training, even with an equal seed.
+        search_steps: Adam steps of the search for a subspace, 1 or more, on 64 pairs each, per site.
+        rank: coordinates per factor, 1 or more. By default 8, or as many as fill half the width.
+        draws: draws of random coordinates, 2 or more; 20 give 5 % and 95 % quantiles.
 
-    episodes: bases, and at most as many pairs per split; search_steps: of 64 pairs, per site; rank: coordinates per factor
-    (default: 8, or as many as fill half the width); draws: random coordinates.
-    Controls: "copied" (against the source's own answers), "base" (against the base's), "whole source" (against the answers
-    under the source's whole code), "not swapped" (unedited answers), "shown" (answers to the recombined episodes themselves),
-    "untrained" (the same search in the untrained control), "random coordinates" (mean, 5 and 95 % quantiles), "shuffled masks"
-    (the learned coordinates, but those of the next factor).
+    Returns:
+        The table, and rows per pair (score at the chosen site). Split test: the recombined composition is one of training;
+        ood: it is held out. `factor` says which one was swapped, or "all" pairs; `chosen` marks the site with the best score
+        on further training compositions. lo, hi: 95 % over recombined compositions.
+
+        - "score": of the edited answers, against the true answers of the recombined task, as the family scores (1 is perfect).
+        - "recovered": share of the way from the base's answer to the model's answer to the recombined episode.
+        - "recombined in neither": share of possible exchanges that lead to a composition in neither split; these are dropped.
+        - controls "copied" (against the source's own answers), "base" (against the base's) and "whole source" (against the
+          answers under the source's whole code).
+        - controls "not swapped" (unedited answers) and "shown" (answers to the recombined episodes themselves).
+        - control "untrained": the same search in the untrained control.
+        - control "random coordinates": mean, 5 % and 95 % quantile over draws.
+        - control "shuffled masks": the learned coordinates of the next factor instead.
+
+    Raises:
+        DoesNotApply: no exchange leads to a held-out composition, or the code has more factors than a site has room for.
+        ConfigError: draws is below 2, search_steps below 1, or there are too few pairs for the rank.
     """
     require(
         draws >= 2 and search_steps >= 1, f"needs 2 draws and 1 step at least, got draws={draws}, search_steps={search_steps}"
@@ -114,7 +132,7 @@ def probe(
 
 
 # ---- pairs -----------------------------------------------------------------------------------------------------------
-def _pairs(trained, n, seed) -> tuple[dict[str, Pairs], float]:
+def _pairs(trained: TrainedModel, n: int, seed: str) -> tuple[dict[str, Pairs], float]:
     """split of the recombined composition -> at most n pairs of training episodes; and the share that leads to neither."""
     task = trained.task
     (episodes,) = draw(task, "train", n, seed, trained.device, batch=n)
@@ -137,14 +155,23 @@ def _pairs(trained, n, seed) -> tuple[dict[str, Pairs], float]:
 
 
 @torch.no_grad()
-def _fresh(task, model, pairs: Pairs, points) -> Fresh:
+def _fresh(task: TaskFamily, model: HookedModel, pairs: Pairs, points: list[Site]) -> Fresh:
     own, wanted = (model(episodes.tokens) for episodes in (pairs.base, pairs.wanted))
     whole = task.render(pairs.source.codes, pairs.base.inputs).targets
     return Fresh(pairs, held(model, pairs, points), own, wanted, whole)
 
 
 # ---- the search ------------------------------------------------------------------------------------------------------
-def _learn_all(task, model, pairs, points, search, rank, episodes, seed) -> dict:
+def _learn_all(
+    task: TaskFamily,
+    model: HookedModel,
+    pairs: Pairs,
+    points: list[Site],
+    search: Search,
+    rank: int | None,
+    episodes: int,
+    seed: int,
+) -> dict:
     """site -> coordinates, wherever there is room for one for every factor that is ever exchanged."""
     factors = pairs.mask.any(0).nonzero()[:, 0]
     there, found = held(model, pairs, points), {}
@@ -177,41 +204,53 @@ def _check_enough(pairs: int, coordinates: int, rank: int, episodes: int) -> Non
     )
 
 
-def _edited(model, fresh, site, coordinates, shift: int = 0) -> Tensor:
+def _edited(model: HookedModel, fresh: Fresh, site: Site, coordinates: Coordinates, shift: int = 0) -> Tensor:
     """The answers with the factors' coordinates swapped; shift: those of the factor that many further on."""
     swapped = fresh.pairs.mask[:, coordinates.factors].roll(shift, 1)
     mask = swapped.repeat_interleave(coordinates.rank, dim=1)
     return answers_after(model, fresh.pairs, site, fresh.held[site.hook_name], coordinates.subspace.basis, mask)
 
 
-def _value(task, model, fresh, site, coordinates) -> float:
+def _value(task: TaskFamily, model: HookedModel, fresh: Fresh, site: Site, coordinates: Coordinates) -> float:
     return task.score(_edited(model, fresh, site, coordinates), fresh.pairs.wanted.targets)
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
-def _row(metric, result, fresh, split, site, factor, control, which=None):
+def _row(
+    metric: str,
+    result: tuple[Tensor, Tensor],
+    fresh: Fresh,
+    split: str,
+    site: Site,
+    factor: str,
+    control: str,
+    which: Tensor | None = None,
+) -> list[dict[str, Any]]:
     """A pooled score with its interval over recombined compositions; no row where there is nothing to score."""
     chosen = slice(None) if which is None else which
-    found = pooled(tuple(part[chosen] for part in result), fresh.pairs.wanted.composition[chosen])
+    error, weight = (part[chosen] for part in result)
+    found = pooled((error, weight), fresh.pairs.wanted.composition[chosen])
     if found is None:
         return []
-    where = {"split": split, "site": site.hook_name, "role": site.role, "control": control, "n": found.n}
+    where: dict[str, Any] = {"split": split, "site": site.hook_name, "role": site.role, "control": control, "n": found.n}
     return [tables.row(metric, found.value, lo=found.lo, hi=found.hi, **where, layer=site.layer, factor=factor)]
 
 
-def _neither(share):
+def _neither(share: float) -> dict[str, Any]:
     where = {"split": "train", "site": "tokens", "role": "all", "layer": 0, "factor": "all", "control": ""}
     return {"metric": "recombined in neither", "value": share, "lo": np.nan, "hi": np.nan, **where}
 
 
-def _references(task, fresh, split):
+def _references(task: TaskFamily, fresh: Fresh, split: str) -> list[dict[str, Any]]:
     """What the unedited answers, and those to the recombined episodes themselves, score."""
     tokens, wanted = Site(0, "tokens", "all"), fresh.pairs.wanted.targets
     rows = _row("score", task.errors(fresh.own, wanted), fresh, split, tokens, "all", "not swapped")
     return rows + _row("score", task.errors(fresh.wanted, wanted), fresh, split, tokens, "all", "shown")
 
 
-def _own(task, model, fresh, split, site, coordinates, names):
+def _own(
+    task: TaskFamily, model: HookedModel, fresh: Fresh, split: str, site: Site, coordinates: Coordinates, names: list[str]
+) -> list[dict[str, Any]]:
     """The measurement itself, for all pairs and factor by factor, and its rivals."""
     edited = _edited(model, fresh, site, coordinates)
     results = {
@@ -231,7 +270,9 @@ def _own(task, model, fresh, split, site, coordinates, names):
     return [row | {"rank": coordinates.rank} for row in rows]
 
 
-def _controls(task, model, fresh, split, site, coordinates, draws, seed):
+def _controls(
+    task: TaskFamily, model: HookedModel, fresh: Fresh, split: str, site: Site, coordinates: Coordinates, draws: int, seed: int
+) -> list[dict[str, Any]]:
     """The next factor's coordinates instead; then random ones, on the first pairs."""
     wanted, rows = fresh.pairs.wanted.targets, []
     if len(coordinates.factors) > 1:
@@ -252,7 +293,9 @@ def _controls(task, model, fresh, split, site, coordinates, draws, seed):
     return [row | {"rank": coordinates.rank} for row in [*rows, {"metric": "score", **found, **where}]]
 
 
-def _episodes(task, model, fresh, split, site, coordinates):
+def _episodes(
+    task: TaskFamily, model: HookedModel, fresh: Fresh, split: str, site: Site, coordinates: Coordinates
+) -> pd.DataFrame:
     """Every pair's score at the chosen site."""
     error, weight = task.errors(_edited(model, fresh, site, coordinates), fresh.pairs.wanted.targets)
     known = weight > 0

@@ -1,28 +1,51 @@
 """Is the answer carried by what the target block takes over from the blocks before it, and is that its own relation?"""
 
+from __future__ import annotations
+
 import copy
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from compolens.activations.streams import draw, record
 from compolens.foundation.configs import DoesNotApply
+from compolens.hooks import HookedModel
 from compolens.measures.intervals import summarise
+from compolens.tasks.base import Episodes, TaskFamily
 from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change
 
 
 def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Coefficient transfer, taken apart. episodes: per split; intervals are over compositions.
+    """Score and attention coefficients with coefficient transfer (2511.20194), and with its factors lambda changed.
 
-    "score": with lambda as trained, and as controls with lambda set to zero, swapped between layers (each layer has that of
-    the layer before it; the first that of the last), and in the untrained control. "lambda": the numbers themselves, by layer
-    and context block. "coefficients explained": the hidden tokens' attention to their block, beside what it is in the same
-    model once the answer is shown, which is their relation's own: 1 - squared error over squares, by layer, over heads (1 is
-    equal, 0 no attention, may be negative); "coefficient cosine": the mean cosine of the two, which forgives their scale.
-    Controls: without transfer, and beside what other episodes of the batch show ("another episode").
+    Args:
+        trained: the trained model, with its run, task and folder.
+        episodes: episodes drawn per split, 1 or more; more of them narrow the intervals.
+        seed: seed of the episodes, which are never those of a training, even with an equal seed.
+
+    Returns:
+        The table, and rows per episode (score under every lambda). lo, hi: 95 % over compositions.
+
+        - "score": with lambda as trained, as the family scores.
+        - "lambda": the factors themselves, by `layer` and context `block`.
+        - "coefficients explained": how the hidden tokens attend to their block, beside how they do in the same model once the
+          answer is shown, which is their own relation's: 1 - squared error over squares, by layer, over heads. 1 is equal, 0
+          no attention, may be negative.
+        - "coefficient cosine": the mean cosine of the two, which leaves their scale out.
+        - control "λ = 0": lambda set to zero.
+        - control "λ swapped between layers": each layer has that of the layer before it, the first that of the last.
+        - control "untrained": the untrained control.
+        - controls "without transfer" and "another episode" of the coefficients: before transfer, and beside what another
+          episode of the batch shows.
+
+    Raises:
+        DoesNotApply: the model was built without coefficient transfer.
     """
     task, model = trained.task, trained.model
     if not _transfers(model):
@@ -62,21 +85,38 @@ def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tupl
     return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
 
 
-def _transfers(model) -> list:
+def _transfers(model: HookedModel) -> list:
     """The transferring module of every layer; none if the model has no attention that transfers."""
     attentions = [getattr(block, "attn", None) for block in getattr(model, "blocks", [])]
-    return [a.transfer for a in attentions if getattr(a, "transfer", None) is not None]
+    transfers = [getattr(attention, "transfer", None) for attention in attentions]
+    return [transfer for transfer in transfers if transfer is not None]
 
 
-def zero(lams):
+def zero(lams: list[Tensor]) -> list[Tensor]:
+    """Lambda set to zero in every layer.
+
+    Args:
+        lams: the lambda of every layer.
+
+    Returns:
+        As many zeros.
+    """
     return [torch.zeros_like(lam) for lam in lams]
 
 
-def swapped(lams):
+def swapped(lams: list[Tensor]) -> list[Tensor]:
+    """Each layer's lambda replaced by that of the layer before it, the first by that of the last.
+
+    Args:
+        lams: the lambda of every layer.
+
+    Returns:
+        The same numbers, moved on by one layer.
+    """
     return lams[-1:] + lams[:-1]
 
 
-def _with(model, change):
+def _with(model: HookedModel, change: Callable[[list[Tensor]], list[Tensor]]) -> HookedModel:
     """A copy of the model with other lambdas."""
     other = copy.deepcopy(model)
     with torch.no_grad():
@@ -86,12 +126,14 @@ def _with(model, change):
 
 
 @torch.no_grad()
-def _errors(task, model, batches):
+def _errors(task: TaskFamily, model: HookedModel, batches: list[Episodes]) -> Iterator[np.ndarray]:
     found = [task.errors(model(b.tokens), b.targets) for b in batches]
     return (torch.cat(part).cpu().numpy() for part in zip(*found, strict=True))
 
 
-def _coefficients(task, model, batches, split, control):
+def _coefficients(
+    task: TaskFamily, model: HookedModel, batches: list[Episodes], split: str, control: str
+) -> Iterator[dict[str, Any]]:
     """How the hidden tokens attend to their block, beside how they do once shown: by layer, also without transfer, and beside
     another episode's."""
     layers = [f"blocks.{layer}.attn" for layer in range(model.cfg.n_layers)]
@@ -125,7 +167,7 @@ def _coefficients(task, model, batches, split, control):
         yield row
 
 
-def _compared(got, wanted):
+def _compared(got: Tensor, wanted: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
     """metric -> (error, weight) per episode, such that the metric is 1 - sum(error) / sum(weight)."""
     norms = got.square().sum(1).sqrt() * wanted.square().sum(1).sqrt()
     cosine = (got * wanted).sum(1) / norms.clamp(min=1e-300)
@@ -135,6 +177,6 @@ def _compared(got, wanted):
     }
 
 
-def _to_own_block(pattern, hidden, target):
+def _to_own_block(pattern: Tensor, hidden: Sequence[int], target: Tensor) -> Tensor:
     """(batch, head * row * column) float64: the hidden tokens' attention to the target block."""
     return pattern[:, :, torch.tensor(hidden)[:, None], target].double().flatten(1)

@@ -1,40 +1,61 @@
 """Do the weights themselves say which algorithm a layer of token-space attention is?"""
 
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from compolens import tables
 from compolens.activations.streams import draw
 from compolens.foundation.configs import DoesNotApply
+from compolens.hooks import HookedModel
 from compolens.models.softmax import SoftmaxAttention
 from compolens.models.token_space import TokenSpaceArchitecture
 from compolens.tasks import LinearRegression
+from compolens.tasks.base import Episodes
 from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change
 
 
 def probe(trained: TrainedModel, *, episodes: int = 4096, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """By layer and head, in the coordinates of tokens (x, y): KQ = W_K W_Q^T, (key, query), and OV = W_V W_O, (from, to).
+    """Whether a layer's matrices have the form of a gradient step, head by head, in the coordinates of tokens (x, y).
 
-    "KQ entry", "OV entry": the matrices, at `row`, `column`. "KQ diagonal": mean of the diagonal over x; "KQ off-diagonal":
-    root mean square of the rest of that block over the diagonal's mean absolute value (0: a multiple of the identity).
-    "KQ distance to inverse Gamma", "KQ cosine to inverse Gamma": the block, scaled to fit best, against the optimum of one
-    linear layer, Gamma^-1 with Gamma = (1 + 1/N) Lambda + tr(Lambda) / N and Lambda = E[x x^T] (2306.09927); relative
-    Frobenius. "OV y to y": the entry that moves answers; "OV x to y": the largest by which inputs move answers, over it.
+    KQ = W_K W_Q^T, laid out (key, query), and OV = W_V W_O, (from, to). Gamma = (1 + 1/N) Lambda + tr(Lambda) / N with Lambda
+    = E[x x^T]; the optimum of one linear layer has KQ proportional to its inverse (2306.09927). Linear attention knows KQ and
+    OV up to a factor that one takes from the other; eta is free of it.
 
-    Over the heads of a layer (head "all"): "homogeneity", the standard deviation of |KQ diagonal| over its mean; "zero sum",
-    |sum of OV y to y| over the sum of absolute values (2503.12734); "eta", the rate of the gradient descent step that the
-    layer is (2212.07677), to first order in the scores where attention is softmax; "eta, off-diagonal": the rest, relative.
-    "loss" as trained, and of the "idealised" weights: KQ the mean diagonal times the identity on x, OV the y to y entry, all
-    else 0; on `episodes` per split, as the family has it, with the 95 % interval over episodes, each a task of its own: what
-    the structure leaves out, in answers.
+    Args:
+        trained: the trained model, with its run, task and folder.
+        episodes: episodes per split for the losses, 2 or more; each is a task of its own.
+        seed: seed of the episodes, which are never those of a training, even with an equal seed.
 
-    Linear attention knows KQ and OV up to a factor that one takes from the other; eta is free of it. Controls: "untrained",
-    the untrained control; "chance", the mean |cosine| of random matrices.
+    Returns:
+        The table, and rows per episode (score). Columns `layer` (-1: the whole model), `head` ("all": over the heads of a
+        layer), `row` and `column` of an entry, `weights` ("as trained" or "idealised").
+
+        - "KQ entry", "OV entry": the matrices.
+        - "KQ diagonal": mean of the diagonal over x; "KQ off-diagonal": root mean square of the rest of that block over the
+          diagonal's mean absolute value (0: a multiple of the identity).
+        - "KQ distance to inverse Gamma" (relative, Frobenius) and "KQ cosine to inverse Gamma" (absolute): of the block,
+          scaled to fit best.
+        - "OV y to y": the entry that moves answers; "OV x to y": the largest by which inputs move answers, over it.
+        - "homogeneity": standard deviation of |KQ diagonal| over heads, over its mean; "zero sum": |sum of OV y to y| over the
+          sum of absolute values (2503.12734).
+        - "eta": rate of the gradient descent step that the layer is (2212.07677), to first order in the scores where attention
+          is softmax; "eta, off-diagonal": the rest, relative.
+        - "loss": as the family has it, as trained and with "idealised" weights: KQ the mean diagonal times the identity on x,
+          OV the y to y entry, all else 0. lo, hi: 95 % over episodes.
+        - control "untrained": the untrained control. Control "chance": the mean |cosine| of random matrices.
+
+    Raises:
+        DoesNotApply: the model is no token-space attention, or the task no linear regression.
     """
     architecture, task = trained.run.architecture, trained.task
     if not isinstance(architecture, TokenSpaceArchitecture) or not isinstance(task, LinearRegression):
@@ -42,7 +63,8 @@ def probe(trained: TrainedModel, *, episodes: int = 4096, seed: int = 0) -> tupl
             f"{type(architecture).__name__} on {type(task).__name__} has no weights in the coordinates of (x, y) tokens; "
             "weight_structure needs token-space attention (LinearSelfAttention, SoftmaxSelfAttention, …) on LinearRegression"
         )
-    rows, kept = [], []
+    rows: list[dict[str, Any]] = []
+    kept: list[pd.DataFrame] = []
     for control, model in (("", trained.model), ("untrained", trained.untrained_control())):
         rows += _model_rows(model, task, control)
         for split in ("test", "ood"):
@@ -54,11 +76,16 @@ def probe(trained: TrainedModel, *, episodes: int = 4096, seed: int = 0) -> tupl
     return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
 
 
+def _blocks(model: HookedModel) -> Sequence[Any]:
+    blocks: Any = model.blocks
+    return blocks
+
+
 @torch.no_grad()
-def _idealised(model, task):
+def _idealised(model: HookedModel, task: LinearRegression) -> HookedModel:
     """A copy that has nothing but the structure: y moves y, x meets x, coordinate by coordinate."""
     ideal, d_x = deepcopy(model), task.d_x
-    for own, new in zip(model.blocks, ideal.blocks, strict=True):
+    for own, new in zip(_blocks(model), _blocks(ideal), strict=True):
         kq, ov = own.attn.W_K @ own.attn.W_Q.mT, own.attn.W_V @ own.attn.W_O
         eye = torch.eye(kq.shape[1]).expand_as(kq)
         keys, values = torch.zeros_like(kq), torch.zeros_like(ov)
@@ -70,7 +97,9 @@ def _idealised(model, task):
 
 
 @torch.no_grad()
-def _loss(model, task, batches, control, split, weights):
+def _loss(
+    model: HookedModel, task: LinearRegression, batches: list[Episodes], control: str, split: str, weights: str
+) -> tuple[dict[str, Any], pd.DataFrame]:
     """The loss on a split, and per episode its composition and score."""
     losses, seen = [], []
     for batch in batches:
@@ -88,13 +117,20 @@ def _loss(model, task, batches, control, split, weights):
 
 
 def gamma(task: LinearRegression) -> torch.Tensor:
-    """(d_x, d_x): Gamma for the family's inputs and N."""
+    """Gamma = (1 + 1/N) Lambda + tr(Lambda) / N for the family's inputs and N context examples (2306.09927).
+
+    Args:
+        task: the family, whose law of inputs gives Lambda = E[x x^T].
+
+    Returns:
+        (d_x, d_x) float64.
+    """
     second = task.inputs.second_moment(task.d_x) * task.input_scale**2
     eye = torch.eye(task.d_x, dtype=torch.float64)
     return (1 + 1 / task.n_context) * second + second.trace() / task.n_context * eye
 
 
-def _model_rows(model, task, control):
+def _model_rows(model: Any, task: LinearRegression, control: str) -> Iterator[dict[str, Any]]:
     with torch.no_grad():
         kq = (model.W_K @ model.W_Q.mT).double().cpu()
         ov = (model.W_V @ model.W_O).double().cpu()
@@ -108,7 +144,7 @@ def _model_rows(model, task, control):
         yield from _layer_rows(kq[layer], ov[layer], task, scale, known | {"head": "all"})
 
 
-def _entries(kq, ov, known, control):
+def _entries(kq: Tensor, ov: Tensor, known: dict[str, Any], control: str) -> Iterator[dict[str, Any]]:
     if control:
         return
     for name, matrix in (("KQ entry", kq), ("OV entry", ov)):
@@ -116,7 +152,7 @@ def _entries(kq, ov, known, control):
             yield _row(name, value, known, i, j)
 
 
-def _head_rows(kq, ov, task, known):
+def _head_rows(kq: Tensor, ov: Tensor, task: LinearRegression, known: dict[str, Any]) -> Iterator[dict[str, Any]]:
     d_x, y = task.d_x, task.d_x
     block = kq[:d_x, :d_x]
     diagonal = block.diagonal()
@@ -136,13 +172,15 @@ def _head_rows(kq, ov, task, known):
     yield _row("OV x to y", ov[:d_x, y].abs().max() / ov[y, y].abs().clamp(min=1e-30), known)
 
 
-def _chance(inverse):
+def _chance(inverse: Tensor) -> Tensor:
     """The mean |cosine| of a thousand random matrices with it."""
     random = torch.randn(1000, *inverse.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     return torch.cosine_similarity(random.flatten(1), inverse.flatten()[None], dim=1).abs().mean()
 
 
-def _layer_rows(kq, ov, task, scale, known):
+def _layer_rows(
+    kq: Tensor, ov: Tensor, task: LinearRegression, scale: float, known: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
     """scale: what the layer's output gains from a score, times N, and the readout's sign."""
     diagonal = kq[:, : task.d_x, : task.d_x].diagonal(dim1=1, dim2=2).mean(1).abs()
     moves = ov[:, task.d_x, task.d_x]
@@ -155,6 +193,6 @@ def _layer_rows(kq, ov, task, scale, known):
     yield _row("eta, off-diagonal", off.norm() / total.diagonal().norm().clamp(min=1e-30), known)
 
 
-def _row(metric, value, known, row=-1, column=-1):
+def _row(metric: str, value: Tensor | float, known: dict[str, Any], row: int = -1, column: int = -1) -> dict[str, Any]:
     found = tables.row(metric, float(value), split="train", role="weights", n=1)
     return found | {"row": row, "column": column, "weights": "as trained"} | known

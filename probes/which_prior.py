@@ -1,10 +1,14 @@
 """Whose answers are the held-out answers most like: those of a learner that recombines, or of one that does not?"""
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from compolens import tables
 from compolens.activations.streams import draw
@@ -60,22 +64,40 @@ class Split(NamedTuple):
 def probe(
     trained: TrainedModel, *, episodes: int = 512, tangent_episodes: int = 384, iterations: int = 20, seed: int = 0
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Distance of the model's answers to the truth, to those of learners that recombine ("best of all compositions": knows the
-    parts and allows the full product; Bayes posteriors) and of learners that do not ("best training composition": knows the
-    parts and allows training compositions only; ridge, kernel smoothing and the nearest example, which know the episode's
-    examples alone; a linear readout of the untrained control's features; the net linearised at its start), and of these among
-    themselves.
+    """Distance of the model's answers to those of learners that recombine the code's parts, and of learners that do not.
 
-    "distance": sum |p - q|² / sum weight over the answers, with the score's own weight: to the truth it is 1 - R²; for classes
-    the share of answers whose largest entries differ; 0 is equal. composition: "all", or one. "nearest": how much further away
-    the second nearest reference is, `reference` the nearest or "undecided"; "margin": distance to the nearest reference that
-    does not recombine minus that to the nearest one that does (positive: like a learner that recombines). lo and hi are 95 %
-    bootstrap intervals over compositions. Undecided: the interval of the gap reaches 0; or the two references are no further
-    apart than half its width; or a split has fewer than three compositions.
+    Learners that recombine: "best of all compositions" (knows the parts and allows the full product) and Bayes posteriors.
+    Learners that do not: "best training composition" (knows the parts and allows training compositions only); ridge, kernel
+    smoothing and the nearest example, which know the episode's examples alone; a linear readout of the untrained control's
+    features; the network linearised at its start (1806.07572, 1812.07956). To ask which prior answers reveal follows
+    2306.15063.
 
-    episodes: per split; tangent_episodes, iterations: what the linearised net is fitted on, and for how long at most.
-    control: "" the model; "untrained" its untrained control; "shuffled" the model beside the references' answers to other
-    episodes; "reference" one reference beside another.
+    Args:
+        trained: the trained model, with its run, task and folder.
+        episodes: episodes per split, 8 or more.
+        tangent_episodes: episodes that the linearised network is fitted on, 8 or more; no more than `episodes` are used.
+        iterations: at most so many iterations of that fit.
+        seed: seed of the episodes, which are never those of a training, even with an equal seed.
+
+    Returns:
+        The table, and rows per episode (score, distance to every reference). Columns `learner` and `reference` name the two
+        that are compared; `recombines` says whether the reference does. lo, hi: 95 % bootstrap over compositions.
+
+        - "distance": sum |p - q|² / sum weight over the answers, with the score's own weight. To the truth it is 1 - R²; for
+          classes it is the share of answers whose largest entries differ. 0 is equal. Pooled (composition "all") and per
+          composition.
+        - "nearest": how much further away the second nearest reference is; `reference` is the nearest, or "undecided" where
+          the interval of the gap reaches 0, the two references are no further apart than half its width, or a split has fewer
+          than three compositions.
+        - "margin": distance to the nearest reference that does not recombine minus that to the nearest one that does; above 0:
+          like a learner that recombines.
+        - control "untrained": the untrained control.
+        - control "shuffled": the model beside the references' answers to other episodes.
+        - control "reference": one reference beside another.
+
+    Raises:
+        DoesNotApply: no learner is known that recombines the parts of the family's code.
+        ConfigError: episodes or tangent_episodes is below 8.
     """
     task = trained.task
     closed = [kind() for kind in CLOSED]
@@ -87,12 +109,13 @@ def probe(
     require(
         episodes >= 8 and tangent_episodes >= 8, f"need episodes, tangent_episodes >= 8, got {episodes}, {tangent_episodes}"
     )
-    lazy = {"episodes": min(episodes, tangent_episodes), "iterations": iterations, "seed": seed}
-    fits = {
-        "linearised net": lambda: Linearised.fit(trained, **lazy),
+    few = min(episodes, tangent_episodes)
+    fits: dict[str, Callable[[], FrozenReadout | Linearised]] = {
+        "linearised net": lambda: Linearised.fit(trained, episodes=few, iterations=iterations, seed=seed),
         "frozen features": lambda: FrozenReadout.fit(trained, episodes=4 * episodes, seed=seed),
     }
-    fitted, absent = {}, {r.name: why for r in closed if (why := _absent(r, task))}
+    fitted: dict[str, FrozenReadout | Linearised] = {}
+    absent = {r.name: why for r in closed if (why := _absent(r, task))}
     for who, fit in fits.items():
         try:
             fitted[who] = fit()
@@ -114,7 +137,14 @@ def _absent(reference: Reference, task: TaskFamily) -> str:
 
 
 @torch.no_grad()
-def _answered(trained, name, closed, fitted, episodes, seed) -> Split:
+def _answered(
+    trained: TrainedModel,
+    name: str,
+    closed: list[Reference],
+    fitted: dict[str, FrozenReadout | Linearised],
+    episodes: int,
+    seed: int,
+) -> Split:
     task, untrained = trained.task, trained.untrained_control()
     batches = list(draw(task, name, episodes, seed, trained.device))
     answers = {MODEL: [trained.model(b.tokens) for b in batches], UNTRAINED: [untrained(b.tokens) for b in batches]}
@@ -125,7 +155,7 @@ def _answered(trained, name, closed, fitted, episodes, seed) -> Split:
     return Split(task, name, batches, answers, weight.cpu().numpy(), composition.cpu().numpy())
 
 
-def _measured(task, prediction, targets):
+def _measured(task: TaskFamily, prediction: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """(error, weight) per episode in the metric that distances are taken in."""
     metrics = task.metrics(prediction, targets)
     return metrics[next((m for m in MEASURES if m in metrics), "score")]
@@ -144,14 +174,26 @@ def _errors(split: Split, one: str, other: str, shuffled: bool = False) -> np.nd
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
-def _row(split, metric, learner, reference, value, lo=np.nan, hi=np.nan, control="", composition="all", n=0, note=""):
+def _row(
+    split: Split,
+    metric: str,
+    learner: str,
+    reference: str,
+    value: float,
+    lo: float = np.nan,
+    hi: float = np.nan,
+    control: str = "",
+    composition: str = "all",
+    n: int = 0,
+    note: str = "",
+) -> dict[str, Any]:
     control = "reference" if note.startswith("not available") else control
-    where = {"split": split.name, "site": "output", "role": "answers", "control": control, "n": n}
-    compared = {"learner": learner, "reference": reference, "recombines": RECOMBINES.get(reference, "")}
+    where: dict[str, Any] = {"split": split.name, "site": "output", "role": "answers", "control": control, "n": n}
+    compared: dict[str, Any] = {"learner": learner, "reference": reference, "recombines": RECOMBINES.get(reference, "")}
     return tables.row(metric, value, lo=lo, hi=hi, **where, **compared, composition=composition, note=note)
 
 
-def _rows(split: Split):
+def _rows(split: Split) -> Iterator[dict[str, Any]]:
     references = [who for who in split.answers if who not in (MODEL, UNTRAINED)]
     for control, learner in (("", MODEL), ("untrained", UNTRAINED)):
         found = {r: _errors(split, learner, r) for r in (TRUTH, *references)}
@@ -165,7 +207,9 @@ def _rows(split: Split):
             yield from _distances(split, one, other, _errors(split, one, other), "reference")
 
 
-def _distances(split, learner, reference, error, control, whole=False):
+def _distances(
+    split: Split, learner: str, reference: str, error: np.ndarray, control: str, whole: bool = False
+) -> Iterator[dict[str, Any]]:
     pooled = summarise(error, split.weight, split.composition)
     lo, hi = (1 - bound for bound in reversed(pooled.interval))
     yield _row(split, "distance", learner, reference, 1 - pooled.score, lo, hi, control, n=len(error))
@@ -174,7 +218,7 @@ def _distances(split, learner, reference, error, control, whole=False):
         yield _row(split, "distance", learner, reference, 1 - score, control=control, composition=name, n=n)
 
 
-def _judged(split: Split, learner: str, errors: dict[str, np.ndarray], control: str):
+def _judged(split: Split, learner: str, errors: dict[str, np.ndarray], control: str) -> Iterator[dict[str, Any]]:
     """The rows "nearest" and "margin"."""
     names = list(errors)
     draws, whole = _resampled(split, errors)
@@ -191,10 +235,10 @@ def _judged(split: Split, learner: str, errors: dict[str, np.ndarray], control: 
     if does and does_not:
         margin = draws[:, does_not].min(1) - draws[:, does].min(1)
         value = float(whole[does_not].min() - whole[does].min())
-        bounds = np.quantile(margin, [0.025, 0.975])
-        sure = (bounds[0] > ROUNDING or bounds[1] < -ROUNDING) and not few
+        lo, hi = np.quantile(margin, [0.025, 0.975])
+        sure = (lo > ROUNDING or hi < -ROUNDING) and not few
         words = ("recombines" if value > 0 else "does not recombine") if sure else "undecided"
-        yield _row(split, "margin", learner, words, value, *bounds, control, n=n)
+        yield _row(split, "margin", learner, words, value, lo, hi, control, n=n)
 
 
 def _resampled(split: Split, errors: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

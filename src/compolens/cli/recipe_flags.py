@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import inspect
 import os
+import re
+import textwrap
 import types
 import typing
 from pathlib import Path
@@ -15,6 +17,45 @@ from compolens.foundation.configs import ConfigError, nearest
 
 EARLIER = {"--untrained": ("--twins",)}
 """A recipe's flag -> what it was called in earlier versions; recorded commands still hold these."""
+
+
+SECTION = re.compile(r"^(Args|Returns|Raises):\n((?:(?: .*)?(?:\n|$))+)", re.MULTILINE)
+"""A block of a docstring: its name, and its indented lines."""
+
+
+def sections(docstring: str) -> dict[str, str]:
+    """The parts of a docstring in Google style.
+
+    Args:
+        docstring: a docstring, indented as in its file or not.
+
+    Returns:
+        "" -> the text before the blocks; "Args", "Returns", "Raises" -> the block's text without
+            indentation, where there is one.
+    """
+    text = inspect.cleandoc(docstring)
+    blocks = {name: textwrap.dedent(block).strip() for name, block in SECTION.findall(text)}
+    return {"": SECTION.sub("", text).strip(), **blocks}
+
+
+def described(docstring: str) -> dict[str, str]:
+    """What a docstring's `Args:` block says of each parameter.
+
+    Args:
+        docstring: a docstring in Google style.
+
+    Returns:
+        Parameter -> its text on one line, in the order of the block; empty without a block.
+    """
+    found: dict[str, str] = {}
+    for line in sections(docstring).get("Args", "").splitlines():
+        begins = re.match(r"(\w+): (.*)", line)
+        if begins:
+            found[begins[1]] = begins[2]
+        elif found:
+            name = next(reversed(found))
+            found[name] = f"{found[name]} {line.strip()}".strip()
+    return found
 
 
 def split_items(kind: str, items: list[str]) -> tuple[list[Path], list[Path]]:
@@ -51,23 +92,35 @@ def add_recipe_flags(parser: Parser, kind: str, arguments: list[str]) -> None:
     named = [a for a in arguments if a.endswith(".py") or a in recipes.built_in(kind)]
     for name in named:
         function = recipes.load_recipe(kind, name)
+        texts = described(function.__doc__ or "")
         for option, parameter in recipes.options(function).items():
             flag = f"--{option.replace('_', '-')}"
             taken = parser._option_string_actions.get(flag)
             if taken is None:
-                _add_flag(parser, name, option, parameter)
+                _add_flag(parser, name, option, parameter, texts.get(option, ""))
             elif taken.dest != f"recipe_{option}":
                 raise ConfigError(f"{name}: its argument {option!r} would hide the flag {flag} of {parser.prog}; rename it")
     if named and any(a in ("-h", "--help") for a in arguments):
-        texts = [inspect.getdoc(recipes.load_recipe(kind, name)) or "" for name in named]
-        parser.description = "\n\n".join(f"{Path(n).stem}: {t}" for n, t in zip(named, texts, strict=True))
+        parser.description = "\n\n".join(f"{Path(name).stem}: {_help_of(kind, name)}" for name in named)
 
 
-def _add_flag(parser: Parser, recipe: str, name: str, parameter: inspect.Parameter) -> None:
+def _help_of(kind: str, name: str) -> str:
+    """A recipe's docstring but for its `Args:` block, which stands beside the flags."""
+    from compolens import recipes
+
+    parts = sections(recipes.load_recipe(kind, name).__doc__ or "")
+    told = [f"{title}:\n{textwrap.indent(parts[title], '    ')}" for title in ("Returns", "Raises") if title in parts]
+    return "\n\n".join([parts[""], *told])
+
+
+def _add_flag(parser: Parser, recipe: str, name: str, parameter: inspect.Parameter, told: str) -> None:
     kind = parameter.annotation
     if isinstance(kind, types.UnionType):
         kind = next(k for k in typing.get_args(kind) if k is not type(None))
-    flag, text = f"--{name.replace('_', '-')}", f"{Path(recipe).stem} (default {parameter.default})"
+    flag = f"--{name.replace('_', '-')}"
+    default = "" if parameter.default is None and told else f" (default {parameter.default!r})"
+    text = f"{Path(recipe).stem}: {told}{default}" if told else f"{Path(recipe).stem}{default}"
+    text = text.replace("%", "%%")  # argparse fills in what follows a %
     if kind is bool:
         names = (flag, *EARLIER.get(flag, ()))
         parser.add_argument(*names, dest=f"recipe_{name}", action=argparse.BooleanOptionalAction, default=None, help=text)
