@@ -63,7 +63,7 @@ class Clause:
 
 def score(group: Group, split: str, reference: str = "model") -> Evidence:
     """Pooled score of the model (or of a reference) on a split, with its two-level interval over seeds and compositions."""
-    parts = [_per_composition(folder, split, reference) for folder in group.folders]
+    parts = [per_composition(folder, split, reference) for folder in group.folders]
     if len(parts) < 2:
         pooled = _rows(group.folders[0], "generalization", metric="score", split=split, reference=reference, composition="all")
         value, lo, hi = (float(pooled[c].iloc[0]) for c in ("value", "lo", "hi"))
@@ -98,8 +98,12 @@ def _rows(folder: Path, table: str, **where: object) -> pd.DataFrame:
     return frame
 
 
-def _per_composition(folder: Path, split: str, reference: str = "model") -> pd.DataFrame:
+def per_composition(folder: Path, split: str, reference: str = "model") -> pd.DataFrame:
+    """A model's pooled scores on each composition of a split: composition, value and weight."""
     frame = _rows(folder, "generalization", metric="score", split=split, reference=reference)
+    for column in ("composition", "weight"):
+        if column not in frame:
+            raise tables.lacks(folder, "generalization", column)
     return frame[frame["composition"] != "all"][["composition", "value", "weight"]]
 
 
@@ -388,7 +392,7 @@ def compare(left: Group, right: Group) -> Clause | None:
     pairs = [(f, by_task[_task_key(f)]) for f in left.folders if _task_key(f) in by_task]
     if not pairs:
         return None
-    ours, theirs = ([_per_composition(pair[side], "ood") for pair in pairs] for side in (0, 1))
+    ours, theirs = ([per_composition(pair[side], "ood") for pair in pairs] for side in (0, 1))
     value, lo, hi = paired_interval(ours, theirs)
     names = tuple(f.name for pair in pairs for f in pair)
     evidence = Evidence("generalization", {"metric": "score", "split": "ood", "difference": "paired"}, names, value, lo, hi)
@@ -441,7 +445,7 @@ def _why_not_judged(one: Group) -> str:
     try:
         judge(one)
         if _have(one, "generalization"):
-            _per_composition(one.folders[0], "ood")
+            per_composition(one.folders[0], "ood")
     except ConfigError as error:
         return str(error)
     except (LookupError, ValueError) as error:
