@@ -12,6 +12,7 @@ import ast
 import functools
 import importlib.util
 import inspect
+import re
 import shlex
 import sys
 from collections.abc import Callable
@@ -125,7 +126,7 @@ def _also_without_untrained(probe: Callable[..., Any], name: str, taken: tuple[s
 
     @functools.wraps(probe)
     def measure(trained: Any, **arguments: Any) -> Any:
-        why = getattr(trained, "why_no_twin", "")
+        why = getattr(trained, "why_no_untrained_control", "")
         if not why:
             return probe(trained, **arguments)
         result = probe(trained.with_stand_in(), **arguments)
@@ -230,6 +231,7 @@ def run_analysis(
     arguments: dict[str, Any],
     out: Path,
     look: Look | str = "page",
+    note: Callable[[str], None] = lambda _: None,
 ) -> list[Path]:
     """Draw one analysis from the models' tables; writes <name>.pdf, .png, .csv and a .json that names the runs.
 
@@ -239,6 +241,7 @@ def run_analysis(
         arguments: the recipe's keyword arguments.
         out: where the files go.
         look: how the figure is to look; a word is its width.
+        note: told of every model that is left out, and why.
 
     Returns:
         The paths of the files.
@@ -249,7 +252,9 @@ def run_analysis(
     from compolens import figures
 
     look = figures.Look(look) if isinstance(look, str) else look
-    used, dropped = choose_models(path, models)
+    drawing, used, dropped = draw(path, models, arguments)
+    for model, reason in dropped.items():
+        note(f"{model} is left out: {reason}")
     sidecar = {
         "recipe": path.name,
         "runs": [str(m) for m in used],
@@ -259,7 +264,6 @@ def run_analysis(
         "versions": {name: metadata.version(name) for name in ("numpy", "pandas", "matplotlib", "plotly")},
         "command": shlex.join(analysis_command(path, used, arguments, out, look)),
     }
-    drawing = load_recipe("analyses", path)(used, **arguments)
     try:
         with look.styled():
             return figures.save(look.arranged(drawing), out, path.stem, look.width, sidecar, dpi=look.dpi)
@@ -291,24 +295,70 @@ def analysis_command(path: Path, models: list[Path], arguments: dict[str, Any], 
     return words + look.flags()
 
 
+def draw(path: Path, models: list[Path], arguments: dict[str, Any]) -> tuple[Any, list[Path], dict[str, str]]:
+    """(drawing, models in it, model left out -> reason) of an analysis.
+
+    A model whose tables lack a column that the analysis reads is left out too: such a table is from before there were
+    digests that tell a damaged one."""
+
+    used, dropped = choose_models(path, models)
+    analyze = load_recipe("analyses", path)
+    try:
+        return analyze(used, **arguments), used, dropped
+    except KeyError as error:
+        lacking = _lacking(path, used, error)
+        left = [model for model in used if str(model) not in lacking]
+        if not lacking:
+            raise
+        if not left:
+            raise ConfigError(f"{path.stem}: {next(iter(lacking.values()))}") from error
+        return analyze(left, **arguments), left, dropped | lacking
+
+
+def _lacking(path: Path, models: list[Path], error: KeyError) -> dict[str, str]:
+    """Model -> reason, for models none of whose tables has the column that an analysis did not find. Where no model has it, a
+    built-in analysis is right that there should be one; one of the caller's may have misspelt it."""
+    from compolens import tables
+
+    said = str(error.args[0]) if error.args else ""
+    columns = re.findall(r"'([^']+)'", said) or [said]  # of several columns pandas says: "['a', 'b'] not in index"
+    needs, found = load_file(path).needs, {}
+    for model in models:
+        held = {column for name in needs for column in tables.read(model, name)}
+        if lacking := [column for column in columns if column not in held]:
+            found[str(model)] = str(tables.lacks(model, needs[0], lacking[0]))
+    misspelt = len(found) == len(models) and path.resolve().parent != room("analyses").resolve()
+    return {} if misspelt else found
+
+
 def choose_models(path: Path, models: list[Path]) -> tuple[list[Path], dict[str, str]]:
     """(models that have every table the analysis needs, dropped model -> reason); none left is an error."""
-    from compolens import tables
 
     needs = getattr(load_file(path), "needs", None)
     if not isinstance(needs, tuple):
         raise ConfigError(f'{path} must say which tables it needs: needs = ("generalization",)')
     used, dropped = [], {}
     for model in models:
-        missing = [name for name in needs if not tables.path_of(model, name).exists()]
-        stale = {n: tables.why_stale(model, n) for n in needs if n not in missing}
-        if missing:
-            dropped[str(model)] = f"has no table {', '.join(missing)}"
-        elif any(stale.values()):
-            dropped[str(model)] = "; ".join(f"{n}: {reason}" for n, reason in stale.items() if reason)
+        reason = _why_left_out(model, needs)
+        if reason:
+            dropped[str(model)] = reason
         else:
             used.append(model)
     if not used:
         first, reason = next(iter(dropped.items()))
         raise ConfigError(f"{path.stem}: {first} {reason}; type: compolens probe {' '.join(needs)} {first}")
     return used, dropped
+
+
+def _why_left_out(model: Path, needs: tuple[str, ...]) -> str:
+    """Why a model cannot be drawn ("" if it can): tables that it does not have, or that cannot be used, or its description."""
+    from compolens import tables
+
+    try:
+        tables.settings(model)
+    except ConfigError as error:
+        return str(error)
+    missing = [name for name in needs if not tables.exists(model, name)]
+    if missing:
+        return f"has no table {', '.join(missing)}"
+    return "; ".join(reason for name in needs if (reason := tables.why_not(model, name)))

@@ -16,6 +16,7 @@ import torch
 from test_raven import write_small
 
 from compolens import activations, cli, jobs, recipes
+from compolens.foundation import digests, files
 from compolens.tasks import Hyperteacher
 from compolens.training import Interrupted, state, train
 from compolens.zoo.folders import load
@@ -336,6 +337,7 @@ BROKEN = {
 @pytest.mark.parametrize(("reason", "edit"), BROKEN.items(), ids=BROKEN)
 def test_a_description_that_means_nothing_fails_naming_file_and_setting(fail_job, run, folder, reason, edit):
     edit_config(folder, *edit[0], value=edit[1])
+    (folder / "digests.json").unlink()  # which would only say that it was changed
     line = fail_job("probe", "patching", folder)
     assert str(folder) in line and reason in line
     if "fit" not in reason:
@@ -566,7 +568,8 @@ def test_only_what_is_new_or_stale_is_measured(run, probe_file, folder):
     assert not measured(run, folder, probe_file), "what it does is the same"
     probe_file.write_text(PROBE + "MORE = 1\n")
     assert measured(run, folder, probe_file)
-    shutil.copy(folder / "steps" / "1.safetensors", folder / "weights.safetensors")
+    files.write_tensors(folder / "weights.safetensors", files.read_tensors(folder / "steps" / "1.safetensors")[0])
+    digests.take(folder)
     assert measured(run, folder, probe_file)
     (folder / "tables" / "sizes.json").unlink()
     assert measured(run, folder, probe_file), "a table without provenance says nothing"

@@ -223,14 +223,14 @@ def told_by_parts(models: Sequence[Measured]) -> tuple[float, str]:
 
 # ---- the label ---------------------------------------------------------------------------------------------------------
 def measured(folders: Sequence[Path]) -> list[Measured] | None:
-    """The tables of the models in `folders`; None where one that is needed is missing."""
-    if not all(tables.path_of(folder, table).exists() for folder in folders for table in NEEDS):
+    """The tables of the models in `folders`; None where one that is needed is missing, stale or damaged."""
+    if not all(tables.has(folder, table) for folder in folders for table in NEEDS):
         return None
     return [Measured.read(folder) for folder in folders]
 
 
 def diagnose(folders: Sequence[Path]) -> Diagnosis | None:
-    """The diagnosis of the models in `folders`, which differ in seeds alone; None where a table is missing."""
+    """The diagnosis of the models in `folders`, which differ in seeds alone; None where a table cannot be used."""
     models = measured(folders)
     if models is None:
         return None

@@ -5,8 +5,9 @@ A diagnosis is about a group: models of one architecture on one setting (same ta
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -85,7 +86,7 @@ def score(group: Group, split: str, reference: str = "model") -> Evidence:
     Returns:
         The score.
     """
-    parts = [_per_composition(folder, split, reference) for folder in group.folders]
+    parts = [per_composition(folder, split, reference) for folder in group.folders]
     if len(parts) < 2:
         pooled = _rows(group.folders[0], "generalization", metric="score", split=split, reference=reference, composition="all")
         value, lo, hi = (float(pooled[c].iloc[0]) for c in ("value", "lo", "hi"))
@@ -122,6 +123,8 @@ def readout(group: Group, layer_role: tuple[float, str], fit: str, split: str, c
 def _rows(folder: Path, table: str, **where: object) -> pd.DataFrame:
     frame = tables.at_last_step(tables.read(folder, table))
     for column, value in where.items():
+        if column not in frame:
+            raise tables.lacks(folder, table, column)
         frame = frame[frame[column] == value]
     if frame.empty:
         wanted = ", ".join(f"{k}={v}" for k, v in where.items())
@@ -129,8 +132,12 @@ def _rows(folder: Path, table: str, **where: object) -> pd.DataFrame:
     return frame
 
 
-def _per_composition(folder: Path, split: str, reference: str = "model") -> pd.DataFrame:
+def per_composition(folder: Path, split: str, reference: str = "model") -> pd.DataFrame:
+    """A model's pooled scores on each composition of a split: composition, value and weight."""
     frame = _rows(folder, "generalization", metric="score", split=split, reference=reference)
+    for column in ("composition", "weight"):
+        if column not in frame:
+            raise tables.lacks(folder, "generalization", column)
     return frame[frame["composition"] != "all"][["composition", "value", "weight"]]
 
 
@@ -223,7 +230,7 @@ def _confirmed(group: Group, blamed: str, label: str) -> list[Clause]:
 
 
 def _have(group: Group, table: str) -> bool:
-    return all(tables.path_of(folder, table).exists() for folder in group.folders)
+    return all(tables.has(folder, table) for folder in group.folders)
 
 
 def _references(group: Group) -> list[str]:
@@ -438,7 +445,7 @@ def compare(left: Group, right: Group) -> Clause | None:
     pairs = [(f, by_task[_task_key(f)]) for f in left.folders if _task_key(f) in by_task]
     if not pairs:
         return None
-    ours, theirs = ([_per_composition(pair[side], "ood") for pair in pairs] for side in (0, 1))
+    ours, theirs = ([per_composition(pair[side], "ood") for pair in pairs] for side in (0, 1))
     value, lo, hi = paired_interval(ours, theirs)
     names = tuple(f.name for pair in pairs for f in pair)
     evidence = Evidence("generalization", {"metric": "score", "split": "ood", "difference": "paired"}, names, value, lo, hi)
@@ -456,15 +463,45 @@ def _task_key(folder: Path) -> tuple:
 
 
 def sentences(folders: Sequence[Path]) -> list[tuple[str, list[Clause]]]:
-    """The whole diagnosis of the models in `folders`: (who, clauses) per group, then per pair of architectures on
-    one setting."""
-    groups = group(folders)
-    result = []
-    for one in groups:
-        clauses = judge(one)
+    """The whole diagnosis of the models in `folders`: (who, clauses) per group, then per pair of architectures on one setting.
+
+    Models whose tables cannot be judged are left out, with the warning `tables.StaleTable`."""
+    groups, result = [], []
+    for found in group(folders):
+        one, clauses = _judged(found)
+        groups.append(one)
         if clauses:
             seeds = f"{len(one.folders)} seed{'s' if len(one.folders) > 1 else ''}"
             result.append((f"{one.label} on {one.setting} ({seeds})", clauses))
+    groups = [one for one in groups if one.folders]
     rivals = [(a, b) for i, a in enumerate(groups) for b in groups[i + 1 :] if a.setting == b.setting and a.label != b.label]
     compared = [clause for a, b in rivals if (clause := compare(a, b)) is not None]
     return [*result, ("Compared", compared)] if compared else result
+
+
+def _judged(one: Group) -> tuple[Group, list[Clause]]:
+    """A group, less the models that cannot be judged, with what is said of it."""
+    try:
+        return one, judge(one)
+    except (LookupError, ValueError):  # a table without a column or a row that its probe writes
+        reasons = {folder: _why_not_judged(replace(one, folders=[folder])) for folder in one.folders}
+        left = replace(one, folders=[folder for folder, reason in reasons.items() if not reason])
+        if len(left.folders) == len(one.folders):  # each for itself can be judged
+            raise
+        for folder, reason in reasons.items():
+            if reason:
+                again = f"measure it again with: compolens explain {folder} --again"
+                warnings.warn(f"{folder.name}: left out: {reason}; {again}", tables.StaleTable, stacklevel=2)
+        return _judged(left) if left.folders else (left, [])
+
+
+def _why_not_judged(one: Group) -> str:
+    try:
+        judge(one)
+        if _have(one, "generalization"):
+            per_composition(one.folders[0], "ood")
+    except ConfigError as error:
+        return str(error)
+    except (LookupError, ValueError) as error:
+        return f"its tables lack what their probes write ({type(error).__name__}: {' '.join(str(error).split())[:100]})"
+    return ""

@@ -18,11 +18,13 @@ from typing import Any
 
 from compolens import zoo
 from compolens.activations.reading import is_recording
+from compolens.foundation import digests
 from compolens.foundation.configs import ConfigError, require
+from compolens.foundation.files import DamagedFile
 from compolens.training import RESUME
 
 FILES = (
-    "config.json", "weights.safetensors", "scores.json", "history.csv", "README.md", "steps/*.safetensors",
+    "config.json", "weights.safetensors", "scores.json", "history.csv", "digests.json", "README.md", "steps/*.safetensors",
     "tables/*.csv", "tables/*.json", "tables/*.episodes.parquet",
 )  # fmt: skip
 """What a model folder holds."""
@@ -122,6 +124,8 @@ def checked_files(folder: Path) -> list[str]:
     """The files of a finished model folder, relative to it and sorted; ConfigError if it is unfinished or holds others."""
     zoo.read_step(folder) if (folder / "config.json").is_file() else zoo.read_run(folder)
     require(not is_recording(folder), f"{folder} is a recording, no model; push the model that it was recorded from")
+    if told := digests.damaged(folder):
+        raise DamagedFile(told[0])
     found = [path for path in folder.rglob("*") if path.is_file() and not _is_litter(path)]
     names = sorted(path.relative_to(folder).as_posix() for path in found)
     strange = [name for name in names if not _allowed(name)]
