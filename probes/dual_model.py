@@ -16,7 +16,7 @@ from compolens.measures import random_features as rf
 from compolens.models.softmax import SoftmaxAttention
 from compolens.zoo.folders import TrainedModel
 
-version = 1  # raised whenever its numbers change
+version = 2  # raised whenever its numbers change
 
 FEATURES = (16, 64, 256, 1024, 4096)
 ESTIMATED = 4
@@ -43,7 +43,9 @@ def probe(
     "output error", "pattern error": relative error of attention with m random features (`features`), of every `kind`, averaged
     over heads; "kernel exponent": mean |q + k|² in the units that decide it. episodes: for the Gram form; looked_at: for all
     that needs steps (no more than `episodes`), at the last position from which an answer is read; draws: of random features,
-    on 4 episodes. Distances are over episodes and heads; lo and hi, the 5th and 95th percentile over episodes.
+    on 4 episodes. Distances are over episodes and heads. lo and hi, beside means alone: the 5th and 95th percentile over
+    episodes, a spread and no interval of the mean. A largest distance ("max distance", "layer distance", "autograd distance")
+    has neither: it lies at the edge of what was seen.
     """
     _check(trained)
     enough = episodes >= 1 and looked_at >= 1 and draws >= 1
@@ -273,8 +275,8 @@ def _errors(q, k, v, z, truth, features, bias, mask):
 
 
 def _row(metric, values, known, role, whole=None, note="", dual_step=-1, kind="none", features=-1):
-    """The mean over episodes (or `whole` instead), with the 5th and 95th percentile."""
+    """The mean over episodes with the 5th and 95th percentile, or `whole`, the largest of them, alone."""
     values = values.detach().double().cpu().numpy()
-    lo, hi = np.quantile(values, [0.05, 0.95]) if len(values) > 1 else (np.nan, np.nan)
+    lo, hi = np.quantile(values, [0.05, 0.95]) if whole is None and len(values) > 1 else (np.nan, np.nan)
     value, own = values.mean() if whole is None else whole, {"dual_step": dual_step, "kind": kind, "features": features}
     return tables.row(metric, value, lo=lo, hi=hi, role=role, n=len(values), note=note, **own) | known

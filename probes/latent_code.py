@@ -14,7 +14,7 @@ from compolens.measures.intervals import summarise
 from compolens.measures.readouts import Moments, RidgeReadout, add_by_group, exact_active_set, grouped_r2, leave_groups_out
 from compolens.zoo.folders import TrainedModel
 
-version = 1  # raised whenever its numbers change
+version = 2  # raised whenever its numbers change
 
 PENALTIES = tuple(float(l2) for l2 in np.logspace(-3, 4.5, 16))
 KEPT_EPISODES = 1024
@@ -55,6 +55,7 @@ def probe(
 
     episodes: per fit and per split; l2: the penalty on standardised features (default: chosen per site among 16 by leaving
     compositions out within training); threshold: a decoded coefficient above it counts as active.
+    lo and hi of R²: t intervals over compositions (`measures.readouts.grouped_r2`); of exact recovery, percentiles.
     Controls: "raw input" (the input's own moments), "untrained" (the twin), "shuffled" (codes shuffled over episodes) and
     "control task" (code renumbered at random per composition; selectivity is R² minus the control task's).
     """

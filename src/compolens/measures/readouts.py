@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from compolens.measures.intervals import Replicates, Scale, student_interval
+
 
 @dataclass(frozen=True)
 class RidgeReadout:
@@ -131,7 +133,7 @@ def add_by_group(totals: dict[int, Moments], x: Tensor, y: Tensor, group: Tensor
 
 @dataclass(frozen=True)
 class GroupedR2:
-    """R² pooled over groups: per output (outputs,), its mean over outputs, and that mean's bootstrap interval over groups."""
+    """R² pooled over groups: per output (outputs,), its mean over outputs, and that mean's interval over groups."""
 
     per_output: np.ndarray
     mean: float
@@ -142,9 +144,21 @@ class GroupedR2:
 def grouped_r2(
     groups: dict[int, Moments], readouts: RidgeReadout | dict[int, RidgeReadout], draws: int = 1000, seed: int = 0
 ) -> GroupedR2:
-    """Score one readout, or one per group, on the groups' moments; 95 % intervals resample whole groups.
+    """Score one readout, or one per group, on the groups' moments.
 
-    R²: 1 is perfect, 0 the mean over all groups, may be negative; outputs that do not vary are left out of the mean.
+    R²: 1 is perfect, 0 the mean over all groups, may be negative; outputs that do not vary are left out of the mean. The 95 %
+    interval resamples whole groups: Student's t with the bootstrap's standard error of log(1 - R²). Percentiles are not used:
+    what varies between groups varies less among groups that repeat, so resamples lie below the R² that they are of. No
+    interval (NaN) for one group alone and for an R² of 1.
+
+    Args:
+        groups: Composition -> moments of its episodes.
+        readouts: One for all groups, or one for each.
+        draws: Of the bootstrap.
+        seed: Of the bootstrap.
+
+    Returns:
+        R² per output, their mean, and its interval.
     """
     by_group = readouts if isinstance(readouts, dict) else dict.fromkeys(groups, readouts)
     sse = torch.stack([m.sse(by_group[g]) for g, m in groups.items()]).cpu().numpy()
@@ -162,7 +176,10 @@ def grouped_r2(
         return GroupedR2(per_output, np.nan, np.nan, np.nan)
     resampled = score(np.random.default_rng(seed).integers(len(n), size=(draws, len(n))))
     means = np.nanmean(resampled[~np.isnan(resampled).all(-1)], axis=-1)
-    return GroupedR2(per_output, float(np.nanmean(per_output)), *map(float, np.quantile(means, [0.025, 0.975])))
+    mean = float(np.nanmean(per_output))
+    return GroupedR2(
+        per_output, mean, *student_interval(mean, means, len(n), Scale.LOG_LACK, Replicates.BOOTSTRAP)
+    )
 
 
 def leave_groups_out(
