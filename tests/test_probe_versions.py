@@ -247,7 +247,7 @@ def folder(path, name="patching", table=True, **provenance):
     (path / "tables").mkdir(parents=True)
     (path / "weights.safetensors").write_bytes(b"weights")
     file = path / "tables" / f"{name}.csv"
-    file.write_text("metric,value,control\nscore,0.5,\n")
+    file.write_text("metric,value,lo,hi,split,site,role,control,n\nscore,0.5,,,ood,,,,3\n")
     known = {"weights": tables.file_digest(path / "weights.safetensors")} | provenance
     known |= {"table": tables.file_digest(file)} if table else {}
     file.with_suffix(".json").write_text(json.dumps(known))
@@ -316,7 +316,7 @@ def test_equal_versions_of_different_files_are_not_taken_for_the_same(tmp_path):
     assert tables.why_stale(model, "patching", shutil.copy(PROBES["patching"], copy)) == ""
 
 
-def test_a_table_that_was_edited_is_called_changed_and_one_without_a_digest_never(tmp_path):
+def test_a_table_that_was_edited_is_not_read_and_one_without_a_digest_never(tmp_path):
     model = folder(tmp_path / "m", **versions.describe(PROBES["patching"]))
     old = folder(tmp_path / "old", table=False, **versions.describe(PROBES["patching"]))
     for each in (model, old):
@@ -324,5 +324,6 @@ def test_a_table_that_was_edited_is_called_changed_and_one_without_a_digest_neve
         path.write_text(path.read_text().replace("0.5", "0.9"))
     assert tables.why_stale(model, "patching") == tables.CHANGED and tables.why_stale(old, "patching") == ""
     command = f"measure it again with: compolens probe patching {model}"
-    with pytest.warns(tables.StaleTable, match=rf"patching\.csv is changed: the table was changed .*; {command}"):
+    with pytest.raises(tables.UnusableTable, match=rf"patching\.csv changed after it was measured; {command}"):
         tables.read(model, "patching")
+    assert tables.read(old, "patching")["value"].tolist() == [0.9]

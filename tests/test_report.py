@@ -106,17 +106,16 @@ def test_two_models_claim_no_difference_with_one_seed(measured):
     assert "no difference is claimed" in text
 
 
-def test_a_stale_table_is_said_on_the_page(measured, tmp_path):
+def test_a_stale_table_is_said_on_the_page_and_its_model_left_out(measured, tmp_path):
     copied = tmp_path / "models"
     shutil.copytree(measured, copied)
     weights = copied / "softmax" / "weights.safetensors"
     weights.write_bytes(weights.read_bytes() + b" ")
     (copied / "softmax" / "tables" / "latent_code.csv").unlink()
-    provenance = copied / "hypernetwork" / "tables" / "generalization.json"
-    provenance.write_text(json.dumps(json.loads(provenance.read_text()) | {"weights": "0"}))
-    folder = copied / "hypernetwork"
-    assert main(["report", str(folder), "-o", str(tmp_path / "r.html")]) == 0
-    assert "stale" in (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert main(["report", str(copied), "-o", str(tmp_path / "r.html")]) == 0
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "softmax: left out: " in page and "generalization.csv is stale: the weights changed since it was measured" in page
+    assert "HypernetworkTransformer on " in page and "SoftmaxTransformer on " not in page
 
 
 def test_nothing_measured_names_the_command(tiny_models, tmp_path, capsys):

@@ -203,10 +203,22 @@ def test_folders_that_match_nothing_are_an_error(zoo):
         tables.gather(str(zoo / "nothing*"), "codes")
 
 
-def test_gathering_a_stale_table_warns(zoo, recipe):
+def test_gathering_leaves_a_stale_table_out_and_says_so(zoo):
+    shutil.copy(zoo / "softmax" / "steps" / "0.safetensors", zoo / "softmax" / "weights.safetensors")
+    with pytest.warns(StaleTable, match=f"{zoo / 'softmax'} is left out: .*codes.csv is stale: the weights changed"):
+        frame = tables.gather(str(zoo / "*"), "codes")
+    assert set(frame["model"]) == {"hypernetwork"} and frame.attrs["missing"] == []
+    (reason,) = frame.attrs["left_out"].values()
+    assert "measure it again with: compolens probe" in reason
+
+
+def test_gathering_nothing_but_stale_tables_is_an_error_that_says_why(zoo, recipe):
     recipe.write_text("def probe(trained): return 2\n")
-    with pytest.warns(StaleTable):
-        tables.gather(zoo / "softmax", "codes")
+    with (
+        pytest.warns(StaleTable),
+        pytest.raises(ConfigError, match="the probe changed since .*; measure it again with: compolens probe"),
+    ):
+        tables.gather(str(zoo / "*"), "codes")
 
 
 # ---- intervals -------------------------------------------------------------------------------------------------------

@@ -145,11 +145,14 @@ MOMENTS = {
     "before the first checkpoint": ("in step", "", 2),
     "between checkpoints": ("in step", "", 18),
     "while writing the description": ("writing", "config.json", 1),
+    "while writing its digest": ("writing", "digests.json", 1),
     "while writing a checkpoint": ("writing", RESUME, 2),
     "between checkpoint and history": ("wrote", RESUME, 3),
     "while keeping weights": ("writing", f"{KEPT}.safetensors", 1),
     "before the last checkpoint": ("writing", RESUME, 5),
     "while writing the weights": ("writing", "weights.safetensors", 1),
+    "while writing the digests": ("writing", "digests.json", 2),
+    "after the digests": ("wrote", "digests.json", 2),
     "while writing the scores": ("writing", "scores.json", 1),
     "after the scores": ("wrote", "scores.json", 1),
 }
@@ -304,12 +307,12 @@ def test_too_large_a_learning_rate_is_a_divergence_not_a_result(tmp_path):
 def test_a_full_disk_leaves_the_previous_checkpoint_and_says_so_in_one_line(uninterrupted, tmp_path, monkeypatch, call):
     folder = tmp_path / "run"
     with monkeypatch.context() as patch:
-        at_call(patch, os, call, 1 + 2 * 7 + 1, fail(errno.ENOSPC))  # description, 7 times checkpoint and history, then
+        at_call(patch, os, call, 2 + 2 * 7 + 1, fail(errno.ENOSPC))  # description and its digest, 7 times checkpoint and history
         with pytest.raises(files.SaveError) as error:
             train(make_run(), folder, save_every=0)
     assert f"could not save {folder / RESUME}: No space left on device; what was there before is untouched" in str(error.value)
     assert "\n" not in str(error.value)
-    assert sorted(contents(folder)) == ["config.json", "history.csv", RESUME]
+    assert sorted(contents(folder)) == ["config.json", "digests.json", "history.csv", RESUME]
     assert checkpoint(folder)[1] == 7
     train(make_run(), folder)
     assert contents(folder) == contents(uninterrupted)

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from compolens import __version__
-from compolens.foundation import files as checkpoints
+from compolens.foundation import digests
 from compolens.foundation.builtin import PACKAGE, built_in
 from compolens.foundation.configs import ConfigError
+from compolens.foundation.table_files import TableFiles
 
 PAPERS = PACKAGE / "papers.bib"
 """Every paper that a docstring of the package names."""
@@ -82,10 +83,8 @@ def classes_named(folder: Path) -> list[str]:
     """The names of all classes in a folder's config.json, task and architecture before how it was trained."""
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} holds no trained model (no config.json); `compolens models DIR` lists those below DIR")
-    config = checkpoints.read_json(folder / "config.json")
-    run = config.get("run") if isinstance(config, dict) else None
-    if not isinstance(run, dict):
-        raise ConfigError(f'{folder / "config.json"} describes no run; it should hold {{"format": 1, "run": …}}')
+    run = digests.read_run(folder)
+    digests.check(folder, digests.CONFIG)
     names = [name for part in ("task", "architecture") for name in _names(run.get(part))]
     return list(dict.fromkeys([*names, *_names(run)]))
 
@@ -142,9 +141,8 @@ def _class_texts(files: list[Path]) -> dict[str, str]:
 
 def _probe_file(table: Path) -> Path | None:
     """The probe that made a table: the built-in one of its name, or the file of the user's that its provenance names."""
-    described = table.with_suffix(".json")
-    own = checkpoints.read_json(described).get("recipe_path") if described.exists() else None
-    path = Path(own) if own else built_in("probes").get(table.stem)
+    own = TableFiles(table.parent, table.stem).provenance().get("recipe_path")
+    path = Path(own) if isinstance(own, str) and own else built_in("probes").get(table.stem)
     return path if path is not None and path.is_file() else None
 
 

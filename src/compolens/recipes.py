@@ -12,6 +12,7 @@ import ast
 import functools
 import importlib.util
 import inspect
+import re
 import sys
 from collections.abc import Callable
 from importlib import metadata
@@ -213,12 +214,21 @@ def run_probe(
     return tables.save(folder, path.stem, pd.concat(parts, ignore_index=True), provenance, all_rows)
 
 
-def run_analysis(path: Path, models: list[Path], arguments: dict[str, Any], out: Path, width: str) -> list[Path]:
-    """Draw one analysis from the models' tables; writes <name>.pdf, .png, .csv and a .json that names the runs."""
+def run_analysis(
+    path: Path,
+    models: list[Path],
+    arguments: dict[str, Any],
+    out: Path,
+    width: str,
+    note: Callable[[str], None] = lambda _: None,
+) -> list[Path]:
+    """Draw one analysis from the models' tables; writes <name>.pdf, .png, .csv and a .json that names the runs. note: told of
+    every model that is left out, and why."""
     from compolens import figures
 
-    used, dropped = choose_models(path, models)
-    drawing = load_recipe("analyses", path)(used, **arguments)
+    drawing, used, dropped = draw(path, models, arguments)
+    for model, reason in dropped.items():
+        note(f"{model} is left out: {reason}")
     sidecar = {
         "recipe": path.name,
         "runs": [str(m) for m in used],
@@ -231,24 +241,70 @@ def run_analysis(path: Path, models: list[Path], arguments: dict[str, Any], out:
     return figures.save(drawing, out, path.stem, width, sidecar)
 
 
+def draw(path: Path, models: list[Path], arguments: dict[str, Any]) -> tuple[Any, list[Path], dict[str, str]]:
+    """(drawing, models in it, model left out -> reason) of an analysis.
+
+    A model whose tables lack a column that the analysis reads is left out too: such a table is from before there were
+    digests that tell a damaged one."""
+
+    used, dropped = choose_models(path, models)
+    analyze = load_recipe("analyses", path)
+    try:
+        return analyze(used, **arguments), used, dropped
+    except KeyError as error:
+        lacking = _lacking(path, used, error)
+        left = [model for model in used if str(model) not in lacking]
+        if not lacking:
+            raise
+        if not left:
+            raise ConfigError(f"{path.stem}: {next(iter(lacking.values()))}") from error
+        return analyze(left, **arguments), left, dropped | lacking
+
+
+def _lacking(path: Path, models: list[Path], error: KeyError) -> dict[str, str]:
+    """Model -> reason, for models none of whose tables has the column that an analysis did not find. Where no model has it, a
+    built-in analysis is right that there should be one; one of the caller's may have misspelt it."""
+    from compolens import tables
+
+    said = str(error.args[0]) if error.args else ""
+    columns = re.findall(r"'([^']+)'", said) or [said]  # of several columns pandas says: "['a', 'b'] not in index"
+    needs, found = load_file(path).needs, {}
+    for model in models:
+        held = {column for name in needs for column in tables.read(model, name)}
+        if lacking := [column for column in columns if column not in held]:
+            found[str(model)] = str(tables.lacks(model, needs[0], lacking[0]))
+    misspelt = len(found) == len(models) and path.resolve().parent != room("analyses").resolve()
+    return {} if misspelt else found
+
+
 def choose_models(path: Path, models: list[Path]) -> tuple[list[Path], dict[str, str]]:
     """(models that have every table the analysis needs, dropped model -> reason); none left is an error."""
-    from compolens import tables
 
     needs = getattr(load_file(path), "needs", None)
     if not isinstance(needs, tuple):
         raise ConfigError(f'{path} must say which tables it needs: needs = ("generalization",)')
     used, dropped = [], {}
     for model in models:
-        missing = [name for name in needs if not tables.path_of(model, name).exists()]
-        stale = {n: tables.why_stale(model, n) for n in needs if n not in missing}
-        if missing:
-            dropped[str(model)] = f"has no table {', '.join(missing)}"
-        elif any(stale.values()):
-            dropped[str(model)] = "; ".join(f"{n}: {reason}" for n, reason in stale.items() if reason)
+        reason = _why_left_out(model, needs)
+        if reason:
+            dropped[str(model)] = reason
         else:
             used.append(model)
     if not used:
         first, reason = next(iter(dropped.items()))
         raise ConfigError(f"{path.stem}: {first} {reason}; type: compolens probe {' '.join(needs)} {first}")
     return used, dropped
+
+
+def _why_left_out(model: Path, needs: tuple[str, ...]) -> str:
+    """Why a model cannot be drawn ("" if it can): tables that it does not have, or that cannot be used, or its description."""
+    from compolens import tables
+
+    try:
+        tables.settings(model)
+    except ConfigError as error:
+        return str(error)
+    missing = [name for name in needs if not tables.exists(model, name)]
+    if missing:
+        return f"has no table {', '.join(missing)}"
+    return "; ".join(reason for name in needs if (reason := tables.why_not(model, name)))

@@ -5,7 +5,6 @@ Opens from disk without a network: plotly is inlined once, figures are rendered 
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,27 +28,21 @@ MAX_ATTENTION = 4
 
 def write(folders: Sequence[Path], path: Path, classes: tuple[type, ...] = (), command: str = "") -> tuple[Path, list[str]]:
     """Write the page; returns its path and the verdict as plain lines. command: what regenerates it, as shown on the page."""
-    finished = [f for f in folders if tables.finished(f)]
-    if not finished:
-        raise ConfigError(f"none of the {len(folders)} folders is finished; run the same `compolens train` command to go on")
-    measured = [f for f in finished if tables.path_of(f, "generalization").exists()]
-    if not measured:
-        raise ConfigError(f"nothing was measured yet; type: compolens probe generalization latent_code {finished[0]}")
+    measured, notes = _choose(folders, classes)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", tables.StaleTable)
         judged = sentences.sentences(measured)
         figures, left_out = _figures(measured)
         shown = _tables(measured)
-    notes = sorted({str(w.message) for w in caught if issubclass(w.category, tables.StaleTable)})
-    notes += [f"{f.name}: not finished, left out" for f in folders if f not in finished]
-    notes += [f"{f.name}: no table generalization, left out" for f in finished if f not in measured]
+        attention = _attention(measured, classes)
+    notes += sorted({str(w.message) for w in caught if issubclass(w.category, tables.StaleTable)} - set(notes))
     page = _render(
         judged=judged,
         models=[_model_row(f, classes) for f in measured],
         splits=_splits(measured, classes),
         figures=figures,
         left_out=left_out,
-        attention=_attention(measured, classes),
+        attention=attention,
         tables=shown,
         notes=notes,
         command=command or " ".join(["compolens", "report", *(str(f) for f in folders), "-o", str(path)]),
@@ -57,6 +50,41 @@ def write(folders: Sequence[Path], path: Path, classes: tuple[type, ...] = (), c
     )
     write_atomically(path, page.encode())
     return path, plain(judged)
+
+
+def _choose(folders: Sequence[Path], classes: tuple[type, ...]) -> tuple[list[Path], list[str]]:
+    """(models that can be spoken of, notes): a model that is damaged, or without the table generalization, is left out; of the
+    others, so are tables that are stale or damaged. ConfigError if no model is left."""
+    finished = [f for f in folders if tables.finished(f)]
+    if not finished:
+        raise ConfigError(f"none of the {len(folders)} folders is finished; run the same `compolens train` command to go on")
+    notes = [f"{f.name}: not finished, left out" for f in folders if f not in finished]
+    measured, reasons = [], []
+    for folder in finished:
+        reason = _why_left_out(folder, classes)
+        if reason:
+            reasons.append(reason)
+            notes.append(f"{folder.name}: left out: {reason}")
+        else:
+            measured.append(folder)
+            told = {name: tables.why_not(folder, name) for name in tables.names(folder)}
+            notes += [f"table left out: {reason}" for reason in told.values() if reason]
+    if not measured:
+        raise ConfigError(reasons[0])
+    return measured, notes
+
+
+def _why_left_out(folder: Path, classes: tuple[type, ...]) -> str:
+    try:
+        tables.settings(folder)
+        zoo.read_run(folder, classes)
+        if "note" in (row := zoo.overview(folder, classes)):
+            return str(row["note"])
+    except ConfigError as error:
+        return str(error)
+    if not tables.exists(folder, "generalization"):
+        return f"nothing was measured yet; type: compolens probe generalization latent_code {folder}"
+    return tables.why_not(folder, "generalization")
 
 
 def plain(judged: list[tuple[str, list[sentences.Clause]]]) -> list[str]:
@@ -126,10 +154,12 @@ def _figures(folders: Sequence[Path]) -> tuple[list[dict[str, Any]], list[str]]:
     for name in sorted(found, key=lambda name: (_order(found[name]), name)):
         path = found[name]
         try:
-            used, dropped = recipes.choose_models(path, list(folders))
-            drawing = recipes.load_recipe("analyses", path)(used)
+            drawing, used, dropped = recipes.draw(path, list(folders), {})
         except ConfigError as error:
             left_out.append(f"{name}: {error}")
+            continue
+        except (LookupError, ValueError) as error:  # a table from before digests, damaged since: one figure less
+            left_out.append(f"{name}: cannot be drawn from these tables ({type(error).__name__}: {error})")
             continue
         entry = _figure(drawing) | {"id": name, "claim": drawing.claim, "caption": drawing.caption}
         entry["command"] = f"compolens analyze {name} {' '.join(str(f) for f in used[:3])}{' …' if len(used) > 3 else ''}"
@@ -157,7 +187,9 @@ def _attention(folders: Sequence[Path], classes: tuple[type, ...]) -> list[dict[
 
     entries: list[dict[str, Any]] = []
     for group in groups.group(folders)[:MAX_ATTENTION]:
-        trained = zoo.load(group.folders[0], classes=classes)
+        trained = _first_that_loads(group.folders, classes)
+        if trained is None:
+            continue
         sites = [name for name in trained.model.hook_dict if name.endswith("attn.hook_code")]
         if not sites:
             continue
@@ -171,11 +203,21 @@ def _attention(folders: Sequence[Path], classes: tuple[type, ...]) -> list[dict[
                 panels.append(_attention_panel(f"layer {layer + 1}, head {head}", code[..., head]))
         columns = code.shape[-1]
         composition = trained.task.composition_name(int(episode.composition[0]))
-        drawing = Drawing(f"Attention of {group.folders[0].name}", tuple(panels), columns=columns)
+        drawing = Drawing(f"Attention of {trained.name}", tuple(panels), columns=columns)
         entries.append(
-            _figure(drawing) | {"id": f"attention-{len(entries)}", "model": group.folders[0].name, "composition": composition}
+            _figure(drawing) | {"id": f"attention-{len(entries)}", "model": trained.name, "composition": composition}
         )
     return entries
+
+
+def _first_that_loads(folders: Sequence[Path], classes: tuple[type, ...]) -> zoo.TrainedModel | None:
+    """The first model of a group; one that does not load is told."""
+    for folder in folders:
+        try:
+            return zoo.load(folder, classes=classes)
+        except ConfigError as error:
+            warnings.warn(f"{folder.name}: no attention is drawn of it: {error}", tables.StaleTable, stacklevel=2)
+    return None
 
 
 def _attention_panel(title: str, weights: np.ndarray) -> Panel:
@@ -190,14 +232,16 @@ def _tables(folders: Sequence[Path]) -> list[dict[str, str]]:
     """Every table of every model, the rows that pool over compositions and code dimensions, folded away."""
     entries: list[dict[str, str]] = []
     for folder in folders:
-        for path in sorted((folder / "tables").glob("*.csv")):
-            frame = tables.read(folder, path.stem)
+        for name in tables.names(folder):
+            if not tables.has(folder, name):
+                continue
+            path, frame = tables.path_of(folder, name), tables.read(folder, name)
             total = len(frame)
             for column, kept in (("composition", "all"), ("dimension", "mean")):
                 if column in frame and (frame[column] == kept).any():
                     frame = frame[(frame[column] == kept) | ((column == "dimension") & (frame[column] == "all"))]
             frame = frame.loc[:, [c for c in frame.columns if len(frame[c].unique()) > 1 or c in ("metric", "value")]]
-            command = json.loads(path.with_suffix(".json").read_text())["command"]
+            command = str(tables.provenance_of(folder, name).get("command", f"compolens probe {name} {folder.name}"))
             shown = frame.to_html(index=False, na_rep="", float_format=lambda v: f"{v:.4g}", border=0, classes="table")
             entry = {"id": f"{path.stem}--{folder.name}", "model": folder.name, "name": path.stem, "html": shown}
             where = f"{len(frame)} of {total} rows; all in {folder.name}/tables/{path.name}"

@@ -2,13 +2,15 @@
 
 A table is ``<model>/tables/<probe>.csv`` with columns metric, value, lo, hi, split, site, role, control, n and whatever else
 it needs. The .json beside it holds the sha256 of the weights and of the table, the probe's version and a digest of its code,
-and the arguments; a table is stale when the weights or the numbers of its probe changed since. Never imports torch.
+and the arguments; a table is stale when the weights or the numbers of its probe changed since, and unusable when it is not
+what the probe wrote. Never imports torch.
 """
 
 from __future__ import annotations
 
+import functools
 import glob
-import hashlib
+import io
 import json
 import math
 import shlex
@@ -19,11 +21,12 @@ from typing import Any
 
 import pandas as pd
 
-from compolens.foundation import versions
+from compolens.foundation import digests, table_files, versions
 from compolens.foundation.builtin import built_in
 from compolens.foundation.configs import ConfigError, nearest
-from compolens.foundation.files import read_json, write_atomically, write_json
+from compolens.foundation.files import DamagedFile
 from compolens.foundation.moved import elsewhere
+from compolens.foundation.table_files import EPISODES, TABLE, TableFiles
 
 COLUMNS = ("metric", "value", "lo", "hi", "split", "site", "role", "control", "n")
 """What every table has. control is "" for the measurement itself; NaN stands where a column does not apply."""
@@ -81,28 +84,44 @@ TEXT = {
 """Columns that hold words, whatever they look like (a class may be called "0010"); so do those that begin with "label."."""
 
 
+NUMBERS = ("value", "lo", "hi", "n")
+"""Columns of `COLUMNS` that hold numbers."""
+
+
 CHANGED = "the table was changed after it was measured"
 """What `why_stale` says where the table itself is not what the probe wrote."""
 
 
 class StaleTable(UserWarning):
-    """A table that no longer says what its probe would: the weights, the probe's numbers or the table itself changed."""
+    """A table that no longer says what its probe would, or that cannot be used at all."""
+
+
+class UnusableTable(DamagedFile):
+    """A table that is damaged or no table: the message names the file, and what to type to have it measured again."""
 
 
 def path_of(folder: str | Path, name: str) -> Path:
     return Path(folder) / "tables" / f"{name}.csv"
 
 
+def _files(folder: str | Path, name: str) -> TableFiles:
+    """The files of a table, after what a killed process left among them was put right."""
+    place = Path(folder) / "tables"
+    table_files.settle(place)
+    return TableFiles(place, name)
+
+
 def file_digest(path: str | Path) -> str:
     """sha256 of a file, "missing" if there is none."""
-    path = Path(path)
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else "missing"
+    return digests.of_file(path)
 
 
 def save(
     folder: str | Path, name: str, table: pd.DataFrame, provenance: dict[str, Any], episodes: pd.DataFrame | None = None
 ) -> Path:
     """Write a table, its provenance and its per-episode rows (<name>.episodes.parquet) beside a model.
+
+    Killed or out of disk at any moment, what was there before is there, whole, or the new table is.
 
     Args:
         folder: The model's folder.
@@ -114,22 +133,30 @@ def save(
 
     Returns:
         The table's path.
+
+    Raises:
+        ConfigError: The table lacks a column or has no control rows.
+        SaveError: A file could not be written; what was there before is untouched.
     """
     for column in COLUMNS:
         if column not in table:
             raise ConfigError(f"the table {name!r} lacks the column {column!r}; every table has {', '.join(COLUMNS)}")
     if not table["control"].astype(str).str.len().gt(0).any():
         raise ConfigError(f"the table {name!r} has no control rows (column 'control'); no number without its controls")
-    path = path_of(folder, name)
-    path.with_suffix(".json").unlink(missing_ok=True)  # written last: a table without provenance was interrupted
-    write_atomically(path, table.to_csv(index=False, float_format="%.6g").encode())
-    digests = {"table": file_digest(path)}
+    parts = {TABLE: table.to_csv(index=False, float_format="%.6g").encode()}
     if episodes is not None:
-        beside = path.with_suffix(".episodes.parquet")
-        write_atomically(beside, episodes.to_parquet(index=False))
-        digests["episodes"] = file_digest(beside)
-    write_json(path.with_suffix(".json"), provenance | digests)
-    return path
+        parts[EPISODES] = episodes.to_parquet(index=False)
+    TableFiles(Path(folder) / "tables", name).write(provenance, parts)
+    return path_of(folder, name)
+
+
+# ---- whether a table can be used -------------------------------------------------------------------------------------
+def provenance_of(folder: str | Path, name: str) -> dict[str, Any]:
+    """What a table was measured with; {} where nothing says it, `UnusableTable` where it cannot be read."""
+    try:
+        return _files(folder, name).provenance()
+    except DamagedFile as error:
+        raise _unusable(folder, name, str(error)) from error
 
 
 def why_stale(folder: str | Path, name: str, recipe: str | Path | None = None) -> str:
@@ -140,36 +167,162 @@ def why_stale(folder: str | Path, name: str, recipe: str | Path | None = None) -
         name: The table's name.
         recipe: The probe's file; if left out, the one that measured the table (where it is gone, nothing is said of it).
     """
-    path = path_of(folder, name)
-    if not path.with_suffix(".json").exists():
-        return "it has no provenance"
-    provenance = read_json(path.with_suffix(".json"))
+    table = _files(folder, name)
+    try:
+        if not table.provenance():
+            return "it has no provenance"
+    except DamagedFile as error:
+        return str(error)
+    try:
+        provenance = table.read(TABLE).provenance
+    except DamagedFile:
+        return CHANGED
     if provenance["weights"] != file_digest(Path(folder) / "weights.safetensors"):
         return "the weights changed since it was measured"
-    if "table" in provenance and provenance["table"] != file_digest(path):  # older tables have no digest of themselves
-        return CHANGED
+    if reason := _about_episodes(table, provenance):
+        return reason
     recipe = recipe or provenance.get("recipe_path") or built_in("probes").get(name)
-    return versions.why_changed(name, provenance, recipe) if recipe is not None and Path(recipe).exists() else ""
+    try:
+        return versions.why_changed(name, provenance, recipe) if recipe is not None and Path(recipe).is_file() else ""
+    except (OSError, TypeError, ValueError) as error:
+        return f"its probe cannot be read ({error})"
 
 
-def read(folder: str | Path, name: str) -> pd.DataFrame:
-    """One model's table, with empty controls as "". A missing one names the command to type; a stale or changed one warns."""
+def _about_episodes(table: TableFiles, provenance: dict[str, Any]) -> str:
+    """What is wrong with the per-episode rows; those that are not there were left out, as where folders are shared."""
+    if not table.path(EPISODES).exists() or TABLE not in provenance:  # older tables have no digest of themselves
+        return ""
+    if EPISODES not in provenance:
+        return "its per-episode rows are those of an earlier measurement"
+    try:
+        table.read(EPISODES)
+    except DamagedFile:
+        return "its per-episode rows were changed after they were measured"
+    return ""
+
+
+def why_not(folder: str | Path, name: str) -> str:
+    """Why nothing can be drawn from a model's table ("" if it can): there is none, it is stale, damaged, or cannot be read.
+    The sentence names the file, and what to type to have it measured again."""
+    if not exists(folder, name):
+        return f"{folder} has no table {name!r}; measure it with: compolens probe {name} {folder}"
+    try:
+        _parsed(folder, name)
+    except UnusableTable as error:
+        return str(error)
+    reason = why_stale(folder, name)
+    return _told(folder, name, reason) if reason else ""
+
+
+def exists(folder: str | Path, name: str) -> bool:
+    """Whether a model has a table, usable or not."""
+    return _files(folder, name).exists()
+
+
+def has(folder: str | Path, name: str) -> bool:
+    """Whether a model has a table that can be drawn from."""
+    return not why_not(folder, name)
+
+
+def names(folder: str | Path) -> list[str]:
+    """The names of a model's tables, sorted, whether or not they can be used."""
+    place = Path(folder) / "tables"
+    table_files.settle(place)
+    return sorted(path.stem for path in place.glob("*.csv") if path.is_file())
+
+
+def lacks(folder: str | Path, name: str, column: str) -> UnusableTable:
+    """The error of a table without a column that its probe writes."""
+    return _unusable(folder, name, f"it lacks the column {column!r}")
+
+
+def _told(folder: str | Path, name: str, reason: str) -> str:
+    path, state = path_of(folder, name), "changed" if reason == CHANGED else "stale"
+    return f"{path} is {state}: {reason}; {_mend(folder, name)}"
+
+
+def _unusable(folder: str | Path, name: str, reason: str) -> UnusableTable:
     path = path_of(folder, name)
-    if not path.exists():
-        raise ConfigError(f"{folder} has no table {name!r}; measure it with: compolens probe {name} {folder}")
-    if reason := why_stale(folder, name):
-        state = "changed" if reason == CHANGED else "stale"
-        warnings.warn(f"{path} is {state}: {reason}; {_mend(folder, name)}", StaleTable, stacklevel=2)
-    header = pd.read_csv(path, nrows=0).columns
-    text = dict.fromkeys([c for c in header if c in TEXT or c.startswith("label.")], "")
-    return pd.read_csv(path, dtype={c: str for c in text}, keep_default_na=True).fillna(text)
+    told = reason if str(path.parent) in reason else f"{path} cannot be used: {reason}"
+    return UnusableTable(f"{told}; {_mend(folder, name)}")
 
 
 def _mend(folder: str | Path, name: str) -> str:
     """What to type to have a table measured again, by the probe that measured it."""
-    path = path_of(folder, name).with_suffix(".json")
-    own = read_json(path).get("recipe_path") if path.exists() else None
-    return f"measure it again with: compolens probe {shlex.quote(own or name)} {folder}"
+    try:
+        own = TableFiles(Path(folder) / "tables", name).provenance().get("recipe_path")
+    except DamagedFile:
+        own = None
+    probe = own if isinstance(own, str) and own else name
+    return f"measure it again with: compolens probe {shlex.quote(probe)} {shlex.quote(str(folder))}"
+
+
+# ---- reading ---------------------------------------------------------------------------------------------------------
+def read(folder: str | Path, name: str) -> pd.DataFrame:
+    """One model's table, with empty controls as "".
+
+    Args:
+        folder: The model's folder.
+        name: The table's name.
+
+    Returns:
+        Its rows. Those of a stale table come with the warning `StaleTable`.
+
+    Raises:
+        ConfigError: There is no such table; the message names the command to type.
+        UnusableTable: It is not what the probe wrote, or no table at all.
+    """
+    if not exists(folder, name):
+        raise ConfigError(f"{folder} has no table {name!r}; measure it with: compolens probe {name} {folder}")
+    frame = _parsed(folder, name)
+    if reason := why_stale(folder, name):
+        warnings.warn(_told(folder, name, reason), StaleTable, stacklevel=2)
+    return frame
+
+
+def read_episodes(folder: str | Path, name: str) -> pd.DataFrame:
+    """The per-episode rows behind a model's table.
+
+    Args:
+        folder: The model's folder.
+        name: The table's name.
+
+    Returns:
+        One row per episode, with what the probe keeps of it.
+
+    Raises:
+        UnusableTable: There are none, or they are not what was measured with the table.
+    """
+    try:
+        return pd.read_parquet(io.BytesIO(_files(folder, name).read(EPISODES).content))
+    except (DamagedFile, ValueError, OSError, NotImplementedError) as error:  # pyarrow's errors are of these kinds
+        raise _unusable(folder, name, f"its per-episode rows cannot be read ({_line(error)})") from error
+
+
+def _parsed(folder: str | Path, name: str) -> pd.DataFrame:
+    try:
+        return _frame(_files(folder, name).read(TABLE).content).copy()
+    except (DamagedFile, ValueError) as error:  # pandas' errors, and those of text, are of the latter kind
+        raise _unusable(folder, name, _line(error)) from error
+
+
+@functools.lru_cache(maxsize=128)
+def _frame(content: bytes) -> pd.DataFrame:
+    """A table from the bytes of its file; ValueError where they hold none. Its rows are shared: to be copied."""
+    header = pd.read_csv(io.BytesIO(content), nrows=0).columns
+    lacking = [column for column in COLUMNS if column not in header]
+    if lacking:
+        raise ValueError(f"it lacks the column {lacking[0]!r}")
+    text = dict.fromkeys([c for c in header if c in TEXT or c.startswith("label.")], "")
+    frame = pd.read_csv(io.BytesIO(content), dtype={c: str for c in text}, keep_default_na=True).fillna(text)
+    for column in NUMBERS:
+        if not pd.api.types.is_numeric_dtype(frame[column]):
+            raise ValueError(f"its column {column!r} holds what is no number")
+    return frame
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
 
 
 def at_last_step(frame: pd.DataFrame) -> pd.DataFrame:
@@ -191,7 +344,7 @@ def with_twins(folder: str | Path, name: str) -> pd.DataFrame:
 
 def finished(folder: Path) -> bool:
     """Whether a model folder holds a training that came to its end."""
-    return (folder / "scores.json").exists()
+    return (folder / "scores.json").is_file()
 
 
 def at_place(frame: pd.DataFrame, capture: str, layer: int, who: str) -> pd.DataFrame:
@@ -230,15 +383,25 @@ def settings(folder: str | Path) -> dict[str, Any]:
     """A model's config flattened into columns: model, architecture, task, support, seeds, steps, …
 
     Settings that are off (null or false) are left out: a model that was trained before a setting existed has none either."""
-    run = read_json(Path(folder) / "config.json")["run"]
+    run = digests.read_run(folder)
+    digests.check(folder, digests.CONFIG)
     row = {"model": Path(folder).name, "folder": str(folder)}
+    for part in ("architecture", "task", "optimizer"):
+        if not isinstance(run.get(part), dict) or not isinstance(run[part].get("class"), str):
+            raise DamagedFile(f"{Path(folder) / digests.CONFIG} describes no {part}; restore it, or train the run again")
     row |= {"architecture": run["architecture"]["class"], "task": run["task"]["class"]}
     for part in ("architecture", "task", "optimizer"):
         row |= _flat(part, run[part])
     row |= {k: v for k, v in run.items() if not isinstance(v, dict | list) and k != "class"}
     row = {k: v for k, v in row.items() if v is not None and v is not False}
-    scores = Path(folder) / "scores.json"
-    return row | {"score_name": read_json(scores)["score"] if scores.exists() else "score"}
+    return row | {"score_name": _score_name(folder) if finished(Path(folder)) else "score"}
+
+
+def _score_name(folder: str | Path) -> str:
+    found = digests.read_scores(folder).get("score")
+    if not isinstance(found, str):
+        raise DamagedFile(f"{Path(folder) / digests.SCORES} does not name its score; restore it, or train the run again")
+    return found
 
 
 def _flat(name: str, description: dict[str, Any]) -> dict[str, Any]:
@@ -259,31 +422,54 @@ def _flat(name: str, description: dict[str, Any]) -> dict[str, Any]:
 def gather(folders: str | Path | Iterable[str | Path], table: str) -> pd.DataFrame:
     """One DataFrame from the tables of many models, joined with their configs and seeds as columns.
 
-    folders: paths, or a glob such as "runs/**"; models without the table are left out (`frame.attrs["missing"]` names
-    them); none at all is an error.
+    Args:
+        folders: Paths, or a glob such as "runs/**".
+        table: The table's name.
+
+    Returns:
+        The rows of all models. Left out are models without the table (`frame.attrs["missing"]` names them) and those whose
+        table is stale or damaged, or whose folder is: each is told by the warning `StaleTable`, and
+        `frame.attrs["left_out"]` says why (folder -> reason).
+
+    Raises:
+        ConfigError: No model is there, or none has the table.
     """
     patterns = [folders] if isinstance(folders, str | Path) else list(folders)
     paths = [Path(p) for pattern in patterns for p in (sorted(glob.glob(str(pattern), recursive=True)) or [str(pattern)])]
     models = [p for p in dict.fromkeys(paths) if (p / "config.json").is_file()]
     if not models:
         raise ConfigError(f"no trained model matches {', '.join(map(str, patterns))}")
-    parts, missing = [], []
+    parts, missing, left_out = [], [], {}
     for folder in models:
-        if not path_of(folder, table).exists():
+        if not exists(folder, table):
             missing.append(str(folder))
             continue
-        rows = read(folder, table)
-        known = {k: v for k, v in settings(folder).items() if k not in rows.columns}
-        parts.append(rows.assign(**known))
+        try:
+            parts.append(_with_settings(folder, table))
+        except DamagedFile as error:
+            left_out[str(folder)] = str(error)
+            warnings.warn(f"{folder} is left out: {error}", StaleTable, stacklevel=2)
     if not parts:
-        available = {p.stem for folder in models for p in (folder / "tables").glob("*.csv")}
-        raise ConfigError(
-            f"none of the {len(models)} models has a table {table!r} ({nearest(table, available)}); "
-            f"measure it with: compolens probe {table} {models[0]}"
-        )
+        raise ConfigError(next(iter(left_out.values()), "") or _nobody_has(table, models))
     frame = pd.concat(parts, ignore_index=True)
-    frame.attrs["missing"] = missing
+    frame.attrs |= {"missing": missing, "left_out": left_out}
     return frame
+
+
+def _with_settings(folder: Path, table: str) -> pd.DataFrame:
+    """A model's table with its settings as columns; `DamagedFile` where it is stale, or either cannot be read."""
+    rows = _parsed(folder, table)
+    if reason := why_stale(folder, table):
+        raise UnusableTable(_told(folder, table, reason))
+    return rows.assign(**{k: v for k, v in settings(folder).items() if k not in rows.columns})
+
+
+def _nobody_has(table: str, models: list[Path]) -> str:
+    available = {name for folder in models for name in names(folder)}
+    return (
+        f"none of the {len(models)} models has a table {table!r} ({nearest(table, available)}); "
+        f"measure it with: compolens probe {table} {models[0]}"
+    )
 
 
 def pooled(folder: str | Path, metric: str = "score") -> pd.DataFrame:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from compolens.foundation import files
+from compolens.foundation import digests, files
 from compolens.foundation.configs import ConfigError, DoesNotApply, nearest, require
 from compolens.tasks.fixed.stored import Stored
 
@@ -53,6 +53,7 @@ class Recording(Stored):
             isinstance(found, dict) and {"sites", "step", "known", "roles", "cfg"} <= set(found) and found.get("format") == 1
         )
         require(whole, f"{folder / MANIFEST} does not describe a recording; record it again")
+        digests.check(folder, MANIFEST)
         self.info: dict[str, Any] = found
 
     def __getitem__(self, name: str) -> np.ndarray:

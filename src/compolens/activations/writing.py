@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from compolens.activations.reading import EPISODE_ARRAYS, MANIFEST, TWIN, UNFINISHED, NotRecorded, as_array
-from compolens.foundation import files
+from compolens.foundation import digests, files
 from compolens.foundation.configs import describe, nearest, require
 from compolens.hooks import HookedModel
 from compolens.measures.intervals import summarise
@@ -176,7 +176,6 @@ class Writer:
         step = run.steps if self.step is None else self.step
         write_manifest(self.folder, self._episodes(run.task))
         files.write_json(self.folder / "config.json", {"format": 1, "run": describe(run)})
-        files.write_json(self.folder / "scores.json", self._scores(run, step))
         manifest = {
             "format": 1,
             "sites": self.sites,
@@ -188,6 +187,7 @@ class Writer:
             TWIN: self.twin is not None,
         }
         files.write_json(self.folder / MANIFEST, manifest)
+        digests.finish(self.folder, self._scores(run, step))
         (self.folder / UNFINISHED).unlink()
 
     def _episodes(self, task: TaskFamily) -> dict[str, Any]:

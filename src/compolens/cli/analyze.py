@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,10 @@ def run(options: argparse.Namespace) -> int:
     models = finished_models(tables.find(folders), folders)
     for file in files:
         arguments = recipe_arguments("analyses", file, options)
-        for path in recipes.run_analysis(file, models, arguments, Path(options.out), options.width):
+        for path in recipes.run_analysis(file, models, arguments, Path(options.out), options.width, note=_say):
             print(path)
     return 0
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)

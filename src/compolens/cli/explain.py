@@ -57,10 +57,18 @@ def run(options: argparse.Namespace) -> int:
     outcome = engine.run(work)
     for name, reason in outcome.inapplicable.items():
         print(f"{name}: does not apply: {reason}", file=sys.stderr)
-    if outcome.signum or outcome.failures:
-        return conclude(outcome)
+    status = conclude(outcome) if outcome.signum or outcome.failures else 0
+    if outcome.signum or (outcome.failures and not outcome.results and not _measured(models)):
+        return status
     if options.shard is not None:
         print("this shard is measured; the same command without --shard, once all are, writes the report", file=sys.stderr)
-        return 0
+        return status
     write_report("explain", options, models)
-    return 0
+    return status
+
+
+def _measured(models: list[Path]) -> bool:
+    """Whether there is anything to speak of, although not everything could be measured."""
+    from compolens import tables
+
+    return any(tables.finished(folder) and tables.has(folder, "generalization") for folder in models)

@@ -24,8 +24,41 @@ def make(commands: Any) -> Parser:
         help="a Markdown table: means over seeds with 95 %% intervals (needs the table generalization)",
     )
     parser.add_argument("--diagnosis", action="store_true", help="a Markdown table: label and loss in parts (see explain)")
+    parser.add_argument(
+        "--check", action="store_true", help="read every file and name those that are not what was written; exit status 1"
+    )
+    parser.add_argument(
+        "--write-digests", action="store_true", help="keep the sha256 of the files of finished folders that keep none"
+    )
     common_flags(parser, "with")
     return parser
+
+
+def _usable(folders: list[Path], needs: tuple[str, ...]) -> list[Path]:
+    """The finished models that are whole and have these tables; of the others it is said why they are left out."""
+    from compolens import tables
+
+    kept = []
+    for folder in folders:
+        try:
+            tables.settings(folder)
+            reason = next((why for name in needs if (why := tables.why_not(folder, name))), "")
+        except ConfigError as error:
+            reason = str(error)
+        if tables.finished(folder) and not reason:
+            kept.append(folder)
+        elif tables.finished(folder):
+            print(f"{folder.name} is left out: {reason}", file=sys.stderr)
+    return kept
+
+
+def _parameters(folder: Path) -> int:
+    from compolens.foundation import digests
+
+    count = digests.read_scores(folder).get("parameters")
+    if not isinstance(count, int):
+        raise ConfigError(f"{folder / 'scores.json'} lacks 'parameters'; restore it, or train the run again")
+    return count
 
 
 def _summarise(folders: list[Path]) -> int:
@@ -33,12 +66,11 @@ def _summarise(folders: list[Path]) -> int:
     of the latter, and what the paper reports where the setting is its own. Then the trainings that have not ended."""
     from compolens import tables, zoo
     from compolens.diagnosis import groups, sentences
-    from compolens.foundation import files
 
     print("| setting | architecture | parameters | seeds | test | ood | ceiling | the paper's measure: ours / the paper |")
     print("|---|---|---|---|---|---|---|---|")
-    for group in groups.group([f for f in folders if tables.finished(f)]):
-        parameters = files.read_json(group.folders[0] / "scores.json")["parameters"]
+    for group in groups.group(_usable(folders, ("generalization",))):
+        parameters = _parameters(group.folders[0])
         cells = []
         for split in ("test", "ood"):
             found = sentences.score(group, split)
@@ -57,12 +89,11 @@ def _summarise(folders: list[Path]) -> int:
 def _diagnose(folders: list[Path]) -> int:
     """Groups of models with their label, and what they lack on held-out compositions in parts; those without tables are left
     out, and said."""
-    from compolens import tables
     from compolens.diagnosis import decomposition, groups, label
 
     columns = ["setting", "architecture", "seeds", "diagnosis", "ood", "lacks", *decomposition.PARTS, "its code is read at"]
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
-    for group in groups.group([f for f in folders if tables.finished(f)]):
+    for group in groups.group(_usable(folders, ())):
         found = label.diagnose(group.folders)
         if found is None:
             print(f"{group.label}: no tables; type: compolens explain {group.folders[0]}", file=sys.stderr)
@@ -82,12 +113,50 @@ def _diagnose(folders: list[Path]) -> int:
     return 0
 
 
+def _check(folders: list[Path]) -> int:
+    """Name every file that is not what was written, and every table that cannot be used."""
+    from compolens import tables
+    from compolens.foundation import digests
+
+    bad = before = 0
+    for folder in folders:
+        told = digests.damaged(folder)
+        told += [reason for name in tables.names(folder) if (reason := tables.why_not(folder, name))]
+        before += not (folder / digests.FILE).exists()
+        bad += bool(told)
+        for sentence in told:
+            print(sentence)
+    print(f"{len(folders)} folders: {len(folders) - bad} as they were written, {bad} not; {before} written before digests")
+    return 1 if bad else 0
+
+
+def _write_digests(folders: list[Path]) -> int:
+    """Keep digests of the finished folders that keep none; a folder that keeps some is left as it is."""
+    from compolens import tables
+    from compolens.foundation import digests
+
+    for folder in folders:
+        if (folder / digests.FILE).exists():
+            told = digests.damaged(folder)
+            print(f"{folder.name}: {told[0]}" if told else f"{folder.name}: keeps digests already")
+        elif not tables.finished(folder):
+            print(f"{folder.name}: not finished; its digests are written when it is")
+        else:
+            digests.take(folder)
+            print(f"{folder.name}: written before digests; {digests.FILE} holds them now")
+    return 0
+
+
 def run(options: argparse.Namespace) -> int:
     from compolens import tables, zoo
 
     roots = options.folders or [d for d in ("trained_models", "runs") if Path(d).is_dir()]
     if not roots:
         raise ConfigError("there is neither trained_models nor runs here; name a folder: compolens models DIR")
+    if options.write_digests:
+        return _write_digests(tables.find(roots))
+    if options.check:
+        return _check(tables.find(roots))
     if options.summary:
         return _summarise(tables.find(roots))
     if options.diagnosis:

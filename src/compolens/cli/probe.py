@@ -82,14 +82,17 @@ def to_measure(models: list[Path], wanted: dict[Path, dict[str, Any]], options: 
 
 def _up_to_date(folder: Path, file: Path, arguments: dict[str, Any], steps: str) -> bool:
     from compolens import recipes, tables
-    from compolens.foundation import files as checkpoints
+    from compolens.foundation.configs import ConfigError
 
-    path = tables.path_of(folder, file.stem)
-    if not path.exists() or not path.with_suffix(".json").exists() or tables.why_stale(folder, file.stem, file):
+    try:
+        if tables.why_not(folder, file.stem) or tables.why_stale(folder, file.stem, file):
+            return False
+        provenance = tables.provenance_of(folder, file.stem)
+        measured, wanted = provenance.get("steps"), recipes.wanted_steps(folder, steps)
+    except ConfigError:  # a folder that is damaged: measuring it says how
         return False
-    provenance = checkpoints.read_json(path.with_suffix(".json"))
-    same = {k: v for k, v in arguments.items() if v is not None} == provenance["arguments"]
-    return same and set(recipes.wanted_steps(folder, steps)) <= set(provenance["steps"])
+    same = {k: v for k, v in arguments.items() if v is not None} == provenance.get("arguments")
+    return same and isinstance(measured, list) and all(step in measured for step in wanted)
 
 
 def probe_one(

@@ -130,14 +130,14 @@ def train_one(
     file: str, name: str, folder: str, data: str | None, device: str, track: tuple[str, ...] = (), *, report: Callable
 ) -> str:
     """One run of a file, in whatever process this is, on whatever machine; a run that another process is at is `Held`."""
-    from compolens.foundation import files
+    from compolens.foundation import digests
     from compolens.training import check_folder, distributed, train
 
     check_device(device)
     run, place, (rank, size) = with_data(read_runs(file)[name], data), Path(folder), distributed.launched()
     if size == 1 and (place / "scores.json").exists():  # read, not claimed: any number of commands may look at a finished run
         check_folder(run, place)
-        return _scores_line(files.read_json(place / "scores.json"))
+        return _scores_line(digests.read_scores(place))
     with claims_on(place).take(place.name) if rank == 0 else contextlib.nullcontext() as claim:
         owned = claim.check if claim is not None else lambda: None  # a run that was taken over is another's to write
 
@@ -159,9 +159,13 @@ def _trackers(names: Iterable[str]) -> list[Any]:
 
 
 def _scores_line(scores: dict[str, Any]) -> str:
-    texts = [f"{split} {scores[split]['score']:.4f} ± {scores[split]['se']:.4f}" for split in ("train", "test", "ood")]
-    if len(scores["environments"]) > 1:
-        texts.append("(resumed in another environment: not an uninterrupted run's weights bit for bit)")
+    try:
+        texts = [f"{split} {scores[split]['score']:.4f} ± {scores[split]['se']:.4f}" for split in ("train", "test", "ood")]
+        if len(scores["environments"]) > 1:
+            texts.append("(resumed in another environment: not an uninterrupted run's weights bit for bit)")
+    except (LookupError, TypeError, ValueError) as error:
+        message = f"its scores.json does not hold scores ({error}); restore it, or delete it and train again"
+        raise ConfigError(message) from error
     return "  ".join(texts)
 
 

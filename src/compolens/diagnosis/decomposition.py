@@ -102,7 +102,7 @@ class Measured:
                 f"{folder}: its table is of an earlier version; type: compolens probe inference_or_execution {folder} --again"
             )
         prior, structure = (
-            tables.at_last_step(tables.read(folder, name)) if tables.path_of(folder, name).exists() else pd.DataFrame()
+            tables.at_last_step(tables.read(folder, name)) if tables.has(folder, name) else pd.DataFrame()
             for name in (PRIOR, STRUCTURE)
         )
         return cls(scores[scores["metric"] == "score"], ladder, prior, structure)

@@ -44,7 +44,7 @@ class Finding(NamedTuple):
 def findings(folders: Sequence[Path]) -> list[Finding]:
     """What the tables that all models have say."""
     sentences = {"erase_code": erased, "swap_code": exchanged, "swap_factor": reused}
-    have = [name for name in sentences if all(tables.path_of(folder, name).exists() for folder in folders)]
+    have = [name for name in sentences if all(tables.has(folder, name) for folder in folders)]
     return [sentences[name]([_placed(folder, name) for folder in folders]) for name in have]
 
 

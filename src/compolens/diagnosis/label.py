@@ -185,14 +185,14 @@ def told_by_parts(models: Sequence[Measured]) -> tuple[float, str]:
 
 # ---- the label ---------------------------------------------------------------------------------------------------------
 def measured(folders: Sequence[Path]) -> list[Measured] | None:
-    """The models' tables; None where one that is needed is missing."""
-    if not all(tables.path_of(folder, table).exists() for folder in folders for table in NEEDS):
+    """The models' tables; None where one that is needed is missing, stale or damaged."""
+    if not all(tables.has(folder, table) for folder in folders for table in NEEDS):
         return None
     return [Measured.read(folder) for folder in folders]
 
 
 def diagnose(folders: Sequence[Path]) -> Diagnosis | None:
-    """The diagnosis of models that differ in seeds alone; None where a table is missing."""
+    """The diagnosis of models that differ in seeds alone; None where a table is missing, stale or damaged."""
     models = measured(folders)
     if models is None:
         return None

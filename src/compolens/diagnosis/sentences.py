@@ -5,8 +5,9 @@ A verdict is about a group: models of one architecture on one setting (same task
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +89,8 @@ def readout(group: Group, layer_role: tuple[float, str], fit: str, split: str, c
 def _rows(folder: Path, table: str, **where: object) -> pd.DataFrame:
     frame = tables.at_last_step(tables.read(folder, table))
     for column, value in where.items():
+        if column not in frame:
+            raise tables.lacks(folder, table, column)
         frame = frame[frame[column] == value]
     if frame.empty:
         wanted = ", ".join(f"{k}={v}" for k, v in where.items())
@@ -189,7 +192,7 @@ def _confirmed(group: Group, blamed: str, label: str) -> list[Clause]:
 
 
 def _have(group: Group, table: str) -> bool:
-    return all(tables.path_of(folder, table).exists() for folder in group.folders)
+    return all(tables.has(folder, table) for folder in group.folders)
 
 
 def _references(group: Group) -> list[str]:
@@ -403,14 +406,44 @@ def _task_key(folder: Path) -> tuple:
 
 
 def sentences(folders: Sequence[Path]) -> list[tuple[str, list[Clause]]]:
-    """(who, clauses) per group, then per pair of architectures on one setting: the whole verdict."""
-    groups = group(folders)
-    result = []
-    for one in groups:
-        clauses = judge(one)
+    """(who, clauses) per group, then per pair of architectures on one setting: the whole diagnosis. Models whose tables cannot
+    be judged are left out, with the warning `tables.StaleTable`."""
+    groups, result = [], []
+    for found in group(folders):
+        one, clauses = _judged(found)
+        groups.append(one)
         if clauses:
             seeds = f"{len(one.folders)} seed{'s' if len(one.folders) > 1 else ''}"
             result.append((f"{one.label} on {one.setting} ({seeds})", clauses))
+    groups = [one for one in groups if one.folders]
     rivals = [(a, b) for i, a in enumerate(groups) for b in groups[i + 1 :] if a.setting == b.setting and a.label != b.label]
     compared = [clause for a, b in rivals if (clause := compare(a, b)) is not None]
     return [*result, ("Compared", compared)] if compared else result
+
+
+def _judged(one: Group) -> tuple[Group, list[Clause]]:
+    """A group, less the models that cannot be judged, with what is said of it."""
+    try:
+        return one, judge(one)
+    except (LookupError, ValueError):  # a table without a column or a row that its probe writes
+        reasons = {folder: _why_not_judged(replace(one, folders=[folder])) for folder in one.folders}
+        left = replace(one, folders=[folder for folder, reason in reasons.items() if not reason])
+        if len(left.folders) == len(one.folders):  # each for itself can be judged
+            raise
+        for folder, reason in reasons.items():
+            if reason:
+                again = f"measure it again with: compolens explain {folder} --again"
+                warnings.warn(f"{folder.name}: left out: {reason}; {again}", tables.StaleTable, stacklevel=2)
+        return _judged(left) if left.folders else (left, [])
+
+
+def _why_not_judged(one: Group) -> str:
+    try:
+        judge(one)
+        if _have(one, "generalization"):
+            _per_composition(one.folders[0], "ood")
+    except ConfigError as error:
+        return str(error)
+    except (LookupError, ValueError) as error:
+        return f"its tables lack what their probes write ({type(error).__name__}: {' '.join(str(error).split())[:100]})"
+    return ""

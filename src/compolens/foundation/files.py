@@ -19,6 +19,10 @@ class SaveError(OSError):
     """Saving failed; whatever was there before is untouched."""
 
 
+class DamagedFile(ConfigError):
+    """A file that is not what was written, or that cannot be read as what it should be; the message names it."""
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """All of the content or none of it: written beside the target, flushed to disk, then renamed over it."""
     temporary = ""
@@ -40,17 +44,25 @@ def write_atomically(path: Path, content: bytes) -> None:
         ) from error
 
 
+def json_bytes(value: Any) -> bytes:
+    """Indented JSON, as `write_json` writes it."""
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
+
+
 def write_json(path: Path, value: Any) -> None:
     """Indented JSON, atomically."""
-    write_atomically(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+    write_atomically(path, json_bytes(value))
 
 
 def read_json(path: Path) -> Any:
     """Parsed JSON, or a one-line error that names the file."""
     try:
-        return json.loads(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid JSON ({error}); restore it or train the run again") from error
+        return json.loads(path.read_bytes().decode())
+    except (ValueError, RecursionError) as error:  # no JSON, no text, or lists in lists without end
+        reason = " ".join(str(error).split())[:200]
+        raise DamagedFile(f"{path} is not valid JSON ({reason}); restore it or train the run again") from error
+    except OSError as error:
+        raise DamagedFile(f"{path} cannot be read ({error.strerror or error}); restore it or train the run again") from error
 
 
 def write_tensors(path: Path, tensors: dict[str, Any], metadata: dict[str, Any] | None = None) -> None:
@@ -58,22 +70,41 @@ def write_tensors(path: Path, tensors: dict[str, Any], metadata: dict[str, Any] 
     from safetensors.torch import save
 
     ours = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    told = metadata or {}
     # one entry alone: safetensors writes several in random order, and equal runs shall make equal files
-    header = {"compolens": json.dumps({**(metadata or {}), "sha256": _digest(ours)})}
+    header = {"compolens": json.dumps({**told, "digest": _digest(ours, told)})}
     write_atomically(path, save(ours, metadata=header))
 
 
-def _digest(tensors: dict[str, Any]) -> str:
-    """sha256 over names and bytes: safetensors itself does not notice a flipped bit."""
-    digest = hashlib.sha256()
+def _digest(tensors: dict[str, Any], metadata: dict[str, Any]) -> str:
+    """sha256 over all that a file says: safetensors itself does not notice a flipped bit, nor numbers read as another kind."""
+    digest = hashlib.sha256(json.dumps(metadata).encode())
     for name in sorted(tensors):
-        digest.update(name.encode())
-        digest.update(tensors[name].reshape(-1).numpy().tobytes())
+        digest.update(f"{name} {tensors[name].dtype} {list(tensors[name].shape)}".encode())
+        digest.update(_bytes(tensors[name]))
     return digest.hexdigest()
 
 
-def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(tensors, metadata) of a safetensors file, or a one-line error: a truncated or corrupted file never loads."""
+def _digest_of_bytes(tensors: dict[str, Any]) -> str:
+    """The same as files had it before: over names and bytes alone."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(_bytes(tensors[name]))
+    return digest.hexdigest()
+
+
+def _bytes(tensor: Any) -> Any:
+    import torch
+
+    return tensor.reshape(-1).view(torch.uint8).numpy()
+
+
+def read_tensors(path: Path, whole: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(tensors, metadata) of a safetensors file, or a one-line error: a truncated or corrupted file never loads.
+
+    whole: somebody has compared the sha256 of the whole file already, so that the one inside need not be.
+    """
     from safetensors import SafetensorError, safe_open
 
     if not path.exists():
@@ -82,11 +113,15 @@ def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         with safe_open(str(path), framework="pt") as file:
             metadata = json.loads((file.metadata() or {}).get("compolens", "{}"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            if metadata.pop("sha256", None) not in (None, _digest(tensors)):
+            kept = {key: metadata.pop(key, None) for key in ("digest", "sha256")}
+            if not whole and (
+                kept["digest"] not in (None, _digest(tensors, metadata))
+                or kept["sha256"] not in (None, _digest_of_bytes(tensors))
+            ):
                 raise ValueError("checksum mismatch")
             return tensors, metadata
-    except (SafetensorError, json.JSONDecodeError, ValueError, OSError) as error:
-        raise ConfigError(f"{path} is truncated or corrupted ({error}); restore it, or delete it and train again") from error
+    except (SafetensorError, AttributeError, TypeError, ValueError, RecursionError, OSError) as error:
+        raise DamagedFile(f"{path} is truncated or corrupted ({error}); restore it, or delete it and train again") from error
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from compolens.foundation import files
+from compolens.foundation import digests, files
 from compolens.foundation.configs import ConfigError, classes_of, construct, describe
 from compolens.tasks.base import SPLITS
 from compolens.training.distributed import Processes
@@ -31,9 +31,10 @@ def claimed(run: Run, folder: Path, group: Processes) -> Iterator[dict[str, Any]
             check_folder(run, folder)
             _sweep(folder)
             if (folder / "scores.json").exists():
-                return json.dumps(files.read_json(folder / "scores.json"))
+                return json.dumps(digests.read_scores(folder))
             if not (folder / "config.json").exists():
                 files.write_json(folder / "config.json", {"format": 1, "run": describe(run)})
+            digests.begin(folder)
             return "null"
 
         yield json.loads(group.from_first(claim))
@@ -51,7 +52,8 @@ def check_folder(run: Run, folder: Path) -> None:
     """Raise if the folder holds another run, or something that is no run."""
     config = folder / "config.json"
     if config.exists():
-        described = files.read_json(config).get("run")
+        described = digests.read_run(folder)
+        digests.check(folder, digests.CONFIG)
         try:
             same = construct(described, classes_of(run)) == run
         except ConfigError:

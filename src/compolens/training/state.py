@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from compolens import __version__
-from compolens.foundation import files
+from compolens.foundation import digests, files
 from compolens.foundation.configs import ConfigError
 from compolens.models.base import count_parameters
 from compolens.models.operands import full
@@ -228,14 +228,20 @@ class Training:
     def _resume(self) -> None:
         tensors, state = files.read_tensors(self.folder / RESUME)
         weights = {k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")}
-        self.model.load_state_dict(weights)
-        for key, value in tensors.items():
-            if key.startswith("optimizer."):
-                _, slot, name = key.split(".", 2)
-                # the step counter of the fused optimizer lives on the parameter's device as well
-                self.optimizer.state[self.named[name]][slot] = value.to(self.device)
-        self.step, self.losses, self.history = state["step"], state["losses"], state["history"]
-        self.environments = state["environments"]
+        try:
+            self.model.load_state_dict(weights)
+            for key, value in tensors.items():
+                if key.startswith("optimizer."):
+                    _, slot, name = key.split(".", 2)
+                    # the step counter of the fused optimizer lives on the parameter's device as well
+                    self.optimizer.state[self.named[name]][slot] = value.to(self.device)
+            self.step, self.losses, self.history = state["step"], state["losses"], state["history"]
+            self.environments = state["environments"]
+        except (KeyError, RuntimeError) as error:  # a checkpoint from before digests of everything in it, damaged since
+            reason = " ".join(str(error).split())[:200]
+            raise files.DamagedFile(
+                f"{self.folder / RESUME} is no checkpoint of this run ({reason}); restore it, or delete it and train again"
+            ) from error
         note = f"resumed at step {self.step}"
         here = {"processes": 1, **self._environment()}
         before = here | {"processes": 1, **self.environments[-1]}  # earlier versions wrote down less
@@ -276,7 +282,7 @@ class Training:
         self._write_history()
         files.write_tensors(self.folder / "weights.safetensors", self.model.state_dict(), {"step": self.step})
         files.write_atomically(self.folder / "README.md", card(run, self.folder.name, scores).encode())
-        files.write_json(self.folder / "scores.json", scores)  # last: its presence means "finished"
+        digests.finish(self.folder, scores)  # last: the presence of scores.json means "finished"
         self.following.log(self.history)
         (self.folder / RESUME).unlink(missing_ok=True)
         return scores

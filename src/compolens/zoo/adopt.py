@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from compolens.activations.streams import draw
-from compolens.foundation import files
+from compolens.foundation import digests, files
 from compolens.foundation.configs import ConfigError, describe, require
 from compolens.hooks import HookPoint
 from compolens.models.base import count_parameters
@@ -98,7 +98,7 @@ class AdoptedNetwork(TrainedModel):
             files.write_tensors(folder / "weights.safetensors", _weights(self.model), {"step": 0})
             files.write_atomically(folder / "history.csv", history.encode())
             files.write_atomically(folder / "README.md", told.encode())
-            files.write_json(folder / "scores.json", scores)  # last: its presence means "finished"
+            digests.finish(folder, scores)  # last: the presence of scores.json means "finished"
         return folder
 
     @torch.no_grad()

@@ -1,6 +1,7 @@
 """A trained model is a folder: load it, list it. Nothing in the folder is ever executed.
 
 <run>/ config.json · weights.safetensors · scores.json · history.csv · README.md · steps/*.safetensors · tables/*.csv
+       digests.json: the sha256 of the files above, but for the card and the tables; a file that differs from it is told
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ import torch
 from compolens.activations.reading import Recording, is_recording
 from compolens.activations.replaying import Replay, recorded_task
 from compolens.activations.writing import Recorded
-from compolens.foundation import files
+from compolens.foundation import digests, files
 from compolens.foundation.configs import ConfigError, construct
+from compolens.foundation.files import DamagedFile
 from compolens.hooks import HookedModel
 from compolens.models import ARCHITECTURES
 from compolens.models import PARTS as MODEL_PARTS
 from compolens.tasks import FAMILIES, TaskFamily
 from compolens.tasks import PARTS as TASK_PARTS
+from compolens.tasks.base import SPLITS
 from compolens.training import RECIPES, RESUME, Run, kept_weights
 from compolens.zoo.adopted import NO_TWIN, Adopted
 
@@ -85,18 +88,14 @@ def read_run(folder: str | Path, classes: Iterable[Callable[..., Any]] = ()) -> 
     folder = Path(folder)
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} holds no trained model (no config.json); `compolens models DIR` lists those below DIR")
-    config = files.read_json(folder / "config.json")
-    if not isinstance(config, dict) or "run" not in config:
-        raise ConfigError(f'{folder / "config.json"} describes no run; it should hold {{"format": 1, "run": …}}')
-    unknown = set(config) - {"format", "run"}
-    if unknown:
-        raise ConfigError(f"{folder / 'config.json'} has the unknown key {sorted(unknown)[0]!r}; allowed: format, run")
+    described = digests.read_run(folder)
     try:
-        run = construct(config["run"], [Run, *RECIPES, *BUILT_IN, *classes])
+        run = construct(described, [Run, *RECIPES, *BUILT_IN, *classes])
     except ConfigError as error:
         raise ConfigError(f"{folder / 'config.json'}: {error}") from error
     if not isinstance(run, Run):
         raise ConfigError(f"{folder / 'config.json'} describes a {type(run).__name__}, not a Run")
+    digests.check(folder, digests.CONFIG)
     return run
 
 
@@ -111,16 +110,21 @@ def read_step(folder: Path) -> int:
     """The final step of a finished folder."""
     if not (folder / "scores.json").exists():
         raise ConfigError(f"{folder} is not finished (no scores.json); run the same `compolens train` command to go on")
-    scores = files.read_json(folder / "scores.json")
-    if not isinstance(scores, dict) or not isinstance(scores.get("step"), int):
-        raise ConfigError(f"{folder / 'scores.json'} does not say at which step the training ended; restore it or train again")
-    return scores["step"]
+    step = digests.read_scores(folder).get("step")
+    if not isinstance(step, int) or isinstance(step, bool):
+        raise DamagedFile(f"{folder / 'scores.json'} does not say at which step the training ended; restore it or train again")
+    return step
 
 
 def step_reached(folder: Path) -> int:
     """How far a training that has not ended has come, as of its last checkpoint."""
     path = folder / RESUME
-    return int(files.read_tensors(path)[1]["step"]) if path.exists() else 0
+    if not path.exists():
+        return 0
+    step = files.read_tensors(path)[1].get("step")
+    if not isinstance(step, int):
+        raise DamagedFile(f"{path} does not say at which step it was saved; restore it, or delete it and train again")
+    return step
 
 
 def load(
@@ -134,19 +138,40 @@ def load(
     final = read_step(folder)
     if is_recording(folder):
         return _replayed(run, folder, step, device)
+    if final != run.steps:
+        raise DamagedFile(
+            f"{folder / 'scores.json'} says that the training ended at step {final}, and {folder / 'config.json'} that it has "
+            f"{run.steps!s:.20} steps; restore whichever was changed, or train the run again"
+        )
     path = folder / "weights.safetensors"
     if step is not None and step != final:
         path = kept_weights(folder, step)
         if not path.exists():
             raise ConfigError(f"{folder} keeps no weights of step {step}; kept: {kept_steps(folder)}")
-    tensors, _ = files.read_tensors(path)
+    step = final if step is None else step
+    model = _with_weights(run, folder, path, step)
+    return TrainedModel(run, model.to(device).eval(), run.task, folder, step)
+
+
+def _with_weights(run: Run, folder: Path, path: Path, step: int) -> HookedModel:
+    """The model with the weights of a file, which are the ones that were written, of this run and of this step."""
+    whole = digests.is_kept(folder, path.relative_to(folder).as_posix())
+    tensors, metadata = files.read_tensors(path, whole=whole is True)
     model = run.build()
+    state = model.state_dict()
+    wrong = [n for n in tensors if n in state and tensors[n].is_floating_point() != state[n].is_floating_point()]
+    if wrong:
+        raise DamagedFile(f"{path} does not fit its config.json: {wrong[0]} holds numbers of another kind")
     try:
         model.load_state_dict(tensors)
     except RuntimeError as error:
         reason = " ".join(str(error).split())
-        raise ConfigError(f"{path} does not fit its config.json: {reason[:300]}") from error
-    return TrainedModel(run, model.to(device).eval(), run.task, folder, final if step is None else step)
+        raise DamagedFile(f"{path} does not fit its config.json: {reason[:300]}") from error
+    if metadata.get("step", step) != step:
+        raise DamagedFile(f"{path} holds the weights of step {metadata['step']!r:.40}, not of step {step}; restore it")
+    if whole is False:
+        raise digests.damage(path)
+    return model
 
 
 def _replayed(run: Run, folder: Path, step: int | None, device: str) -> TrainedModel:
@@ -166,13 +191,25 @@ def overview(folder: Path, classes: Iterable[Callable[..., Any]] = ()) -> dict[s
         row |= {"architecture": type(run.architecture).__name__, "task": type(run.task).__name__, "steps": run.steps}
         if (folder / "scores.json").exists():
             read_step(folder)
-            scores = files.read_json(folder / "scores.json")
-            row |= {split: scores[split]["score"] for split in ("train", "test", "ood")}
-            row |= {"parameters": scores["parameters"]}
+            row |= _scores(folder)
         else:
             row["note"] = f"not finished: step {step_reached(folder):,} of {run.steps:,}"
     except ConfigError as error:
         row["note"] = str(error)
-    except (KeyError, TypeError) as error:
-        row["note"] = f"{folder / 'scores.json'} lacks {error}"
     return row
+
+
+def _scores(folder: Path) -> dict[str, Any]:
+    """Scores by split, and the number of parameters; one line that names the file where it does not say them."""
+    scores = digests.read_scores(folder)
+    row: dict[str, Any] = {}
+    for split in SPLITS:
+        found = scores.get(split)
+        value = found.get("score") if isinstance(found, dict) else None
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise DamagedFile(f"{folder / 'scores.json'} lacks the score on {split!r}; restore it, or train the run again")
+        row[split] = float(value)
+    count = scores.get("parameters")
+    if not isinstance(count, int) or isinstance(count, bool):
+        raise DamagedFile(f"{folder / 'scores.json'} lacks 'parameters'; restore it, or train the run again")
+    return row | {"parameters": count}

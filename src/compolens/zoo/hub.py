@@ -22,7 +22,7 @@ from compolens.foundation.configs import ConfigError, require
 from compolens.training import RESUME
 
 FILES = (
-    "config.json", "weights.safetensors", "scores.json", "history.csv", "README.md", "steps/*.safetensors",
+    "config.json", "weights.safetensors", "scores.json", "history.csv", "digests.json", "README.md", "steps/*.safetensors",
     "tables/*.csv", "tables/*.json", "tables/*.episodes.parquet",
 )  # fmt: skip
 """What a model folder holds."""

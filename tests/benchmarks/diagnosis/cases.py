@@ -46,7 +46,7 @@ from planted import PlantedModel
 from product import Product
 from third_plan import before_maxouts, on_maxouts
 
-from compolens.foundation import files
+from compolens.foundation import digests, files
 from compolens.foundation.configs import ConfigError, nearest
 from compolens.models.base import count_parameters
 from compolens.tasks import FuzzyLogic, Hyperteacher
@@ -246,5 +246,5 @@ def build(case: Case, folder: str | Path) -> Path:
     assert scores["parameters"] == count_parameters(model)
     files.write_tensors(folder / "weights.safetensors", model.state_dict(), {"step": 0})
     files.write_atomically(folder / "README.md", card(case.run, folder.name, scores).encode())
-    files.write_json(folder / "scores.json", scores)
+    digests.finish(folder, scores)
     return folder
