@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import math
+import re
 import sys
 import typing
 from collections.abc import Callable
@@ -11,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compolens.foundation.configs import ConfigError, nearest
+from compolens.foundation.configs import ConfigError, nearest, shown
 
 
 class Parser(argparse.ArgumentParser):
@@ -54,7 +56,7 @@ def common_flags(parser: Parser, *names: str) -> None:
 
 def _machine_flags(parser: Parser) -> None:
     parser.add_argument(
-        "--jobs", type=int, metavar="N", help="how many at a time, one thread each (default: here 1, elsewhere no limit)"
+        "--jobs", type=count, metavar="N", help="how many at a time, one thread each (default: here 1, elsewhere no limit)"
     )
     parser.add_argument(
         "--shard", type=Shard.read, metavar="I/N", help="only the I-th of N parts, I from 1: give each of N machines one"
@@ -67,6 +69,37 @@ def _machine_flags(parser: Parser) -> None:
         "--slurm", action="append", default=[], metavar="KEY=VALUE",
         help="for --engine slurm: what to ask for, such as partition=gpu or timeout_min=600",
     )  # fmt: skip
+
+
+MOST = 1_000_000_000
+"""The largest count that a flag takes: what is more was mistyped, and would run for ever."""
+
+
+def count(text: str) -> int:
+    """A whole number from a flag."""
+    return _whole(text, MOST)
+
+
+def seed(text: str) -> int:
+    """A whole number that only tells random numbers apart."""
+    return _whole(text, 2**63 - 1)
+
+
+def _whole(text: str, most: int) -> int:
+    if not re.fullmatch(r"[+-]?[0-9]{1,30}", text.strip()) or abs(int(text)) > most:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at most {most:,}, got {shown(text)}")
+    return int(text)
+
+
+def number(text: str) -> float:
+    """A finite number from a flag."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"must be a finite number, got {shown(text)}")
+    return value
 
 
 @dataclass(frozen=True)
