@@ -16,7 +16,8 @@ from typing import Any
 
 from compolens import __version__
 from compolens.foundation import files as checkpoints
-from compolens.foundation.builtin import PACKAGE, built_in
+from compolens.foundation import versions
+from compolens.foundation.builtin import PACKAGE
 from compolens.foundation.configs import ConfigError
 
 PAPERS = PACKAGE / "papers.bib"
@@ -143,9 +144,7 @@ def _class_texts(files: list[Path]) -> dict[str, str]:
 def _probe_file(table: Path) -> Path | None:
     """The probe that made a table: the built-in one of its name, or the file of the user's that its provenance names."""
     described = table.with_suffix(".json")
-    own = checkpoints.read_json(described).get("recipe_path") if described.exists() else None
-    path = Path(own) if own else built_in("probes").get(table.stem)
-    return path if path is not None and path.is_file() else None
+    return versions.recipe_of(table.stem, checkpoints.read_json(described) if described.exists() else {})
 
 
 def _probe_texts(path: Path | None) -> str:

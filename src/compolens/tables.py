@@ -19,8 +19,7 @@ from typing import Any
 
 import pandas as pd
 
-from compolens.foundation import versions
-from compolens.foundation.builtin import built_in
+from compolens.foundation import cells, versions
 from compolens.foundation.configs import ConfigError, nearest
 from compolens.foundation.files import read_json, write_atomically, write_json
 from compolens.foundation.moved import elsewhere
@@ -122,7 +121,7 @@ def save(
         raise ConfigError(f"the table {name!r} has no control rows (column 'control'); no number without its controls")
     path = path_of(folder, name)
     path.with_suffix(".json").unlink(missing_ok=True)  # written last: a table without provenance was interrupted
-    write_atomically(path, table.to_csv(index=False, float_format="%.6g").encode())
+    write_atomically(path, cells.escaped(table).to_csv(index=False, float_format="%.6g").encode())
     digests = {"table": file_digest(path)}
     if episodes is not None:
         beside = path.with_suffix(".episodes.parquet")
@@ -148,7 +147,7 @@ def why_stale(folder: str | Path, name: str, recipe: str | Path | None = None) -
         return "the weights changed since it was measured"
     if "table" in provenance and provenance["table"] != file_digest(path):  # older tables have no digest of themselves
         return CHANGED
-    recipe = recipe or provenance.get("recipe_path") or built_in("probes").get(name)
+    recipe = recipe or versions.recipe_of(name, provenance)
     return versions.why_changed(name, provenance, recipe) if recipe is not None and Path(recipe).exists() else ""
 
 
@@ -162,7 +161,7 @@ def read(folder: str | Path, name: str) -> pd.DataFrame:
         warnings.warn(f"{path} is {state}: {reason}; {_mend(folder, name)}", StaleTable, stacklevel=2)
     header = pd.read_csv(path, nrows=0).columns
     text = dict.fromkeys([c for c in header if c in TEXT or c.startswith("label.")], "")
-    return pd.read_csv(path, dtype={c: str for c in text}, keep_default_na=True).fillna(text)
+    return cells.unescaped(pd.read_csv(path, dtype={c: str for c in text}, keep_default_na=True).fillna(text))
 
 
 def _mend(folder: str | Path, name: str) -> str:

@@ -27,6 +27,7 @@ def make(commands: Any) -> Parser:
 
 def run(options: argparse.Namespace) -> int:
     from compolens import challenge, figures, tables
+    from compolens.foundation import cells
 
     folder = Path(options.folder)
     arguments = {"episodes": options.episodes, "permutations": options.permutations, "seed": options.seed}
@@ -36,6 +37,6 @@ def run(options: argparse.Namespace) -> int:
     sidecar |= {"command": f"compolens challenge {folder} --claim {options.claim}", "version": __version__}
     paths = figures.save(found.drawing, Path(options.out), name, "page", sidecar)
     table = Path(options.out) / f"{name}.specifications.csv"
-    found.table.to_csv(table, index=False, float_format="%.6g")
+    cells.escaped(found.table).to_csv(table, index=False, float_format="%.6g")
     print(found.drawing.caption, *paths, table, sep="\n")
     return 0

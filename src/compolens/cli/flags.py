@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from compolens.foundation.configs import ConfigError, nearest, shown
+from compolens.foundation.terminal import one_line
 
 
 class Parser(argparse.ArgumentParser):
     """argparse with one-line errors that suggest the nearest flag."""
 
     def error(self, message: str) -> typing.NoReturn:
-        print(f"{self.prog}: error: {message}", file=sys.stderr)
+        print(f"{self.prog}: error: {one_line(message)}", file=sys.stderr)
         raise SystemExit(2)
 
     def unknown(self, arguments: list[str]) -> typing.NoReturn:
@@ -133,15 +134,10 @@ def part_of(names: list[str], shard: Shard | None) -> list[str]:
 
 
 def check_device(device: str) -> None:
-    import torch
+    """Raise unless this machine has a device of this name."""
+    from compolens.training import machine
 
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(
-            f"device {device!r} cannot be used ({reason}); allowed here: cpu" + (", cuda" if torch.cuda.is_available() else "")
-        ) from error
+    machine.check_device(device)
 
 
 def outside(places: typing.Iterable[str]) -> tuple[Any, ...]:
@@ -180,6 +176,7 @@ def finished_models(models: list[Path], named: list[Path]) -> list[Path]:
 
 
 def print_table(columns: list[str], rows: list[list[str]]) -> None:
+    rows = [[one_line(cell) for cell in row] for row in rows]
     widths = [max(len(str(row[i])) for row in [columns, *rows]) for i in range(len(columns))]
     for row in [columns, ["─" * w for w in widths], *rows]:
         print("  ".join(str(cell).ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -187,11 +184,11 @@ def print_table(columns: list[str], rows: list[list[str]]) -> None:
 
 def conclude(outcome: Any) -> int:
     for name, reason in outcome.failures.items():
-        print(f"compolens: error: {name}: {reason}", file=sys.stderr)
+        print(f"compolens: error: {one_line(f'{name}: {reason}')}", file=sys.stderr)
     if outcome.signum:
         return 128 + outcome.signum
     if outcome.inapplicable and not outcome.results and not outcome.failures:  # nothing at all was done: no silent success
         name, reason = next(iter(outcome.inapplicable.items()))
-        print(f"compolens: error: {name}: does not apply: {reason}", file=sys.stderr)
+        print(f"compolens: error: {one_line(f'{name}: does not apply: {reason}')}", file=sys.stderr)
         return 1
     return 1 if outcome.failures else 0

@@ -70,8 +70,9 @@ def _add_flag(parser: Parser, recipe: str, name: str, parameter: inspect.Paramet
     if kind is bool:
         parser.add_argument(flag, dest=f"recipe_{name}", action=argparse.BooleanOptionalAction, default=None, help=text)
     elif kind in (int, float, str):
-        read: Callable[[str], Any] = {int: seed if name.endswith("seed") else count, float: number, str: str}[kind]
-        parser.add_argument(flag, dest=f"recipe_{name}", type=read, default=None, metavar=kind.__name__, help=text)
+        whole = seed if name.endswith("seed") else count
+        kinds: dict[Any, Callable[[str], Any]] = {int: whole, float: number, str: str}
+        parser.add_argument(flag, dest=f"recipe_{name}", type=kinds[kind], default=None, metavar=kind.__name__, help=text)
     else:
         raise ConfigError(f"{recipe}: {name} must be annotated int, float, str or bool (or that | None) to become a flag")
 

@@ -40,6 +40,30 @@ def describe(recipe: str | Path) -> dict[str, Any]:
     return {"probe_version": version, "recipe": digest, "recipe_path": None if ours else str(path.resolve())}
 
 
+LARGEST = 10_000_000
+"""Bytes that a recipe may have: what is more is none, and is not read."""
+
+
+def recipe_of(name: str, provenance: dict[str, Any]) -> Path | None:
+    """The file of the probe that measured a table: the built-in one, or the user's that the provenance names.
+
+    Args:
+        name: The table's name, which is the probe's.
+        provenance: What was kept when the table was measured, by whomever; it may name any place of this machine.
+
+    Returns:
+        None where no such file lies there (any more). What is no file of Python's, such as a device or a pipe, is none.
+    """
+    own = provenance.get("recipe_path")
+    if not own:
+        return builtin.built_in("probes").get(name)
+    try:
+        path = Path(own)
+        return path if path.suffix == ".py" and path.is_file() and path.stat().st_size <= LARGEST else None
+    except (TypeError, ValueError, OSError):  # no path, or one that no file can have
+        return None
+
+
 def why_changed(name: str, provenance: dict[str, Any], recipe: str | Path) -> str:
     """Why a probe no longer gives the numbers of a table ("" if it does).
 

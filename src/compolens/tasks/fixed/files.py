@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from compolens.foundation.configs import ConfigError, nearest, require, shown
+from compolens.foundation.files import way_out
 from compolens.tasks.base import SPLITS
 from compolens.tasks.fixed.checks import Arrays, few
 from compolens.tasks.fixed.stored import MANIFEST, Stored, write_manifest
@@ -84,13 +86,30 @@ def save(folder: Path, arrays: dict[str, np.ndarray], described: dict[str, Any])
         same = Stored(folder).manifest.get("sha256") == digest.hexdigest()
         require(same, f"{folder} holds other episodes; delete it, or choose another folder")
         return
+    path = folder
     try:
         (folder / "more").mkdir(parents=True, exist_ok=True)
         for name, array in arrays.items():
-            np.save(folder / f"{name}.npy", array, allow_pickle=False)
+            path = folder / f"{name}.npy"
+            np.save(path, array, allow_pickle=False)
         write_manifest(folder, described | {"sha256": digest.hexdigest()})
     except OSError as error:
-        raise ConfigError(f"could not write {folder}: {error.strerror or error}") from error
+        _remove(folder, arrays)
+        reason = f"could not write {path}: {error.strerror}. {way_out(error)}" if error.strerror else str(error)
+        raise NotWritten(reason) from error
+
+
+class NotWritten(ConfigError, OSError):
+    """The episodes could not be written; nothing of them is left."""
+
+
+def _remove(folder: Path, arrays: Mapping[str, Any]) -> None:
+    """Take back what was written of episodes that are not whole."""
+    with contextlib.suppress(OSError):
+        for name in arrays:
+            (folder / f"{name}.npy").unlink(missing_ok=True)
+        (folder / "more").rmdir()
+        folder.rmdir()  # refused where something else lies there
 
 
 def from_npz(path: Path) -> dict[str, Any]:
