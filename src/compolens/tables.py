@@ -11,6 +11,7 @@ import glob
 import hashlib
 import json
 import math
+import os
 import shlex
 import warnings
 from collections.abc import Iterable, Mapping
@@ -217,12 +218,27 @@ def find(roots: Iterable[str | Path]) -> list[Path]:
         if (root / "config.json").is_file():
             found.append(root)
             continue
-        below = sorted(path.parent for path in root.glob("**/config.json")) if root.is_dir() else []
+        below = _below(root)
         if not below:
             what = "holds no trained model" if root.is_dir() else "does not exist"
             raise ConfigError(f"{root} {what}; train some with: compolens train FILE --out {root}")
         found.extend(below)
     return list(dict.fromkeys(found))
+
+
+MOST_FOLDERS = 20_000
+"""How many folders are looked through for models: a root with more was mistyped."""
+
+
+def _below(root: Path) -> list[Path]:
+    """The model folders below a root, sorted; links to folders are not followed."""
+    found = []
+    for looked, (place, _, names) in enumerate(os.walk(root)):
+        if looked >= MOST_FOLDERS:
+            raise ConfigError(f"{root} has more than {MOST_FOLDERS:,} folders; name one that is nearer to the models")
+        if "config.json" in names:
+            found.append(Path(place))
+    return sorted(found)
 
 
 def settings(folder: str | Path) -> dict[str, Any]:
