@@ -87,7 +87,9 @@ def codes(rng, groups, outputs=6):
         code[:, rng.choice(outputs, 2, replace=False)] = 0.2 + rng.random((size, 2))
         y.append(code)
     noise = [0.1 * np.exp(0.5 * rng.normal()) * rng.normal(size=code.shape) + 0.05 * rng.normal(size=outputs) for code in y]
-    return {g: Moments.of(torch.tensor(code + off), torch.tensor(code)) for g, (code, off) in enumerate(zip(y, noise, strict=True))}
+    return {
+        g: Moments.of(torch.tensor(code + off), torch.tensor(code)) for g, (code, off) in enumerate(zip(y, noise, strict=True))
+    }
 
 
 def identity(outputs=6):
@@ -165,7 +167,8 @@ def test_the_interval_of_a_mean_is_the_textbooks(kind):
 
 
 @pytest.mark.parametrize(
-    ("value", "scale"), [(1.0, Scale.LOG_LACK), (1.0, Scale.FISHER), (-1.0, Scale.FISHER), (0.0, Scale.LOG), (np.nan, Scale.LOG)]
+    ("value", "scale"),
+    [(1.0, Scale.LOG_LACK), (1.0, Scale.FISHER), (-1.0, Scale.FISHER), (0.0, Scale.LOG), (np.nan, Scale.LOG)],
 )
 def test_there_is_no_interval_at_the_edge_of_the_range(value, scale):
     assert np.isnan(student_interval(value, np.linspace(0.1, 0.9, 50), 10, scale, Replicates.BOOTSTRAP)).all()

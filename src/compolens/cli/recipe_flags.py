@@ -7,10 +7,11 @@ import inspect
 import os
 import types
 import typing
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from compolens.cli.flags import Parser, print_table
+from compolens.cli.flags import Parser, count, number, print_table, seed
 from compolens.foundation.configs import ConfigError, nearest
 
 
@@ -57,18 +58,21 @@ def add_recipe_flags(parser: Parser, kind: str, arguments: list[str]) -> None:
                 raise ConfigError(f"{name}: its argument {option!r} would hide the flag {flag} of {parser.prog}; rename it")
     if named and any(a in ("-h", "--help") for a in arguments):
         texts = [inspect.getdoc(recipes.load_recipe(kind, name)) or "" for name in named]
-        parser.description = "\n\n".join(f"{Path(n).stem}: {t}" for n, t in zip(named, texts, strict=True))
+        told = "\n\n".join(f"{Path(n).stem}: {t}" for n, t in zip(named, texts, strict=True))
+        parser.description = told.replace("%", "%%") if "%(prog)" in told else told  # argparse would fill it in
 
 
 def _add_flag(parser: Parser, recipe: str, name: str, parameter: inspect.Parameter) -> None:
     kind = parameter.annotation
     if isinstance(kind, types.UnionType):
         kind = next(k for k in typing.get_args(kind) if k is not type(None))
-    flag, text = f"--{name.replace('_', '-')}", f"{Path(recipe).stem} (default {parameter.default})"
+    flag, text = f"--{name.replace('_', '-')}", f"{Path(recipe).stem} (default {parameter.default})".replace("%", "%%")
     if kind is bool:
         parser.add_argument(flag, dest=f"recipe_{name}", action=argparse.BooleanOptionalAction, default=None, help=text)
     elif kind in (int, float, str):
-        parser.add_argument(flag, dest=f"recipe_{name}", type=kind, default=None, metavar=kind.__name__, help=text)
+        whole = seed if name.endswith("seed") else count
+        kinds: dict[Any, Callable[[str], Any]] = {int: whole, float: number, str: str}
+        parser.add_argument(flag, dest=f"recipe_{name}", type=kinds[kind], default=None, metavar=kind.__name__, help=text)
     else:
         raise ConfigError(f"{recipe}: {name} must be annotated int, float, str or bool (or that | None) to become a flag")
 

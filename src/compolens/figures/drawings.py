@@ -17,6 +17,7 @@ from compolens.figures.page import Page, print_style
 from compolens.figures.panels import Panel
 from compolens.figures.screen import on_screen
 from compolens.figures.words import unknown
+from compolens.foundation import cells
 from compolens.foundation.files import write_atomically
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def save(
     contents = {
         "pdf": pdf.getvalue(),
         "png": png.getvalue(),
-        "csv": drawing.frame().to_csv(index=False, lineterminator="\n").encode(),
+        "csv": cells.escaped(drawing.frame()).to_csv(index=False, lineterminator="\n").encode(),
         "json": (json.dumps(_plain(notes | extra), indent=2, ensure_ascii=False) + "\n").encode(),
     }
     paths = [Path(folder) / f"{name}.{suffix}" for suffix in contents]

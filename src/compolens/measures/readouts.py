@@ -177,9 +177,7 @@ def grouped_r2(
     resampled = score(np.random.default_rng(seed).integers(len(n), size=(draws, len(n))))
     means = np.nanmean(resampled[~np.isnan(resampled).all(-1)], axis=-1)
     mean = float(np.nanmean(per_output))
-    return GroupedR2(
-        per_output, mean, *student_interval(mean, means, len(n), Scale.LOG_LACK, Replicates.BOOTSTRAP)
-    )
+    return GroupedR2(per_output, mean, *student_interval(mean, means, len(n), Scale.LOG_LACK, Replicates.BOOTSTRAP))
 
 
 def leave_groups_out(

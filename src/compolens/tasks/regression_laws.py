@@ -77,7 +77,7 @@ class GaussianInputs(InputLaw):
     """Normal with mean 0. covariance: None (isotropic), d_x variances, or d_x rows; random_basis: every episode turns it by
     a rotation of its own (as 2310.17086 does with half the variances 100 and half 1)."""
 
-    covariance: tuple | None = None
+    covariance: tuple[float, ...] | tuple[tuple[float, ...], ...] | None = None
     random_basis: bool = False
 
     def __post_init__(self) -> None:
@@ -148,7 +148,7 @@ class Prior(TaskPart, ABC):
 class GaussianPrior(Prior):
     """Normal weights with mean 0. covariance: None (standard normal), d_x variances, or d_x rows."""
 
-    covariance: tuple | None = None
+    covariance: tuple[float, ...] | tuple[tuple[float, ...], ...] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -16,7 +16,20 @@ ODD: list[Any] = [
     None, True, 3, -1, 10**9, 10**30, 1.5, "text", [], {}, [[]], [1, [2, 3]], np.zeros(0), np.array(None), b"x", object(),
     np.zeros((80, 5, 3), dtype=complex), np.array(["a"] * 80), np.full((80, 5, 3), "1"), np.zeros((80, 5, 3, 2)),
 ]  # fmt: skip
-NAMES = ("tokens", "targets", "composition", "split", "codes", "kinds", "inputs", "answers", "d_x", "mask", "blocks", "at_least")
+NAMES = (
+    "tokens",
+    "targets",
+    "composition",
+    "split",
+    "codes",
+    "kinds",
+    "inputs",
+    "answers",
+    "d_x",
+    "mask",
+    "blocks",
+    "at_least",
+)
 
 
 def odd_value(name: str, rng: Random) -> Any:
@@ -26,7 +39,9 @@ def odd_value(name: str, rng: Random) -> Any:
     if name == "kinds" and rng.random() < 0.6:
         return {rng.choice(["modules", "none"]): rng.choice(["continuous", "categorical", "odd", 1, None])}
     if name == "mask" and rng.random() < 0.7:
-        return rng.choice([np.full((5, 5), v) for v in (0.5, 1, 2, -1, np.nan, True, 0)] + [np.ones((5, 4)), np.eye(5), np.ones(5)])
+        return rng.choice(
+            [np.full((5, 5), v) for v in (0.5, 1, 2, -1, np.nan, True, 0)] + [np.ones((5, 4)), np.eye(5), np.ones(5)]
+        )
     if name == "answers" and rng.random() < 0.7:
         return rng.choice([(), (7,), (-9,), (0, 0), (True,), (1.5,), "last", [None], (-1, 4), 4, range(5)])
     if name == "d_x" and rng.random() < 0.7:

@@ -25,7 +25,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from select import select
 
-os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "WANDB_MODE": "disabled", "MPLBACKEND": "Agg", "PYTHONWARNINGS": ""}
+os.environ |= {
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "WANDB_MODE": "disabled",
+    "MPLBACKEND": "Agg",
+    "PYTHONWARNINGS": "",
+}
 
 import arrays
 import commands
@@ -131,9 +137,16 @@ def _listen(pid: int, pipe) -> Iterator[tuple[Case, Result]]:  # noqa: ANN001
             began, used = time.monotonic(), cpu(pid)
         longer = 6 if case is not None and case.campaign in ("the command itself", "kills", "disk full") else 1
         waited, spent = time.monotonic() - began, cpu(pid) - used
-        if case is not None and (spent > SECONDS * longer or (waited > SECONDS * longer and spent < 1) or waited > 6 * SECONDS * longer):
+        if case is not None and (
+            spent > SECONDS * longer or (waited > SECONDS * longer and spent < 1) or waited > 6 * SECONDS * longer
+        ):
             os.killpg(pid, signal.SIGKILL)
-            yield case, Result(Kind.HANG, f"{case.campaign}: {case.text.split(' ')[0]}", f"{waited:.0f} s, {spent:.0f} s of them at work")
+            yield (
+                case,
+                Result(
+                    Kind.HANG, f"{case.campaign}: {case.text.split(' ')[0]}", f"{waited:.0f} s, {spent:.0f} s of them at work"
+                ),
+            )
             return
 
 
@@ -169,7 +182,11 @@ def faults(results: list[tuple[str, int, Case, Result]]) -> str:
     lines = []
     for (kind, where), found in sorted(groups.items(), key=lambda item: -len(item[1])):
         name, number, case, result = found[0]
-        lines += [f"- {len(found)} × **{kind}**, {where}", f"  - `{case.text}` (--only {name} --number {number})", f"  - {result.detail[:300]}"]
+        lines += [
+            f"- {len(found)} × **{kind}**, {where}",
+            f"  - `{case.text}` (--only {name} --number {number})",
+            f"  - {result.detail[:300]}",
+        ]
     return "\n".join(lines)
 
 
@@ -178,9 +195,13 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=3000, help="how many (default 3000)")
     parser.add_argument("--commands", type=int, default=200, help="how many of them through the real command (default 200)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", nargs="+", default=[], choices=[*CAMPAIGNS, "real"], metavar="CAMPAIGN", help="some campaigns")
+    parser.add_argument(
+        "--only", nargs="+", default=[], choices=[*CAMPAIGNS, "real"], metavar="CAMPAIGN", help="some campaigns"
+    )
     parser.add_argument("--number", type=int, help="one case of the campaign that --only names")
-    parser.add_argument("--world", metavar="DIR", help="where the models are that are damaged; made there once (default: anew)")
+    parser.add_argument(
+        "--world", metavar="DIR", help="where the models are that are damaged; made there once (default: anew)"
+    )
     parser.add_argument("--verbose", action="store_true", help="a line for every case, not for faults alone")
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -49,7 +49,9 @@ def truncate(path: Path, rng: Random) -> Damage:
 
 
 def replace(path: Path, rng: Random) -> Damage:
-    content = rng.choice([b"", b"\x00" * 64, b"null\n", b"[]\n", b"{}\n", b"\xff\xfe\x00", b"a,b\n1,2\n", b'"text"\n', b"[" * 5000])
+    content = rng.choice(
+        [b"", b"\x00" * 64, b"null\n", b"[]\n", b"{}\n", b"\xff\xfe\x00", b"a,b\n1,2\n", b'"text"\n', b"[" * 5000]
+    )
     path.write_bytes(content)
     return Damage(f"replaced by {content[:12]!r}", visible=False)
 
@@ -161,7 +163,9 @@ def report(folder: Path) -> Said:
 def _notes(page: str) -> str:
     """What a page says about folders, its numbers and figures left out."""
     text = re.sub(r"<(script|style)\b.*?</\1>", "", page, flags=re.S)
-    return "\n".join(line.strip() for line in re.sub(r"<[^>]+>", "\n", text).splitlines() if re.search(r"[a-z]{3,} [a-z]{2,}", line))
+    return "\n".join(
+        line.strip() for line in re.sub(r"<[^>]+>", "\n", text).splitlines() if re.search(r"[a-z]{3,} [a-z]{2,}", line)
+    )
 
 
 def analyze(folder: Path) -> Said:
@@ -176,7 +180,11 @@ def _as_said(function: Callable[[], str]) -> Said:
     value, became, told = tried(function)
     if became is None:
         return Said(0, value, told, None)
-    return Said(2, "", became.detail, None) if became.kind is Kind.TOLD else Said(None, became.where, became.detail, Raised(became))
+    return (
+        Said(2, "", became.detail, None)
+        if became.kind is Kind.TOLD
+        else Said(None, became.where, became.detail, Raised(became))
+    )
 
 
 class Raised(Exception):
@@ -209,7 +217,9 @@ def episodes(folder: Path) -> Said:
     def content() -> str:
         task = FixedEpisodes(str(folder))
         drawn = {split: task.sample(20, split, task.rng(0, split)) for split in SPLITS}
-        sums = [[float(part.double().abs().sum()) for part in (d.tokens, d.targets, *d.codes.values())] for d in drawn.values()]
+        sums = [
+            [float(part.double().abs().sum()) for part in (d.tokens, d.targets, *d.codes.values())] for d in drawn.values()
+        ]
         return f"{task.dimensions} {task.code_kinds} {sums} {[d.composition.tolist() for d in drawn.values()]}"
 
     return _as_said(content)
@@ -267,7 +277,11 @@ def case(world: World, seed: int, number: int) -> Case:
 
 def _kind(file: str) -> str:
     path = Path(file)
-    return path.name if path.suffix == ".json" and path.parent.name != "tables" else f"{path.parent.name}/*{''.join(path.suffixes)}"
+    return (
+        path.name
+        if path.suffix == ".json" and path.parent.name != "tables"
+        else f"{path.parent.name}/*{''.join(path.suffixes)}"
+    )
 
 
 def judged(expected: Said, said: Said, file: Path, old: bool) -> Result:

@@ -16,7 +16,18 @@ from world import World, remove, rng_of
 
 SECRET = "s3cr3t-outside"
 HTML = "<script>alert(1)</script>"
-WORDS = ["\x1b[31mred\x1b[0m", "\x1b]0;title\x07", "a\rb", "\x9b2J", "\u202egnp", HTML, "=cmd()", "../../etc", "x" * 5000, "\ud800"]
+WORDS = [
+    "\x1b[31mred\x1b[0m",
+    "\x1b]0;title\x07",
+    "a\rb",
+    "\x9b2J",
+    "\u202egnp",
+    HTML,
+    "=cmd()",
+    "../../etc",
+    "x" * 5000,
+    "\ud800",
+]
 READERS = {
     "softmax": [(damage.models, 8), (damage.load, 8), (damage.gather, 8), (damage.probe, 6), (damage.summary, 6), (damage.diagnosis, 6),
                 (damage.report, 1)],
@@ -167,7 +178,9 @@ def case(world: World, seed: int, number: int) -> Case:
         folder = world.fresh(name)
         text = how(folder / file, rng)
         found = _judged(world, folder, expected, reader(folder / name), Path(file), how)
-        return found._replace(where=f"{reader.__name__}, {damage._kind(file)} is {text[:24]}: {found.where}", detail=f"{text} | {found.detail}")
+        return found._replace(
+            where=f"{reader.__name__}, {damage._kind(file)} is {text[:24]}: {found.where}", detail=f"{text} | {found.detail}"
+        )
 
     return Case("hostile folders", f"{how.__name__} {file}, then {reader.__name__}", run)
 
@@ -218,5 +231,10 @@ def _judged(world: World, folder: Path, expected: Any, said: Any, file: Path, ho
 
 def _was_read(name: str, expected: Any, said: Any) -> bool:
     """Whether the command cannot have said this without the file: nothing was said of leaving it out."""
-    reads = {"config.json": True, "scores.json": True, "weights.safetensors": "{" in said.out, "generalization.csv": "metric," in said.out}
+    reads = {
+        "config.json": True,
+        "scores.json": True,
+        "weights.safetensors": "{" in said.out,
+        "generalization.csv": "metric," in said.out,
+    }
     return reads[name] and said.err == expected.err

@@ -37,7 +37,9 @@ def _writes(event: str, arguments: tuple[Any, ...], below: str) -> bool:
     return event != "open" or bool((arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
 
 
-def child(do: Callable[[], Any], below: Path, *, kill_at: int = 0, limit: int | None = None, full: bool = False) -> tuple[int, str]:
+def child(
+    do: Callable[[], Any], below: Path, *, kill_at: int = 0, limit: int | None = None, full: bool = False
+) -> tuple[int, str]:
     """Do something in a child.
 
     Args:
@@ -137,7 +139,9 @@ def _rows_fit(folder: Path, table: pd.DataFrame) -> Result:
     """The per-episode rows beside a table that is current are those of the same measurement."""
     rows = pd.read_parquet(tables.path_of(folder, "generalization").with_suffix(".episodes.parquet"))
     new = bool((rows["score"] == 0.125).all()), bool((table["value"] == 0.125).all())
-    return Result(Kind.RIGHT) if new[0] == new[1] else Result(Kind.WRONG, "rows of one measurement beside the table of another")
+    return (
+        Result(Kind.RIGHT) if new[0] == new[1] else Result(Kind.WRONG, "rows of one measurement beside the table of another")
+    )
 
 
 def _training(folder: Path) -> None:
@@ -306,7 +310,11 @@ def disk(world: World, seed: int, number: int) -> Case:
                 return Result(Kind[kind], f"{deed.name}: {where}", detail)
             if str(folder) not in detail:
                 return Result(Kind.WRONG, f"{deed.name}: the message names no path", detail)
-        torn = [path.name for path in set(folder.rglob("*")) - before if path.name.endswith(".tmp") or path.name.startswith(".claim")]
+        torn = [
+            path.name
+            for path in set(folder.rglob("*")) - before
+            if path.name.endswith(".tmp") or path.name.startswith(".claim")
+        ]
         if torn:
             return Result(Kind.WRONG, f"{deed.name}: torn files stay", str(torn))
         found = deed.after(world, folder)

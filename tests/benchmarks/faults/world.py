@@ -112,7 +112,7 @@ class Alone:
 
 
 def _without_digests(world: World) -> None:
-    """"old": a model as it was written before digests."""
+    """ "old": a model as it was written before digests."""
     shutil.copytree(world.pristine / "softmax", world.pristine / "old")
     for path in (world.pristine / "old").rglob("*.json"):
         found = json.loads(path.read_text())

@@ -7,8 +7,6 @@ Rows are sorted by split: episodes.json, written last, says which rows are whose
 
 from __future__ import annotations
 
-import json
-import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -20,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from compolens.foundation import files
 from compolens.foundation.configs import ConfigError, nearest, require
 from compolens.tasks.base import Episodes, TaskFamily
 
@@ -44,6 +43,7 @@ class Stored:
         """One array, read-only: "tokens", "targets", "composition", "codes.<name>", "more/inputs", …"""
         if name not in self._arrays:
             path = self.folder / f"{name}.npy"
+            files.require_regular(path)
             try:
                 array = np.load(path, mmap_mode="r", allow_pickle=False)
             except (OSError, ValueError) as error:
@@ -102,10 +102,10 @@ def _read(folder: Path) -> dict[str, Any]:
             f"no stored episodes: the folder {str(folder)!r} {there} (no {MANIFEST}); write one with FixedEpisodes.write(…), "
             "or name another: data in config.json, or compolens train … --data DIR"
         )
+    manifest = files.read_json(path)
     try:
-        manifest = json.loads(path.read_text())
         found = manifest["format"], manifest["rows"].items(), manifest["codes"]
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{path} does not describe stored episodes ({error!r}); write the folder again") from error
     require(found[0] == 1, f"{path} has format {found[0]!r}; this version reads 1")
     return manifest
@@ -113,9 +113,7 @@ def _read(folder: Path) -> dict[str, Any]:
 
 def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
     """All of it or none, and last: a folder without it was interrupted."""
-    beside = folder / f".{MANIFEST}.tmp"
-    beside.write_text(json.dumps({"format": 1, **manifest}, indent=2) + "\n")
-    os.replace(beside, folder / MANIFEST)
+    files.write_json(folder / MANIFEST, {"format": 1, **manifest})
 
 
 class StoredEpisodes(ABC):
