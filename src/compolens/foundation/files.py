@@ -84,7 +84,7 @@ def read_json(path: Path) -> Any:
     require_regular(path)
     try:
         return json.loads(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # no JSON, no text, or lists in lists without end
         raise ConfigError(f"{path} is not valid JSON ({error}); restore it or train the run again") from error
 
 
