@@ -238,6 +238,11 @@ def test_a_count_that_cannot_be_meant_is_refused(refuse, folder, value):
         )
 
 
+@pytest.mark.parametrize("value", ["9" * 5000, "²", "-1", ""], ids=["digits", "power", "negative", "nothing"])
+def test_steps_that_are_no_number_are_refused(refuse, folder, value):
+    assert "--steps must be final, all or a number, got" in refuse("probe", "patching", folder, f"--steps={value}")
+
+
 @pytest.mark.parametrize("value", ["nan", "inf", "1e999", "much"])
 def test_a_number_that_is_not_finite_is_refused(refuse, probe_file, folder, value):
     assert f"argument --scale: must be a finite number, got '{value}'" in refuse("probe", probe_file, folder, "--scale", value)

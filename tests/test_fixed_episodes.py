@@ -192,6 +192,15 @@ def test_a_folder_that_is_not_there_names_the_way_out(tmp_path):
         FixedEpisodes(3)
 
 
+@pytest.mark.parametrize("name", ["episodes.json", "tokens.npy"])
+def test_what_is_no_file_is_named_and_not_read(task, tmp_path, name):
+    copy = shutil.copytree(task.data, tmp_path / "copy")
+    (copy / name).unlink()
+    (copy / name).symlink_to("/dev/zero")
+    with pytest.raises(ConfigError, match=name):
+        draws(FixedEpisodes(copy), "ood", 2)
+
+
 # ---- checks ----------------------------------------------------------------------------------------------------------
 def changed(name, index, value):
     """The array with one entry replaced."""

@@ -394,7 +394,9 @@ MOST_FOLDERS = 20_000
 
 def _below(root: Path) -> list[Path]:
     """The model folders below a root, sorted; links to folders are not followed."""
-    found = []
+    found: list[Path] = []
+    if not root.is_dir():
+        return found
     for looked, (place, _, names) in enumerate(os.walk(root)):
         if looked >= MOST_FOLDERS:
             raise ConfigError(f"{root} has more than {MOST_FOLDERS:,} folders; name one that is nearer to the models")

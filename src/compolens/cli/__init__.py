@@ -15,6 +15,7 @@ from compolens.cli.flags import Parser
 from compolens.cli.recipe_flags import add_recipe_flags
 from compolens.foundation import terminal
 from compolens.foundation.configs import ConfigError, nearest
+from compolens.foundation.files import WAYS_OUT
 
 COMMANDS = {
     "train": train, "probe": probe, "analyze": analyze, "explain": explain, "challenge": challenge, "report": report,
@@ -45,7 +46,7 @@ def _guarded(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as error:
-        print(f"compolens: error: {terminal.one_line(error)}", file=sys.stderr)
+        print(f"compolens: error: {terminal.one_line(_said_of(error))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as error:
         print(f"compolens: {error or 'interrupted'}", file=sys.stderr)
@@ -57,6 +58,14 @@ def _guarded(arguments: list[str]) -> int:
 
         print(f"compolens: error: {terminal.one_line(jobs.explain(error))}", file=sys.stderr)
         return 2
+
+
+def _said_of(error: OSError) -> str:
+    """What could not be read or written, why, and what to do; an error of ours says so itself."""
+    if not error.strerror:
+        return str(error)
+    named = " and ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
+    return f"{named or 'a file'}: {error.strerror}. {WAYS_OUT.get(error.errno or 0, 'Mend that and start again')}"
 
 
 def _dispatch(arguments: list[str]) -> int:

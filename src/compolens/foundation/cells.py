@@ -1,8 +1,8 @@
 """Text in the cells of a CSV stays text: a spreadsheet that opens it runs nothing.
 
-A cell that begins with =, +, -, @, a tab or a carriage return is a formula to a spreadsheet, unless it is a number. Such text
+A cell that begins with =, +, -, @ or a tab is a formula to a spreadsheet, unless it is a number. Such text
 gets an apostrophe before it, which spreadsheets show as text; so does text that begins with apostrophes before one of these.
-So reading it back gives exactly what was written.
+So reading it back gives exactly what was written. A carriage return, after which a reader sees a new line, is written as ␍.
 """
 
 from __future__ import annotations
@@ -13,20 +13,24 @@ from typing import Any
 
 import pandas as pd
 
-FORMULA = re.compile(r"'*[=+\-@\t\r]")
-ESCAPED = re.compile(r"'+[=+\-@\t\r]")
+FORMULA = re.compile(r"'*[=+\-@\t]")
+ESCAPED = re.compile(r"'+[=+\-@\t]")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|nan)")
 
 
 def escape(value: Any) -> Any:
     """A cell as it is written; what is no text stays as it is."""
-    formula = isinstance(value, str) and FORMULA.match(value) and not NUMBER.fullmatch(value)
-    return f"'{value}" if formula else value
+    if not isinstance(value, str):
+        return value
+    value = value.replace("\r", "␍")
+    return f"'{value}" if FORMULA.match(value) and not NUMBER.fullmatch(value) else value
 
 
 def unescape(value: Any) -> Any:
     """A cell as it was before it was written."""
-    return value[1:] if isinstance(value, str) and ESCAPED.match(value) else value
+    if not isinstance(value, str):
+        return value
+    return (value[1:] if ESCAPED.match(value) else value).replace("␍", "\r")
 
 
 def escaped(frame: pd.DataFrame) -> pd.DataFrame:

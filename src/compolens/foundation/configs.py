@@ -207,6 +207,13 @@ def _name(value: Callable[..., Any]) -> str:
 def construct(description: Any, classes: Iterable[Callable[..., Any]]) -> Any:
     """The inverse of `describe`, building only from the classes (and functions) given. Unknown ones and keys are errors."""
     known = {cls.__name__: cls for cls in classes}
+    try:
+        return _checked(description, known)
+    except RecursionError:
+        raise ConfigError("a description of lists in lists without end describes nothing") from None
+
+
+def _checked(description: Any, known: dict[str, Callable[..., Any]]) -> Any:
     missing = sorted(outside_names(description) - set(known))
     if missing:
         flags = " ".join(f"--with FILE.py:{name}" for name in missing)

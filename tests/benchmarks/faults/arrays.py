@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import torch
-
-from compolens.tasks import SPLITS, FixedEpisodes
 from outcomes import Case, Kind, Result, tried
 from world import World, episodes, remove, rng_of
+
+from compolens.tasks import SPLITS, FixedEpisodes
 
 ODD: list[Any] = [
     None, True, 3, -1, 10**9, 10**30, 1.5, "text", [], {}, [[]], [1, [2, 3]], np.zeros(0), np.array(None), b"x", object(),

@@ -41,6 +41,7 @@ import kills
 import settings
 import torch
 from outcomes import Case, Kind, Result, of_exception
+from watch import SECONDS, Watch
 from world import World, build
 
 Make = Callable[[World, int, int], Case]
@@ -49,7 +50,8 @@ CAMPAIGNS: dict[str, tuple[Make, int]] = {
     "commands": (commands.case, 10), "kills": (kills.case, 10), "disk": (kills.disk, 3),
 }  # fmt: skip
 """Name -> what makes its cases, and its share of them."""
-SECONDS = 20.0
+WITH_CHILDREN = ("the command itself", "kills", "disk full")
+"""What its cases tell to a hang of their own."""
 MEMORY = 4 * 2**30
 """Bytes that a case may take before it is told that there are no more."""
 
@@ -115,12 +117,12 @@ def run(world: World, seed: int, work: list[tuple[str, int]]) -> Iterator[tuple[
             raise RuntimeError(f"no case was begun, and the process ended with status {status}")
 
 
-def _listen(pid: int, pipe) -> Iterator[tuple[Case, Result]]:  # noqa: ANN001
+def _listen(pid: int, pipe) -> Iterator[tuple[Case, Result]]:
     """What a process says, until it ends, or is ended since a case hangs."""
     lines, rest, case = [], b"", None
-    began, used = time.monotonic(), cpu(pid)
+    watch = Watch(pid)
     while True:
-        ready, _, _ = select([pipe], [], [], 0.5)
+        ready, _, _ = select([pipe], [], [], 0.25)
         content = os.read(pipe.fileno(), 65536) if ready else None
         if content == b"":
             if case is not None:
@@ -134,29 +136,13 @@ def _listen(pid: int, pipe) -> Iterator[tuple[Case, Result]]:  # noqa: ANN001
             else:
                 yield case, Result(Kind[found[0]], found[1], found[2])
                 case = None
-            began, used = time.monotonic(), cpu(pid)
-        longer = 6 if case is not None and case.campaign in ("the command itself", "kills", "disk full") else 1
-        waited, spent = time.monotonic() - began, cpu(pid) - used
-        if case is not None and (
-            spent > SECONDS * longer or (waited > SECONDS * longer and spent < 1) or waited > 6 * SECONDS * longer
-        ):
+            watch.again()
+            with_children = case is not None and case.campaign in WITH_CHILDREN
+            watch.work, watch.patience = (300.0, 300.0) if with_children else (SECONDS, SECONDS)
+        if case is not None and watch.hangs():
             os.killpg(pid, signal.SIGKILL)
-            yield (
-                case,
-                Result(
-                    Kind.HANG, f"{case.campaign}: {case.text.split(' ')[0]}", f"{waited:.0f} s, {spent:.0f} s of them at work"
-                ),
-            )
+            yield case, Result(Kind.HANG, f"{case.campaign}: {case.text.split(' ')[0]}", str(watch))
             return
-
-
-def cpu(pid: int) -> float:
-    """Seconds that a process was at work."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 # ---- what is printed -------------------------------------------------------------------------------------------------

@@ -10,10 +10,12 @@ import time
 from pathlib import Path
 from random import Random
 
+from outcomes import Case, Kind, Result, Said, command, fault
+from watch import Watch
+from world import World, rng_of
+
 from compolens import cli
 from compolens.foundation.builtin import built_in
-from outcomes import Case, Kind, Result, Said, command, fault
-from world import World, rng_of
 
 RUNS = '''"""One training of one step."""
 from compolens import Hyperteacher, Run, SoftmaxTransformer
@@ -92,9 +94,6 @@ def _judged(line: list[str], said: Said) -> Result:
 
 
 # ---- the real command ------------------------------------------------------------------------------------------------
-SECONDS = 20.0
-
-
 def real(world: World, seed: int, number: int) -> Case:
     """The same in a process of its own, which must leave none behind."""
     rng = rng_of(seed, "real", number)
@@ -112,17 +111,22 @@ def real(world: World, seed: int, number: int) -> Case:
 
 
 def in_process(line: list[str], folder: Path) -> tuple[Said | None, list[int]]:
-    """(what it said, or None where it used more than `SECONDS`; processes of its session that outlived it)."""
+    """(what it said, or None where it hangs; processes of its session that outlived it)."""
     process = subprocess.Popen(
         [sys.executable, "-m", "compolens.cli", *line], cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
-    try:
-        out, err = process.communicate(timeout=6 * SECONDS)  # on a machine that others use, too
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        return None, []
+    watch = Watch(process.pid)
+    with process:
+        while True:
+            try:
+                out, err = process.communicate(timeout=0.25)
+                break
+            except subprocess.TimeoutExpired:
+                if watch.hangs():
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.communicate()
+                    return None, []
     left = session(process.pid)
     if left:
         time.sleep(1.0)

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from outcomes import Case, Kind, Result, Said, command, fault, tried
+from world import World, rng_of, run_of
 
 import compolens
 from compolens import tables
 from compolens.activations.reading import Recording
 from compolens.tasks import SPLITS, FixedEpisodes
-from outcomes import Case, Kind, Result, Said, command, fault, tried
-from world import World, rng_of, run_of
 
 VALUES = [None, True, False, 0, -1, 1, 99, 10**30, 0.5, -1e308, 1e400, "", "no", "../x", [], [1], {}, {"class": "Run"}, "1e5"]
 """What takes the place of a value in JSON."""
@@ -303,7 +303,7 @@ def judged(expected: Said, said: Said, file: Path, old: bool) -> Result:
 
 def _names(line: str, file: Path) -> bool:
     """Whether a line tells of the file: a sentence with its name or its table's, or that something is not there."""
-    names = (file.name, file.name.split(".")[0] + ".csv", "not finished", "no table", "no provenance")
+    names = (file.name, file.name.split(".")[0] + ".csv", "not finished", "no table", "no provenance", "left out", "is stale")
     return bool(re.search(r"[a-z]{2,} [a-z]{2,}", line)) and any(name in line for name in names)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-import shutil
 import signal
 import sys
 import time
@@ -15,6 +14,9 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
+from outcomes import Case, Kind, Result, command, of_exception, tried
+from watch import Watch
+from world import World, rng_of, run_of
 
 import compolens
 from compolens import tables
@@ -22,9 +24,6 @@ from compolens.activations.reading import Recording
 from compolens.foundation import versions
 from compolens.foundation.builtin import built_in
 from compolens.jobs.leases import Claims
-from compolens.training import state
-from outcomes import Case, Kind, Result, command, of_exception, tried
-from world import World, rng_of, run_of
 
 EVENTS = ("open", "os.rename", "os.remove", "os.mkdir", "os.link", "os.rmdir", "os.truncate", "os.chmod", "os.utime")
 """What a process does to files, as Python's audit hooks tell it, before it is done."""
@@ -57,15 +56,16 @@ def child(
     if pid == 0:
         _live(do, below, kill_at, limit, full, writer)
     os.close(writer)
-    deadline, ended = time.monotonic() + 60, 0
-    while ended == 0 and time.monotonic() < deadline:
+    watch, ended, looks = Watch(pid, work=120.0), 0, 0
+    while ended == 0:
         ended, status = os.waitpid(pid, os.WNOHANG)
         time.sleep(0.002)
-    if ended == 0:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        os.close(reader)
-        return 0, "hang"
+        looks += 1
+        if looks % 100 == 0 and watch.hangs():
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            os.close(reader)
+            return 0, "hang"
     with os.fdopen(reader) as pipe:
         sent = pipe.read()
     return (os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0), sent
@@ -321,6 +321,3 @@ def disk(world: World, seed: int, number: int) -> Case:
         return found._replace(where=f"{deed.name}, then: {found.where}", detail=f"{sent} | {found.detail}")
 
     return Case("disk full", f"{deed.name} where no file may exceed {size} bytes", run)
-
-
-_ = (shutil, state)

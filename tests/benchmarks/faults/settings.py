@@ -12,6 +12,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from outcomes import Case, Kind, Result, tried
+from world import MODELS, SIZES, TASK, World, rng_of
+
 from compolens import Run, train
 from compolens.foundation.configs import construct, describe
 from compolens.models import ARCHITECTURES
@@ -19,8 +22,6 @@ from compolens.models import PARTS as MODEL_PARTS
 from compolens.tasks import FAMILIES
 from compolens.tasks import PARTS as TASK_PARTS
 from compolens.training import RECIPES
-from outcomes import Case, Kind, Result, tried
-from world import MODELS, SIZES, TASK, World, rng_of
 
 NONSENSE: list[Any] = [
     None, True, False, "", "false", "1", "no such word", 0, -1, 1, 2, 3, 7, 10**4, 10**7, 10**18, 10**40, -(10**40), 0.0, -0.0,

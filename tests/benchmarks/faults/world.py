@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from outcomes import command, quiet
 
 from compolens import HypernetworkTransformer, Hyperteacher, Run, SoftmaxTransformer, train
 from compolens.tasks import FixedEpisodes
 from compolens.training import loop
 from compolens.training.state import Training
-
-from outcomes import command, quiet
 
 TASK = Hyperteacher(d_x=4, d_y=2, d_hidden=6, n_modules=6, n_context=6, n_queries=3)
 SIZES = {"n_layers": 1, "d_model": 8, "n_heads": 2}
@@ -25,7 +24,7 @@ MODELS = {
     "hyper": HypernetworkTransformer(**SIZES, d_code=6, d_hidden=12),
 }
 PROBES = ("generalization", "latent_code", "inference_or_execution")
-DIGESTS = ("table", "episodes", "rows", "csv", "digest", "config", "scores")
+DIGESTS = ("table", "episodes", "itself")
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ def _unfinished(folder: Path) -> None:
 class Alone:
     first, size = True, 1
 
-    def from_first(self, make):  # noqa: ANN001, ANN201
+    def from_first(self, make):
         return make()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from compolens.foundation.configs import ConfigError, nearest, require, shown
-from compolens.foundation.files import way_out
+from compolens.foundation.files import SaveError, way_out
 from compolens.tasks.base import SPLITS
 from compolens.tasks.fixed.checks import Arrays, few
 from compolens.tasks.fixed.stored import MANIFEST, Stored, write_manifest
@@ -95,8 +95,9 @@ def save(folder: Path, arrays: dict[str, np.ndarray], described: dict[str, Any])
         write_manifest(folder, described | {"sha256": digest.hexdigest()})
     except OSError as error:
         _remove(folder, arrays)
-        reason = f"could not write {path}: {error.strerror}. {way_out(error)}" if error.strerror else str(error)
-        raise NotWritten(reason) from error
+        if isinstance(error, SaveError):
+            raise
+        raise NotWritten(f"could not write {path}: {error.strerror or error}. {way_out(error)}") from error
 
 
 class NotWritten(ConfigError, OSError):
