@@ -22,7 +22,8 @@ from compolens.models.softmax import SoftmaxAttention
 from compolens.tasks.base import Episodes, TaskFamily
 from compolens.zoo.folders import TrainedModel
 
-version = 1  # raised whenever its numbers change
+version = 2  # raised whenever its numbers change
+values_since = 1  # its values; version 2 changed intervals alone
 
 FEATURES = (16, 64, 256, 1024, 4096)
 ESTIMATED = 4
@@ -53,7 +54,8 @@ def probe(
 
     Returns:
         The table, and rows per episode and layer (score and largest distance). Columns `layer`, `head` ("all": the mean),
-        `role`. Values are means over episodes and heads; lo and hi are the 5th and 95th percentile over episodes.
+        `role`. Values are means over episodes and heads; lo and hi, beside means alone, are the 5th and 95th percentile over
+        episodes: a spread, no interval of the mean. A largest distance has neither: it lies at the edge of what was seen.
 
         - "max distance", "mean distance": norm of attention's output less the dual model's prediction in the Gram form, in
           units of the output; "relative distance": over the output's mean norm.
@@ -329,9 +331,9 @@ def _row(
     kind: str = "none",
     features: int = -1,
 ) -> dict[str, Any]:
-    """The mean over episodes (or `whole` instead), with the 5th and 95th percentile."""
+    """The mean over episodes with the 5th and 95th percentile, or `whole`, the largest of them, alone."""
     found = values.detach().double().cpu().numpy()
-    lo, hi = np.quantile(found, [0.05, 0.95]) if len(found) > 1 else (np.nan, np.nan)
+    lo, hi = np.quantile(found, [0.05, 0.95]) if whole is None and len(found) > 1 else (np.nan, np.nan)
     value = float(found.mean()) if whole is None else whole
     own: dict[str, Any] = {"dual_step": dual_step, "kind": kind, "features": features}
     return tables.row(metric, value, lo=lo, hi=hi, role=role, n=len(found), note=note, **own) | known

@@ -25,15 +25,18 @@ from compolens.measures.geometry import (
     silhouette,
     whitened,
 )
+from compolens.measures.intervals import Replicates, Scale, student_interval
 from compolens.tasks.base import TaskFamily
 from compolens.zoo.folders import TrainedModel
 
-version = 1  # raised whenever its numbers change
+version = 2  # raised whenever its numbers change
+values_since = 1  # its values; version 2 changed intervals alone
 
-DRAWS = 200
 SILHOUETTE_ROWS = 1000
 KEPT_EPISODES = 512
 NEIGHBOURS = 5
+ROUNDING = 1e-12
+"""Cosines this near to 1 or -1 are at the edge of their range."""
 
 
 LayOut = Callable[[np.ndarray, np.ndarray, int], tuple[np.ndarray, float]]
@@ -91,7 +94,10 @@ def probe(
 
     Returns:
         The table, and rows per answer (its place on a PCA map of the last layer). Column `by` says by what codes are grouped:
-        a label (rule; term 1, term 2), or a confound in quarters. Intervals resample compositions, where there are any.
+        a label (rule; term 1, term 2), or a confound in quarters. lo and hi of cosines and
+        of scatter are 95 % t intervals over compositions, their standard error from leaving out one at a time, on the scale of
+        Fisher's z and of the logarithm. With shuffled labels, means that do not differ look as if they did, the less so the
+        more codes there are. No interval for the cosine of a mean with itself, nor for one composition alone.
 
         - "silhouette": from -1 to 1; 1 is compact classes far apart.
         - "within/between": scatter within classes over scatter between them, 0 or more.
@@ -197,16 +203,9 @@ def _row(
     return tables.row(metric, float(value), lo=lo, hi=hi, n=n, note=note, **where, **more)
 
 
-def _weights(groups: int) -> np.ndarray:
-    """(draws, groups): how often each composition is in a bootstrap sample."""
-    pick = np.random.default_rng(0).integers(groups, size=(DRAWS, groups))
-    return np.stack([np.bincount(p, minlength=groups) for p in pick]).astype(float)
-
-
-def _interval(draws: np.ndarray) -> tuple[float, float]:
-    draws = draws[np.isfinite(draws)]
-    lo, hi = np.quantile(draws, [0.025, 0.975]) if len(draws) else (np.nan, np.nan)
-    return float(lo), float(hi)
+def _interval(value: float, left_out: np.ndarray, scale: Scale) -> tuple[float, float]:
+    """Over compositions, of each of which `left_out` holds what the number is without it."""
+    return student_interval(float(value), left_out, len(left_out), scale, Replicates.JACKKNIFE)
 
 
 def _numbers(data: Data, x: np.ndarray, where: dict, order: np.ndarray | None = None) -> Iterator[dict]:
@@ -219,8 +218,9 @@ def _numbers(data: Data, x: np.ndarray, where: dict, order: np.ndarray | None = 
         more: dict[str, Any] = {"by": by, "classes": len(np.unique(y))}
         yield _row("silhouette", silhouette(x, y, SILHOUETTE_ROWS), where, min(len(x), SILHOUETTE_ROWS), **more)
         sums = ClassSums.by_group(x, y, int(y.max()) + 1, data.composition)
-        interval = _interval(sums.weighted(_weights(len(sums.size))).within_between())
-        yield _row("within/between", float(sums.pooled.within_between()), where, len(x), *interval, **more)
+        ratio = float(sums.pooled.within_between())
+        interval = _interval(ratio, sums.left_out.within_between(), Scale.LOG)
+        yield _row("within/between", ratio, where, len(x), *interval, **more)
     for by, factors in ({name: [y] for name, y in data.by.items()} | data.together).items():
         more = {"by": by, "classes": sum(len(np.unique(y)) for y in factors)}
         yield _row("factorisation R²", factorisation_r2(x, factors), where, len(x), **more)
@@ -232,14 +232,16 @@ def _cosines(data: Data, x: np.ndarray, where: dict) -> Iterator[dict]:
     for by, y in data.labels.items():
         names = data.classes[by]
         sums = ClassSums.by_group(x, y, len(names), data.composition)
-        whole, drawn, n = sums.pooled, sums.weighted(_weights(len(sums.size))), sums.size.sum(0)
+        n = sums.size.sum(0)
         present = np.flatnonzero(n)
         for metric, about_mean in (("cosine", False), ("cosine about the mean", True)):
-            value, draws = whole.cosine(about_mean), drawn.cosine(about_mean)
+            value, left_out = sums.pooled.cosine(about_mean), sums.left_out.cosine(about_mean)
             for i, j in ((i, j) for i in present for j in present):
                 more: dict[str, Any] = {"by": by, "classes": len(present), "class": names[i], "other": names[j]}
                 codes = int(n[i] + n[j]) if i != j else int(n[i])
-                yield _row(metric, float(value[i, j]), where, codes, *_interval(draws[:, i, j]), **more)
+                itself = i == j or abs(value[i, j]) > 1 - ROUNDING
+                interval = (np.nan, np.nan) if itself else _interval(value[i, j], left_out[:, i, j], Scale.FISHER)
+                yield _row(metric, float(value[i, j]), where, codes, *interval, **more)
 
 
 def _map(metric: str, lay_out: LayOut, data: Data, x: np.ndarray, points: int, seed: int, where: dict) -> Iterator[dict]:

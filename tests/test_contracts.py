@@ -3,7 +3,9 @@
 import dataclasses
 import itertools
 import json
+import math
 import random
+import typing
 
 import numpy as np
 import pytest
@@ -488,3 +490,24 @@ def test_a_number_is_a_finite_number(cls):
         for value in ("x", True, float("nan"), float("inf"), [1.0]):
             with pytest.raises(ConfigError, match=rf"{cls.__name__}: {name} must be a finite number.*, got "):
                 cls(**{name: value})
+
+
+NO_TRUTH, NO_WHOLE = ("", "false", "1", 0, 1, -math.inf, [], b""), (1.5, "4", True, 10**30, -(10**30), [1], b"1")
+OF_ANOTHER_KIND = {
+    bool: NO_TRUTH,
+    int: NO_WHOLE,
+    float: ("1", True, 10**40, 10**400, -math.inf, [1.0]),
+    str: (3, b"x", [], None),
+}
+
+
+@pytest.mark.parametrize("cls", DESCRIBED, ids=lambda cls: cls.__name__)
+def test_a_setting_holds_what_its_annotation_says_however_the_value_would_count(cls):
+    """By its truth, "false" would be a causal model; an error is a ValueError and a TypeError at once."""
+    hints = typing.get_type_hints(cls)
+    needed = {"architecture": ARCHITECTURES["SoftmaxTransformer"](), "task": Hyperteacher()} if cls is Run else {}
+    for field in dataclasses.fields(cls):
+        for value in OF_ANOTHER_KIND.get(hints[field.name], ()):
+            with pytest.raises(ConfigError) as caught:
+                cls(**needed | {field.name: value})
+            assert field.name in str(caught.value) and "\n" not in str(caught.value)

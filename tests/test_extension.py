@@ -66,6 +66,7 @@ class ToySums(TaskFamily):
     code_kinds: ClassVar[dict[str, str]] = {"modules": "continuous"}
 
     def __post_init__(self):
+        super().__post_init__()
         require_positive(self, "d_x", "n_modules", "n_context", "n_queries")
 
     d_in = property(lambda self: self.d_x + 2)

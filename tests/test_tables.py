@@ -1,6 +1,7 @@
 """Tables: nothing without provenance and controls, nothing stale in silence; intervals over seeds and compositions."""
 
 import json
+import os
 import re
 import shutil
 import warnings
@@ -9,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from compolens import tables
+from compolens import citations, tables
 from compolens.foundation import versions
 from compolens.foundation.configs import ConfigError
 from compolens.measures.intervals import paired_interval, two_level_interval, weighted_mean
@@ -41,6 +42,43 @@ def save(folder, recipe, rows=None, **options):
         "arguments": {"episodes": 64},
     }
     return tables.save(folder, "codes", table() if rows is None else rows, provenance, **options)
+
+
+def test_text_that_a_spreadsheet_would_run_is_written_as_text_and_read_as_it_was(model, recipe):
+    names = ["=1+1", "'=1+1", "-2", "@x", "+1|' /C calc'!A0", "softmax"]
+    rows = pd.concat([table()] * 3, ignore_index=True).assign(composition=names, note=names[::-1])
+    path = save(model, recipe, rows)
+    read = tables.read(model, "codes")
+    assert read["composition"].tolist() == names and read["note"].tolist() == names[::-1]
+    cells = [cell for line in path.read_text().splitlines() for cell in line.split(",")]
+    assert not [cell for cell in cells if cell[:1] in tuple("=+@")] and "'=1+1" in cells and "-2" in cells
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "no path", "long", "null", "no Python"])
+def test_a_probe_that_a_folder_names_is_read_if_it_is_a_file_of_pythons(model, recipe, tmp_path, kind):
+    """Whoever made a folder may have written any path there; /dev/zero would be read for ever."""
+    save(model, recipe)
+    place = tmp_path / "named.py"
+    named = {"no path": [3], "long": "x" * 5000 + ".py", "null": "a\0.py", "no Python": "/etc/passwd"}.get(kind, str(place))
+    if kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "device":
+        place.symlink_to("/dev/zero")
+    elif kind == "folder":
+        place.mkdir()
+    path = model / "tables" / "codes.json"
+    provenance = json.loads(path.read_text())
+    provenance["recipe_path"] = named
+    assert versions.recipe_of("codes", provenance) is None and versions.recipe_of("codes", {}) is None
+    path.write_text(json.dumps(provenance))
+    assert tables.why_stale(model, "codes") == ""
+    assert citations.uses(model) == [] or all(use.by != "table codes" for use in citations.uses(model))
+
+
+def test_a_root_that_has_no_end_is_refused(model, monkeypatch):
+    monkeypatch.setattr(tables, "MOST_FOLDERS", 3)
+    with pytest.raises(ConfigError, match="has more than 3 folders; name one that is nearer to the models"):
+        tables.find([model.parent.parent])
 
 
 # ---- save and read ---------------------------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from compolens import __version__
-from compolens.foundation import digests
-from compolens.foundation.builtin import PACKAGE, built_in
+from compolens.foundation import digests, versions
+from compolens.foundation.builtin import PACKAGE
 from compolens.foundation.configs import ConfigError
 from compolens.foundation.table_files import TableFiles
 
@@ -167,9 +167,7 @@ def _class_texts(files: list[Path]) -> dict[str, str]:
 
 def _probe_file(table: Path) -> Path | None:
     """The probe that made a table: the built-in one of its name, or the file of the user's that its provenance names."""
-    own = TableFiles(table.parent, table.stem).provenance().get("recipe_path")
-    path = Path(own) if isinstance(own, str) and own else built_in("probes").get(table.stem)
-    return path if path is not None and path.is_file() else None
+    return versions.recipe_of(table.stem, TableFiles(table.parent, table.stem).provenance())
 
 
 def _probe_texts(path: Path | None) -> str:

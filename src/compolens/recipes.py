@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import compolens
 from compolens.foundation.builtin import built_in, room
-from compolens.foundation.configs import ConfigError, DoesNotApply, nearest
+from compolens.foundation.configs import ConfigError, DoesNotApply, nearest, shown
 
 if TYPE_CHECKING:
     from compolens.figures import Look
@@ -168,8 +168,8 @@ def options(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 def check_steps(steps: str) -> None:
     """Raise unless this is something to ask for: "final", "all" or a number."""
-    if steps not in ("final", "all") and not steps.isdigit():
-        raise ConfigError(f"--steps must be final, all or a number, got {steps!r}")
+    if steps not in ("final", "all") and not (steps.isdecimal() and len(steps) < 19):
+        raise ConfigError(f"--steps must be final, all or a number, got {shown(steps)}")
 
 
 def wanted_steps(folder: Path, steps: str) -> list[int]:

@@ -13,6 +13,7 @@ import glob
 import io
 import json
 import math
+import os
 import shlex
 import warnings
 from collections.abc import Iterable, Mapping
@@ -21,8 +22,7 @@ from typing import Any
 
 import pandas as pd
 
-from compolens.foundation import digests, table_files, versions
-from compolens.foundation.builtin import built_in
+from compolens.foundation import cells, digests, table_files, versions
 from compolens.foundation.configs import ConfigError, nearest
 from compolens.foundation.files import DamagedFile
 from compolens.foundation.moved import elsewhere
@@ -101,6 +101,10 @@ class StaleTable(UserWarning):
     """A table that no longer says what its probe would, or that cannot be used at all."""
 
 
+class OlderIntervals(StaleTable):
+    """A table whose values are what its probe gives, while its intervals are computed in another way now."""
+
+
 class UnusableTable(DamagedFile):
     """A table that is damaged or no table: the message names the file, and what to type to have it measured again."""
 
@@ -148,7 +152,7 @@ def save(
             raise ConfigError(f"the table {name!r} lacks the column {column!r}; every table has {', '.join(COLUMNS)}")
     if not table["control"].astype(str).str.len().gt(0).any():
         raise ConfigError(f"the table {name!r} has no control rows (column 'control'); no number without its controls")
-    parts = {TABLE: table.to_csv(index=False, float_format="%.6g").encode()}
+    parts = {TABLE: cells.escaped(table).to_csv(index=False, float_format="%.6g").encode()}
     if episodes is not None:
         parts[EPISODES] = episodes.to_parquet(index=False)
     TableFiles(Path(folder) / "tables", name).write(provenance, parts)
@@ -186,7 +190,7 @@ def why_stale(folder: str | Path, name: str, recipe: str | Path | None = None) -
         return "the weights changed since it was measured"
     if reason := _about_episodes(table, provenance):
         return reason
-    recipe = recipe or provenance.get("recipe_path") or built_in("probes").get(name)
+    recipe = recipe or versions.recipe_of(name, provenance)
     try:
         return versions.why_changed(name, provenance, recipe) if recipe is not None and Path(recipe).is_file() else ""
     except (OSError, TypeError, ValueError) as error:
@@ -208,7 +212,8 @@ def _about_episodes(table: TableFiles, provenance: dict[str, Any]) -> str:
 
 def why_not(folder: str | Path, name: str) -> str:
     """Why nothing can be drawn from a model's table ("" if it can): there is none, it is stale, damaged, or cannot be read.
-    The sentence names the file, and what to type to have it measured again."""
+    The sentence names the file, and what to type to have it measured again. Where intervals alone are computed in another way
+    now, it can; `read` says so."""
     if not exists(folder, name):
         return f"{folder} has no table {name!r}; measure it with: compolens probe {name} {folder}"
     try:
@@ -216,7 +221,7 @@ def why_not(folder: str | Path, name: str) -> str:
     except UnusableTable as error:
         return str(error)
     reason = why_stale(folder, name)
-    return _told(folder, name, reason) if reason else ""
+    return _told(folder, name, reason) if reason and not reason.startswith(versions.INTERVALS) else ""
 
 
 def exists(folder: str | Path, name: str) -> bool:
@@ -280,7 +285,11 @@ def read(folder: str | Path, name: str) -> pd.DataFrame:
     if not exists(folder, name):
         raise ConfigError(f"{folder} has no table {name!r}; measure it with: compolens probe {name} {folder}")
     frame = _parsed(folder, name)
-    if reason := why_stale(folder, name):
+    reason = why_stale(folder, name)
+    if reason.startswith(versions.INTERVALS):  # one sentence for all the models of a figure
+        told = f"tables {name!r}: {reason}; measure again with: compolens probe {name} FOLDER"
+        warnings.warn(told, OlderIntervals, stacklevel=2)
+    elif reason:
         warnings.warn(_told(folder, name, reason), StaleTable, stacklevel=2)
     return frame
 
@@ -323,6 +332,7 @@ def _frame(content: bytes) -> pd.DataFrame:
     for column in NUMBERS:
         if not pd.api.types.is_numeric_dtype(frame[column]):
             raise ValueError(f"its column {column!r} holds what is no number")
+    frame = cells.unescaped(frame)
     return frame.replace({column: words for column, words in RENAMED.items() if column in frame})
 
 
@@ -376,12 +386,29 @@ def find(roots: Iterable[str | Path]) -> list[Path]:
         if (root / "config.json").is_file():
             found.append(root)
             continue
-        below = sorted(path.parent for path in root.glob("**/config.json")) if root.is_dir() else []
+        below = _below(root)
         if not below:
             what = "holds no trained model" if root.is_dir() else "does not exist"
             raise ConfigError(f"{root} {what}; train some with: compolens train FILE --out {root}")
         found.extend(below)
     return list(dict.fromkeys(found))
+
+
+MOST_FOLDERS = 20_000
+"""How many folders are looked through for models: a root with more was mistyped."""
+
+
+def _below(root: Path) -> list[Path]:
+    """The model folders below a root, sorted; links to folders are not followed."""
+    found: list[Path] = []
+    if not root.is_dir():
+        return found
+    for looked, (place, _, names) in enumerate(os.walk(root)):
+        if looked >= MOST_FOLDERS:
+            raise ConfigError(f"{root} has more than {MOST_FOLDERS:,} folders; name one that is nearer to the models")
+        if "config.json" in names:
+            found.append(Path(place))
+    return sorted(found)
 
 
 def settings(folder: str | Path) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import torch
 from compolens.activations.sites import at_role, residual_sites
 from compolens.activations.streams import draw, intervene, record
 from compolens.foundation.configs import ConfigError
+from compolens.foundation.memory import TooLarge
 from compolens.tasks import SPLITS
 from compolens.zoo.folders import load
 
@@ -25,6 +26,11 @@ def episodes(tiny_task):
 
 def rows(episodes):
     return {tuple(row) for row in episodes.inputs.flatten(1).tolist()}
+
+
+def test_episodes_that_no_memory_holds_the_answers_of_are_refused(tiny_task):
+    with pytest.raises(TooLarge, match=f"episodes={10**15} takes .* ask for fewer"):
+        next(draw(tiny_task, "ood", 10**15, seed=0))
 
 
 # ---- record ----------------------------------------------------------------------------------------------------------

@@ -1,6 +1,8 @@
 """Recordings: what is written is what was seen, probes find the same numbers in it, and what it cannot know it refuses."""
 
+import contextlib
 import json
+import resource
 import shutil
 
 import numpy as np
@@ -15,6 +17,7 @@ from compolens.activations.sites import residual_sites
 from compolens.activations.streams import draw, intervene, record
 from compolens.foundation.builtin import built_in
 from compolens.foundation.configs import ConfigError, DoesNotApply
+from compolens.foundation.files import SaveError
 from compolens.recipes import run_probe
 from compolens.tasks import SPLITS, FixedEpisodes, SRaven
 from compolens.zoo.folders import TrainedModel, load
@@ -148,6 +151,40 @@ def test_an_interrupted_recording_does_not_look_whole(trained, tmp_path):
         load(tmp_path / "o")
     again = recorded(trained, tmp_path / "o", untrained=False)  # what was left behind may be written over
     assert len(again) == 3 * N and not (tmp_path / "o" / UNFINISHED).exists()
+
+
+@pytest.fixture
+def no_room():
+    """A context in which this process may write no file of more than some bytes, as on a disk that is full by then."""
+
+    @contextlib.contextmanager
+    def up_to(size):
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    return up_to
+
+
+@pytest.mark.parametrize("size", [10, 5_000, 20_000])
+def test_a_recording_for_which_there_is_no_room_names_a_path_and_leaves_nothing(trained, tmp_path, no_room, size):
+    place = tmp_path / "deep" / "o"
+    with no_room(size), pytest.raises(SaveError, match=rf"could not write {place}.*: File too large; nothing is left of it"):
+        recorded(trained, place)
+    assert not place.exists()
+    with no_room(size), pytest.raises(OSError, match=r"could not (write|save)") as caught:
+        FixedEpisodes.write(place, **fixed_arrays(trained.task))
+    assert str(place) in str(caught.value) and not place.exists()
+
+
+def fixed_arrays(task):
+    """Episodes enough for files of some kB."""
+    drawn = [(s, c, task.sample(24, s, task.rng(c, s), [c])) for s in SPLITS for c in task.compositions(s)]
+    parts = {name: torch.cat([getattr(e, name) for *_, e in drawn]) for name in ("tokens", "targets", "composition")}
+    return parts | {"split": [s for s, *_ in drawn for _ in range(24)], "answers": task.answers}
 
 
 def test_what_never_began_leaves_nothing_behind(trained, tmp_path):

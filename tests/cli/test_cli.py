@@ -224,11 +224,38 @@ def test_unknown_words_are_answered_with_the_nearest(refuse, runs_file, folder):
     assert "has no run 'frist'; did you mean 'first'?" in refuse("train", runs_file, "frist")
     assert "unknown argument --episods; did you mean '--episodes'" in refuse("probe", "patching", folder, "--episods", 4)
     assert "unknown argument --ouut=x; did you mean '--out'" in refuse("train", runs_file, "--ouut=x")
-    assert "argument --episodes: invalid int value: 'many'" in refuse("probe", "patching", folder, "--episodes", "many")
+    assert "argument --episodes: must be a whole number of at most 1,000,000,000, got 'many'" in refuse(
+        "probe", "patching", folder, "--episodes", "many"
+    )
     assert "--steps must be final, all or a number, got 'last'" in refuse("probe", "patching", folder, "--steps", "last")
     assert "argument --width: Unknown width: 'poster'. Allowed: 'column', 'page', 'neurips'" in refuse(
         "analyze", folder, "--width", "poster"
     )
+
+
+@pytest.mark.parametrize("value", ["9" * 20, "1" * 5000, "1_0", "1e3", ""], ids=lambda value: value[:8])
+def test_a_count_that_cannot_be_meant_is_refused(refuse, folder, value):
+    for command in (("probe", "patching"), ("record", "--sites", "hook_embed", "-o", "nowhere"), ("challenge",), ("explain",)):
+        assert "argument --episodes: must be a whole number of at most 1,000,000,000, got" in refuse(
+            *command, folder, f"--episodes={value}"
+        )
+
+
+@pytest.mark.parametrize("value", ["9" * 5000, "²", "-1", ""], ids=["digits", "power", "negative", "nothing"])
+def test_steps_that_are_no_number_are_refused(refuse, folder, value):
+    assert "--steps must be final, all or a number, got" in refuse("probe", "patching", folder, f"--steps={value}")
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "1e999", "much"])
+def test_a_number_that_is_not_finite_is_refused(refuse, probe_file, folder, value):
+    assert f"argument --scale: must be a finite number, got '{value}'" in refuse("probe", probe_file, folder, "--scale", value)
+
+
+def test_percent_signs_in_a_recipe_are_shown_as_they_are(run, tmp_path):
+    file = tmp_path / "share.py"
+    file.write_text('"""How many?"""\n\n\ndef probe(trained, *, unit: str = "%s"):\n    """%(prog)s: 5 %?"""\n')
+    done = run("probe", file, "--help")
+    assert done.status == 0 and "share (default %s)" in done.out and "%(prog)s: 5 %?" in done.out
 
 
 def test_flags_of_another_recipe_are_unknown(refuse, folder):

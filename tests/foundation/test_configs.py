@@ -5,15 +5,18 @@ import json
 import sys
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import pytest
 
 from compolens import AdamW, BottleneckMLP, HypernetworkTransformer, Hyperteacher, Run, SoftmaxTransformer, UnstructuredTeacher
-from compolens.foundation.configs import ConfigError, classes_of, construct, describe, frozen, nearest
+from compolens.foundation.configs import ConfigError, WrongKind, classes_of, construct, describe, frozen, nearest
+from compolens.foundation.memory import TooLarge
 from compolens.models import ARCHITECTURES
-from compolens.tasks import FAMILIES
+from compolens.tasks import FAMILIES, PARTS
+from compolens.training import RECIPES, sizes, train
 
-CLASSES = [Run, AdamW, *ARCHITECTURES.values(), *FAMILIES.values()]
+CLASSES = [Run, *RECIPES, *ARCHITECTURES.values(), *FAMILIES.values(), *PARTS.values()]
 
 
 def having(*settings):
@@ -121,7 +124,8 @@ def test_a_missing_setting_is_refused():
 @pytest.mark.parametrize("value", [0, -2, 1.5, True, "4"])
 def test_sizes_are_whole_numbers_of_at_least_1(cls, setting, value):
     message = refusal({"class": cls.__name__, setting: value})
-    assert f"{setting} must be a whole number of at least 1, got {value!r}" in message
+    at_least = " of at least 1" if type(value) is int else ""
+    assert f"{setting} must be a whole number{at_least}, got {value!r}" in message
 
 
 @pytest.mark.parametrize("setting", ["d_head", "d_mlp"])
@@ -147,11 +151,114 @@ def test_heads_divide_the_width_unless_their_size_is_given(cls):
         ({"steps": "many"}, "Run"),
         ({"optimizer": {"class": "AdamW", "lr": 0}}, "lr must be positive"),
         ({"optimizer": {"class": "AdamW", "warmup": -1}}, "must not be negative"),
+        ({"optimizer": {"class": "AdamW", "betas": [0.9]}}, "betas must be a list of 2 finite numbers, got (0.9,)"),
+        ({"optimizer": {"class": "AdamW", "betas": [0.9, 1]}}, "betas must be at least 0 and below 1, got [0.9, 1]"),
+        ({"optimizer": {"class": "ReferenceAdamW", "final": 10**40}}, "final must be a finite number, got 1000"),
+        ({"optimizer": {"class": "ReferenceAdamW", "final": 2}}, "final is a fraction of lr, from 0 to 1, got 2"),
+        ({"task": {"class": "Hyperteacher", "fraction_held_out": -1}}, "fraction_held_out must lie between 0 and 1, got -1"),
+        (
+            {"task": {"class": "Hyperteacher", "n_modules": 10**7}},
+            "more than 50,000 compositions, too many to list; lower n_modules",
+        ),
+        ({"task": {"class": "FuzzyLogic", "n_variables": 10**12}}, "n_variables=1000000000000 makes 2^1000000000000 terms"),
+        ({"task": {"class": "SRaven", "n_features": 10**6}}, "lower n_features=1000000"),
+        ({"task": {"class": "Relations", "n_left": 10**9, "n_right": 10**9}}, "lower n_left or n_right"),
+        ({"task": {"class": "LinearRegression", "d_x": 10**7}}, "a covariance of d_x=10000000 inputs takes 800 TB or more"),
+        (
+            {"task": {"class": "LinearRegression", "prior": {"class": "MixturePrior", "centres": ["x"]}}},
+            "list of lists of finite",
+        ),
+        ({"steps": 10**30}, "steps must be a whole number, got 1000000000000000000000000000000"),
+        ({"init_seed": 10**30}, "init_seed must be a whole number"),
+        ({"keep": [True]}, "keep must be a list of whole numbers, got (True,)"),
+        ({"evaluations": 10**12}, "evaluations must be at most 1,000,000"),
+        ({"data_device": "gpu"}, "data_device must be cpu, cuda, cuda:1, …, got 'gpu'"),
     ],
     ids=str,
 )
 def test_a_run_that_makes_no_sense_is_refused(changes, message):
     assert message in refusal(described(**changes))
+
+
+# ---- sizes that cannot be meant ---------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("architecture", "name"),
+    [
+        (SoftmaxTransformer(n_layers=10**7), "n_layers=10000000"),
+        (SoftmaxTransformer(n_layers=2**60), f"n_layers={2**60}"),
+        (SoftmaxTransformer(d_mlp=10**12), "d_mlp=1000000000000"),
+        (SoftmaxTransformer(d_head=2**63 - 1), f"d_head={2**63 - 1}"),
+        (SoftmaxTransformer(n_ctx=10**6, causal=True), "n_ctx=1000000"),
+        (HypernetworkTransformer(d_hidden=10**9), "d_hidden=1000000000"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_a_model_larger_than_memory_is_refused_before_it_is_built(architecture, name):
+    with pytest.raises(TooLarge, match=rf"takes .* or more, and this machine has .* largest setting is {name}") as caught:
+        Run(architecture, Hyperteacher()).build()
+    assert isinstance(caught.value, MemoryError) and isinstance(caught.value, ConfigError)
+
+
+def test_a_batch_or_an_evaluation_larger_than_memory_is_refused_before_its_folder_is_made(tmp_path):
+    for changes, said in (
+        ({"batch_size": 10**9}, "batch_size=1000000000"),
+        ({"evaluation_episodes": 10**12}, "episodes=1000"),
+    ):
+        with pytest.raises(TooLarge, match=said):
+            train(dataclasses.replace(RUN, **changes), tmp_path / "run")
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("settings", [{"d_hidden": 10**12}, {"d_y": 10**9}], ids=str)
+def test_a_teacher_larger_than_memory_is_refused(settings):
+    task = Hyperteacher(**settings)
+    with pytest.raises(TooLarge, match=f"a teacher of .*{next(iter(settings))}=1000"):
+        task.sample(1, "train", task.rng(0, "train"))
+
+
+def test_a_long_episode_is_refused_before_its_mask_is_made():
+    with pytest.raises(TooLarge, match=r"a mask of .* tokens takes"):
+        Run(SoftmaxTransformer(), Hyperteacher(n_context=10**7)).build()
+
+
+def test_what_a_model_takes_is_estimated_from_below():
+    """An estimate that were too high would refuse what fits: compared with models that are small enough to be counted."""
+    for architecture in (SoftmaxTransformer(n_layers=5), HypernetworkTransformer(n_layers=1), BottleneckMLP(n_layers=3)):
+        dimensions = Hyperteacher().dimensions
+        model = Run(architecture, Hyperteacher()).build()
+        held = sum(tensor.nbytes for tensors in (model.parameters(), model.buffers()) for tensor in tensors)
+        estimated = sizes.taken(architecture, dimensions)
+        modules = len(list(model.modules()))
+        assert held <= estimated <= held + modules * sizes.PER_MODULE
+
+
+# ---- kinds ------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("value", ["", "false", 1, None, float("-inf")], ids=repr)
+def test_a_setting_that_is_true_or_false_is_nothing_else(value):
+    with pytest.raises(WrongKind, match="SoftmaxTransformer: causal must be true or false, got") as caught:
+        SoftmaxTransformer(causal=value)
+    assert isinstance(caught.value, TypeError) and isinstance(caught.value, ValueError)
+
+
+@dataclass(frozen=True)
+class Loose:
+    """A class of a user's that checks nothing itself: what a description says of it is checked all the same."""
+
+    size: int = None  # type: ignore[assignment]
+    pairs: tuple[tuple[int, str], ...] = ()
+    word: Literal["a", "b"] = "a"
+
+
+def test_a_class_that_checks_nothing_is_checked_where_it_is_made_of_a_description():
+    assert construct({"class": "Loose", "pairs": [[1, "x"]], "word": "b"}, [Loose]).size is None
+    for wrong in ({"size": 1.5}, {"pairs": [[1, 2]]}, {"pairs": [[1]]}, {"word": "c"}):
+        (name,) = wrong
+        assert f"Loose: {name} must be" in refusal({"class": "Loose", **wrong}, [Loose])
+
+
+def test_a_message_shows_the_ends_of_a_long_value():
+    assert len(refusal({"class": "Loose", "size": "x" * 10**6}, [Loose])) < 300
+    assert "about 501 digits" in refusal({"class": "Loose", "size": 10**500}, [Loose])
 
 
 @pytest.mark.parametrize("part", ["architecture", "task", "optimizer"])

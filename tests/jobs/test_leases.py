@@ -14,6 +14,7 @@ import time
 import pytest
 
 from compolens.foundation.configs import ConfigError
+from compolens.foundation.files import SaveError
 from compolens.jobs import leases as module
 from compolens.jobs.leases import Held, Leases, Lost, Watch
 
@@ -79,6 +80,45 @@ def test_a_lease_is_held_by_one_and_leaves_nothing(both, tmp_path):
             pass
     assert list(tmp_path.iterdir()) == []
     with both.take("run"):
+        pass
+
+
+@pytest.mark.parametrize(("number", "advice"), [(errno.ENOSPC, "Free some space"), (errno.EROFS, "Nothing can be written")])
+@pytest.mark.parametrize("call", ["write", "fsync", "open", "mkdir"])
+def test_a_lease_for_which_there_is_no_room_names_its_path_and_leaves_nothing(
+    both, tmp_path, monkeypatch, call, number, advice
+):
+    before = sorted(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, lambda *_, **__: (_ for _ in ()).throw(OSError(number, os.strerror(number))))
+        with pytest.raises(SaveError, match=rf"{tmp_path}/.claims/.*: {os.strerror(number)}. {advice}"), both.take("run"):
+            pass
+    assert files(tmp_path) == [] and sorted(os.listdir("/proc/self/fd")) == before
+    with both.take("run"):
+        pass
+
+
+def test_half_a_lease_is_no_lease(both, tmp_path, monkeypatch):
+    """A disk on which there is room for a part of it."""
+    write = os.write
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda descriptor, text: write(descriptor, text[:10]))
+        with pytest.raises(SaveError, match="No space left on device"), both.take("run"):
+            pass
+    assert files(tmp_path) == []
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "deep", "long"])
+def test_what_is_no_lease_is_held_by_somebody_unknown_and_holds_nothing_up(quick, tmp_path, kind):
+    path = quick.path("run")
+    path.parent.mkdir()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.write_text("[" * 100_000 if kind == "deep" else '{"token": "' + "x" * 10**6 + '"}')
+    with pytest.raises(Held, match="run is in work"), quick.take("run"):
         pass
 
 

@@ -323,8 +323,14 @@ def test_a_dead_head_is_counted():
         (lambda: LearnedThreshold(0.0), "use FixedThreshold"),
         (lambda: CalibratedThreshold(1.0), "sparsity must lie between 0 and 1"),
         (lambda: CalibratedThreshold(0.0), "sparsity must lie between 0 and 1"),
-        (lambda: SparseCoding(threshold=0.1), "threshold must be FixedThreshold"),
-        (lambda: SoftmaxTransformer(transfer="output"), r"transfer must be None, OutputTransfer\(\) or RelativeTransfer\(\)"),
+        (
+            lambda: SparseCoding(threshold=0.1),
+            r"threshold must be one of CalibratedThreshold\(\), FixedThreshold\(\), LearnedThreshold\(\), got 0.1",
+        ),
+        (
+            lambda: SoftmaxTransformer(transfer="output"),
+            r"transfer must be one of OutputTransfer\(\), RelativeTransfer\(\) or None, got",
+        ),
     ],
 )
 def test_bad_settings_say_what_is_allowed(make, message):

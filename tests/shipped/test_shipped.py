@@ -54,7 +54,7 @@ def test_a_shipped_model_scores_what_its_card_says_and_its_tables_are_fresh(fold
         assert fresh.score == pytest.approx(scores[split]["score"], abs=5 * max(scores[split]["se"], 0.004))
     continuous = "continuous" in trained.task.code_kinds.values()
     for probe in ("generalization", "patching", *(["latent_code"] if continuous else ["attention_code", "latent_geometry"])):
-        assert tables.why_stale(folder, probe, REPOSITORY / "probes" / f"{probe}.py") == ""
+        assert tables.why_not(folder, probe) == ""
 
 
 def test_weights_along_the_way_are_kept_for_one_seed():
@@ -98,7 +98,7 @@ def test_every_cell_of_the_comparison_is_shipped_scores_what_it_says_and_has_fre
         pruned = folder.name.startswith(("2L", "images")) and "-relative-" in folder.name
         probes = ["generalization", *(["transfer"] if moved else []), *(["activation_sparsity"] if pruned else [])]
         for probe in probes:
-            assert tables.why_stale(folder, probe, REPOSITORY / "probes" / f"{probe}.py") == "", (folder.name, probe)
+            assert tables.why_not(folder, probe) == "", (folder.name, probe)
         if folder.name.endswith("-0"):
             trained, scores = compolens.load(folder), files.read_json(folder / "scores.json")
             fresh = compolens.evaluate(trained.model, trained.task, "test", 512, "check").score

@@ -192,6 +192,15 @@ def test_a_folder_that_is_not_there_names_the_way_out(tmp_path):
         FixedEpisodes(3)
 
 
+@pytest.mark.parametrize("name", ["episodes.json", "tokens.npy"])
+def test_what_is_no_file_is_named_and_not_read(task, tmp_path, name):
+    copy = shutil.copytree(task.data, tmp_path / "copy")
+    (copy / name).unlink()
+    (copy / name).symlink_to("/dev/zero")
+    with pytest.raises(ConfigError, match=name):
+        draws(FixedEpisodes(copy), "ood", 2)
+
+
 # ---- checks ----------------------------------------------------------------------------------------------------------
 def changed(name, index, value):
     """The array with one entry replaced."""
@@ -216,6 +225,30 @@ def of_split(old, new, composition=None):
     if composition is not None:
         here &= given["composition"].numpy() == composition
     return {"split": np.where(here, new, given["split"])}
+
+
+def masked(name):
+    """The array with its first entry masked."""
+    array = arrays()[name].numpy()
+    mask = np.zeros(array.shape, bool)
+    mask.flat[0] = True
+    return np.ma.array(array, mask=mask)
+
+
+def signs_of_zero():
+    """A test episode with the tokens of a training one, apart from the sign of a zero: the same numbers in other bytes."""
+    tokens = leaking("test", "train")["tokens"]
+    given = arrays()["split"]
+    tokens[int((given == "train").argmax()), 0, 0] = 0.0
+    tokens[int((given == "test").argmax()), 0, 0] = -0.0
+    return {"tokens": tokens}
+
+
+def only_words(name, index, value):
+    """The episodes of classes with one number replaced."""
+    given = words()
+    given[name][index] = value
+    return given | {"answers": (-1,)}
 
 
 HELD_OUT, SEEN = FAMILY.compositions("ood")[0], FAMILY.compositions("train")[0]
@@ -256,6 +289,38 @@ MISTAKES = {
     "mask": (lambda: {"mask": torch.ones(3, 3)}, r"mask must be \(9, 9\), got \(3, 3\)"),
     "blind": (lambda: {"mask": torch.zeros(9, 9)}, "every position must see at least one"),
     "blocks": (lambda: {"blocks": [[0, 1], [1, 2]]}, "blocks must hold every position from 0 to 8 once"),
+    "beyond float32": (lambda: {"tokens": arrays()["tokens"].double() * 1e60}, r"tokens\[0, 0, 0\] is .*, beyond float32"),
+    "one beyond": (lambda: {"codes": {"z": np.full(312, 1e39)}}, r"\[0\] is 1e\+39, beyond float32 \(at most 3.4e\+38\)"),
+    "beyond int64": (lambda: {"composition": np.full(312, 2**64 - 1, np.uint64)}, "compositions reach 18446744073709551615"),
+    "unsigned": (lambda: {"inputs": np.full(312, 2**64 - 1, np.uint64)}, r"inputs\[0\] is 18446744073709551615, beyond int64"),
+    "same tokens but for a sign of 0": (lambda: signs_of_zero(), r"leak: 1 episode\(s\) of 'test' have the very tokens"),
+    "masked": (lambda: {"targets": masked("targets")}, "targets has 1 masked entries, which no file keeps"),
+    "masked composition": (lambda: {"composition": masked("composition")}, "composition has masked entries"),
+    "half a mask": (lambda: {"mask": torch.full((9, 9), 0.5)}, r"mask must hold True .* alone, got \[0.5\]"),
+    "half d_x": (lambda: {"d_x": 1.5}, "d_x must be 1 to d_in coordinates, got 1.5; here a whole number from 1 to 7"),
+    "true d_x": (lambda: {"d_x": True}, "d_x must be 1 to d_in coordinates, got True"),
+    "no tokens": (lambda: {"tokens": None}, "tokens must have a row per episode, got the single value None"),
+    "no width": (lambda: {"tokens": torch.zeros(312, 9, 0)}, r"tokens hold nothing: they are \(312, 9, 0\)"),
+    "no targets": (lambda: {"targets": torch.zeros(312, 9, 0)}, "targets must be"),
+    "no episode": (lambda: {"tokens": torch.zeros(0, 9, 7)}, "tokens hold nothing"),
+    "one answer": (lambda: {"answers": 3}, r"answers must list positions, such as \(-1,\); got 3"),
+    "a true answer": (lambda: {"answers": (True,)}, "answers must be positions of the 9 tokens .* got True"),
+    "codes in a list": (lambda: {"codes": [1]}, r"codes must be a mapping from names to arrays, got \[1\]"),
+    "an empty code": (lambda: {"codes": {"z": torch.zeros(312, 0)}}, r"codes\['z'\] holds nothing"),
+    "a code without a name": (lambda: {"codes": {3: torch.zeros(312)}}, "a code's name is part of a file's: .* got 3"),
+    "a code with a long name": (lambda: {"codes": {"z" * 300: torch.zeros(312)}}, "at most 100 letters"),
+    "kinds in a list": (lambda: {"kinds": ["continuous"]}, "kinds must be a mapping"),
+    "one id": (lambda: only_words("tokens", (0, 0), 10**9), "tokens reach 1000000000, and token ids are counted"),
+    "one class": (lambda: only_words("targets", 0, 10**9), "targets reach 1000000000, and classes are counted"),
+    "one composition": (lambda: changed("composition", 0, 10**12), "compositions reach 1000000000000"),
+    "one level": (lambda: {"codes": {"z": np.r_[10**9, np.zeros(311, int)]}}, r"codes\['z'\] reach 1000000000, and levels"),
+    "no word": (lambda: {"split": None}, "split must be one word per episode, got None"),
+    "no words": (lambda: {"split": [None] * 312}, "split must hold words, got None"),
+    "no name": (lambda: {"composition": [None] * 312}, "composition must hold words, got None"),
+    "at least a word": (lambda: {"at_least": "x"}, "at_least must be a whole number of at least 1, got 'x'"),
+    "one block": (lambda: {"blocks": 3}, r"blocks must list groups of positions, .* got 3"),
+    "blocks of words": (lambda: {"blocks": [["a"], [1]]}, "blocks must hold every position from 0 to 8 once"),
+    "a dictionary of tokens": (lambda: {"tokens": [{}]}, "tokens must hold numbers, got object"),
     "inputs": (lambda: {"inputs": torch.zeros(5)}, "inputs has 5 rows for 312 episodes"),
 }  # fmt: skip
 
@@ -266,6 +331,16 @@ def test_mistakes_are_named_before_anything_is_written(mistake, tmp_path):
     with pytest.raises(ConfigError, match=message) as caught:
         write(tmp_path / "o", **change())
     assert "\n" not in str(caught.value) and not (tmp_path / "o").exists()
+
+
+def test_what_is_given_in_any_form_is_kept_as_it_is(task, tmp_path):
+    """Double precision, a masked array without a mask, numpy's whole numbers and a mask of 0 and 1."""
+    given = arrays()
+    tokens = np.ma.array(given["tokens"].double().numpy(), mask=False)
+    mask, answers = FAMILY.mask.float().numpy(), np.array(FAMILY.answers)
+    again = write(tmp_path / "o", tokens=tokens, mask=mask, answers=answers, d_x=np.int64(4))
+    assert torch.equal(again.mask, FAMILY.mask) and again.d_x == 4
+    assert torch.equal(draws(again, "ood", 9).tokens, draws(task, "ood", 9).tokens)
 
 
 def test_compositions_are_called_by_their_names(classes):

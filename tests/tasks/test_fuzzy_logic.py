@@ -296,7 +296,7 @@ def test_the_products_offered_to_a_readout_are_moments_of_the_examples_and_the_q
     ("settings", "complaint"),
     [
         ({"n_variables": 0}, "n_variables must be a whole number of at least 1"),
-        ({"n_variables": 13}, "n_variables=13 makes 8192 terms; at most 12"),
+        ({"n_variables": 13}, "n_variables=13 makes 2\^13 terms; at most 12"),
         ({"n_terms": 0}, "n_terms must be a whole number of at least 1"),
         ({"n_terms": 13}, "needs 13 different terms, but of 16 only 12 are known"),
         ({"length": 1}, "length=1 leaves no example beside the query"),

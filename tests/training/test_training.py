@@ -190,7 +190,7 @@ def test_a_run_killed_from_outside_goes_on_from_its_last_checkpoint(uninterrupte
     assert contents(folder) == contents(uninterrupted)
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_saves_the_step_that_was_taken_then_stops(uninterrupted, tmp_path, monkeypatch, signum):
     handler = signal.getsignal(signum)
     with monkeypatch.context() as patch:
@@ -200,6 +200,18 @@ def test_a_signal_saves_the_step_that_was_taken_then_stops(uninterrupted, tmp_pa
     assert stopped.value.signum == signum and signal.getsignal(signum) is handler
     assert checkpoint(tmp_path / "run")[1] == KEPT and not (tmp_path / "run" / "scores.json").exists()
     train(make_run(), tmp_path / "run")
+    assert contents(tmp_path / "run") == contents(uninterrupted)
+
+
+def test_a_closed_terminal_stops_nothing_that_was_told_to_go_on(uninterrupted, tmp_path, monkeypatch):
+    """nohup has SIGHUP ignored."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        at_call(monkeypatch, Hyperteacher, "loss", KEPT, lambda: signal.raise_signal(signal.SIGHUP))
+        train(make_run(), tmp_path / "run")
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
     assert contents(tmp_path / "run") == contents(uninterrupted)
 
 
@@ -225,7 +237,7 @@ def command_line(*arguments):
     sys.exit(cli.main(list(arguments)))
 
 
-@pytest.mark.parametrize(("name", "status"), [("SIGTERM", 143), ("SIGINT", 130)])
+@pytest.mark.parametrize(("name", "status"), [("SIGTERM", 143), ("SIGINT", 130), ("SIGHUP", 129)])
 def test_the_command_line_exits_with_the_signals_status_and_starts_no_further_run(uninterrupted, tmp_path, name, status):
     (tmp_path / "runs.py").write_text(RUNS.format(name))
     arguments = ("train", str(tmp_path / "runs.py"), "--out", str(tmp_path / "out"))
@@ -301,6 +313,25 @@ def test_too_large_a_learning_rate_is_a_divergence_not_a_result(tmp_path):
         train(run, tmp_path / "run")
     weights, _ = checkpoint(tmp_path / "run")
     assert all(w.isfinite().all() for w in weights.values()) and not (tmp_path / "run" / "scores.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.ENOSPC, "Free some space and start again"),
+        (errno.EDQUOT, "Free some space of your quota"),
+        (errno.EROFS, "Nothing can be written on this file system; choose a folder on another"),
+        (errno.EACCES, "You may not write there"),
+        (errno.EIO, "Mend that and start again"),
+    ],
+    ids=str,
+)
+def test_what_to_do_about_a_disk_is_said_by_what_is_wrong_with_it(tmp_path, monkeypatch, number, advice):
+    monkeypatch.setattr(os, "fsync", lambda _: fail(number)())
+    with pytest.raises(files.SaveError, match=f"what was there before is untouched. {advice}") as caught:
+        files.write_atomically(tmp_path / "file", b"text")
+    assert ("space" in str(caught.value)) == (number in (errno.ENOSPC, errno.EDQUOT))
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])

@@ -1,6 +1,7 @@
 """Sharing: what is pushed to the hub is what loads from it, and nothing but a model folder's files ever passes."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -127,6 +128,20 @@ def test_a_folder_here_comes_before_the_hub(hub, folder, monkeypatch):
     assert "leave out revision='main'" in refusal(sharing.load, "me/mine", revision="main")
 
 
+@pytest.mark.parametrize("name", ["runs/typo", "trained_models/F-softmax-9", "mine/softmax"])
+def test_a_mistyped_folder_is_said_to_be_none_and_the_hub_is_not_asked(hub, folder, monkeypatch, name):
+    monkeypatch.chdir(folder.parent)
+    monkeypatch.setattr(sharing, "fetch", lambda *_: pytest.fail("the hub was asked"))
+    message = refusal(sharing.load, name)
+    assert f"there is no folder {name}" in message and f"load(compolens.zoo.hub.fetch({name!r}))" in message
+
+
+def test_a_mistyped_folder_is_answered_with_those_that_are_there(folder, monkeypatch):
+    monkeypatch.chdir(folder.parent)
+    shutil.copytree(folder, Path("some") / "softmax-0")
+    assert "there is no folder some/sotfmax-0; did you mean 'softmax-0'?" in refusal(sharing.load, "some/sotfmax-0")
+
+
 # ---- what does not pass ----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("extra", ["model.py", "weights.pkl", "tables/odd.py", "steps/1.pt", "notes/config.json", ".env"])
 def test_other_files_are_refused_at_push(hub, folder, extra):
@@ -182,6 +197,40 @@ def test_an_unfinished_or_broken_folder_is_refused(hub, folder, tmp_path):
     assert "truncated or corrupted" in refusal(sharing.push, folder, "me/mine")
     assert "holds no trained model" in refusal(sharing.push, tmp_path, "me/mine")
     assert not hub.calls
+
+
+@pytest.mark.parametrize("name", ["tables/stolen.csv", "README.md", "steps/7.safetensors", "tables/x.json", "tables"])
+def test_nothing_that_lies_elsewhere_is_sent(hub, folder, tmp_path, name):
+    """A link that leads out of the folder, to a file or to a folder, or to what is no file."""
+    private = tmp_path / "private"
+    private.mkdir()
+    (private / "stolen.csv").write_text("secret")
+    path = folder / name
+    if name == "tables":
+        shutil.rmtree(path)
+        path.symlink_to(private)
+    else:
+        path.unlink(missing_ok=True)
+        path.symlink_to(private / "stolen.csv")
+    message = refusal(sharing.push, folder, "me/mine")
+    assert "leads out of itself" in message and name in message and not hub.calls
+    path.unlink()
+    if name != "tables":
+        os.mkfifo(path)
+        assert "what is no file" in refusal(sharing.push, folder, "me/mine") and not hub.calls
+
+
+def test_links_inside_a_folder_and_the_hubs_own_are_followed(hub, folder, tmp_path):
+    (folder / "tables" / "same.csv").symlink_to("probed.csv")
+    sharing.push(folder, "me/mine")
+    fetched = sharing.fetch("me/mine")
+    blobs = fetched.parents[1] / "blobs"
+    blobs.mkdir()
+    (fetched / "weights.safetensors").rename(blobs / "0123")
+    (fetched / "weights.safetensors").symlink_to("../../blobs/0123")  # as the hub's cache has it
+    assert contents(fetched)["tables/same.csv"] == (folder / "tables" / "probed.csv").read_bytes()
+    sharing.push(fetched, "me/again")
+    assert sharing.load("me/again").step == 2
 
 
 @pytest.mark.parametrize("name", ["mine", "me/mine/too", "../mine", "/abs/mine", "me/", "me/mi ne", ""])

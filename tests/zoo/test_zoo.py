@@ -1,6 +1,8 @@
 """The zoo: a folder loads as the model that was saved, or says in one line why it does not."""
 
 import json
+import os
+import re
 import shutil
 from dataclasses import dataclass
 
@@ -221,6 +223,43 @@ def test_a_run_with_a_part_of_the_wrong_kind_is_refused(copy, part, value):
 def test_scores_that_are_damaged_are_refused(copy, text):
     (copy / "scores.json").write_text(text)
     assert "scores.json" in refusal(load, copy)
+
+
+@pytest.mark.parametrize("device", ["x", "", "cuda:99", "mps:7"])
+def test_a_device_that_is_not_here_is_refused(folder, device):
+    assert f"device {device!r} cannot be used" in refusal(load, folder, device=device)
+
+
+@pytest.mark.parametrize("name", ["config.json", "scores.json", "weights.safetensors"])
+@pytest.mark.parametrize("kind", ["folder", "pipe", "device"])
+def test_what_is_no_file_is_named_and_not_read(copy, name, kind):
+    """A device or a pipe could be read for ever."""
+    path = copy / name
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to("/dev/zero")
+    message = refusal(load, copy)
+    assert name in message and ("is no file" in message or "no config.json" in message)
+
+
+def test_a_configuration_of_lists_in_lists_without_end_is_refused(copy):
+    text = (copy / "config.json").read_text()
+    for depth in (400, 900, 100_000):
+        deep = '"held_out": ' + "[" * depth + "]" * depth
+        (copy / "config.json").write_text(re.sub(r'"held_out": null', deep, text))
+        assert "config.json" in refusal(load, copy)
+        (copy / "config.json").write_text('{"format": 1, "run": ' + '{"class": ' * depth + "1" + "}" * depth + "}")
+        assert "config.json" in refusal(load, copy)
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "a/" * 3000, "a\0b"], ids=["long", "deep", "null"])
+def test_a_name_that_no_folder_can_have_is_refused(tmp_path, name):
+    refusal(load, name)
+    refusal(load, f"{tmp_path}/{name}")
 
 
 def test_loading_changes_nothing_in_the_folder(copy):

@@ -12,6 +12,7 @@ from torch import Tensor
 from compolens.activations.reading import Recording
 from compolens.activations.writing import Writer
 from compolens.foundation.configs import ConfigError, require
+from compolens.foundation.memory import require_room
 from compolens.foundation.moved import renamed
 from compolens.hooks import HookedModel
 from compolens.tasks.base import Episodes, TaskFamily
@@ -65,6 +66,8 @@ def draw(
         ConfigError: n is below 1.
     """
     require(n >= 1, f"need at least one episode, got {n}")
+    kept = 8 * (3 + len(task.answers) * task.d_out)  # the answers, and whose they are
+    require_room(n * kept, f"episodes={n}", "ask for fewer")
     if isinstance(task, StoredEpisodes):
         yield from (episodes.to(device) for episodes in task.deal(n, split, seed, batch, compositions))
         return

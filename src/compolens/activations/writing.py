@@ -113,24 +113,45 @@ class Writer:
         self.measured: dict[str, list[np.ndarray]] = {}
 
     def __enter__(self) -> Writer:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / UNFINISHED).write_text("not whole: the recording was interrupted, or goes on\n")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            (self.folder / UNFINISHED).write_text("not whole: the recording was interrupted, or goes on\n")
+        except OSError as error:
+            self._take_back()
+            raise _not_written(self.folder, error) from error
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
             if error is None:
                 self._finish()
+        except OSError:
+            self._take_back()
+            raise
         finally:
             self._let_go()
+        if isinstance(error, files.SaveError):
+            self._take_back()
 
     def _let_go(self) -> None:
         for column in self.columns.values():
-            column.file.close()
+            with contextlib.suppress(OSError):  # what it still holds has no room
+                column.file.close()
         if not self.columns:
             (self.folder / UNFINISHED).unlink(missing_ok=True)
             with contextlib.suppress(OSError):
                 self.folder.rmdir()  # nothing came, so nothing is left behind
+
+    def _take_back(self) -> None:
+        """Remove what was written of a recording for which there is no room: it makes some."""
+        self._let_go()
+        written = [*(f"{name}.npy" for name in self.columns), EPISODES, "config.json", "scores.json", MANIFEST, UNFINISHED]
+        with contextlib.suppress(OSError):
+            for name in written:
+                (self.folder / name).unlink(missing_ok=True)
+            for inner in ("more", UNTRAINED, ""):
+                with contextlib.suppress(OSError):
+                    (self.folder / inner).rmdir()  # refused where something else lies there
 
     def add(self, split: str, episodes: Episodes, prediction: Tensor, sites: dict[str, Tensor]) -> None:
         """Append one batch of a split; the batches of a split follow each other.
@@ -188,12 +209,15 @@ class Writer:
                 self.columns[name] = _Column(self.folder / f"{name}.npy", array)
             self.columns[name].append(name, array)
         except OSError as error:
-            raise files.SaveError(f"could not write {self.folder / name}.npy: {error.strerror or error}") from error
+            raise _not_written(self.folder / f"{name}.npy", error) from error
 
     def _finish(self) -> None:
         require(bool(self.rows), "no episode came, so nothing was recorded")
-        for column in self.columns.values():
-            column.close()
+        for name, column in self.columns.items():
+            try:
+                column.close()
+            except OSError as error:
+                raise _not_written(self.folder / f"{name}.npy", error) from error
         run = self.run or Run(Recorded(), FixedEpisodes(os.fspath(self.folder.resolve())), steps=0)
         step = run.steps if self.step is None else self.step
         write_manifest(self.folder, self._episodes(run.task))
@@ -245,6 +269,10 @@ class Writer:
             found = summarise(error, weight, composition.astype(int))
             scores[split] = {"score": found.score, "se": found.se, "episodes": len(error)}
         return scores | {"parameters": sum(p.numel() for p in self.model.parameters()), "environments": []}
+
+
+def _not_written(path: Path, error: OSError) -> files.SaveError:
+    return files.SaveError(f"could not write {path}: {error.strerror or error}; nothing is left of it. {files.way_out(error)}")
 
 
 def _check_free(folder: Path) -> None:

@@ -13,7 +13,9 @@ from compolens import __version__
 from compolens.cli import analyze, challenge, cite, explain, models, probe, push, record, report, train
 from compolens.cli.flags import Parser
 from compolens.cli.recipe_flags import add_recipe_flags
+from compolens.foundation import terminal
 from compolens.foundation.configs import ConfigError, nearest
+from compolens.foundation.files import WAYS_OUT
 
 COMMANDS = {
     "train": train, "probe": probe, "analyze": analyze, "explain": explain, "challenge": challenge, "report": report,
@@ -30,17 +32,21 @@ first, and says what is wrong.
 
 def main(argv: list[str] | None = None) -> int:
     """Entry point; returns the exit status: 0 done, 1 some jobs failed, 2 bad input, 128+signal interrupted."""
-    arguments = sys.argv[1:] if argv is None else argv
+    with terminal.plain():
+        return _guarded(sys.argv[1:] if argv is None else argv)
+
+
+def _guarded(arguments: list[str]) -> int:
     try:
         return _dispatch(arguments)
     except ConfigError as error:
-        print(f"compolens: error: {error}", file=sys.stderr)
+        print(f"compolens: error: {terminal.one_line(error)}", file=sys.stderr)
         return 2
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as error:
-        print(f"compolens: error: {error}", file=sys.stderr)
+        print(f"compolens: error: {terminal.one_line(_said_of(error))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as error:
         print(f"compolens: {error or 'interrupted'}", file=sys.stderr)
@@ -50,8 +56,16 @@ def main(argv: list[str] | None = None) -> int:
             raise
         from compolens import jobs
 
-        print(f"compolens: error: {jobs.explain(error)}", file=sys.stderr)
+        print(f"compolens: error: {terminal.one_line(jobs.explain(error))}", file=sys.stderr)
         return 2
+
+
+def _said_of(error: OSError) -> str:
+    """What could not be read or written, why, and what to do; an error of ours says so itself."""
+    if not error.strerror:
+        return str(error)
+    named = " and ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
+    return f"{named or 'a file'}: {error.strerror}. {WAYS_OUT.get(error.errno or 0, 'Mend that and start again')}"
 
 
 def _dispatch(arguments: list[str]) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from compolens import __version__
-from compolens.cli.flags import Parser, command_parser, common_flags, outside
+from compolens.cli.flags import Parser, command_parser, common_flags, count, outside, seed
 
 
 def make(commands: Any) -> Parser:
@@ -17,9 +17,9 @@ def make(commands: Any) -> Parser:
     )  # fmt: skip
     parser.add_argument("folder", help="a model folder")
     parser.add_argument("--claim", default="latent_code", help="which claim (default latent_code)")
-    parser.add_argument("--episodes", type=int, default=2048, metavar="N", help="per split (default 2048)")
-    parser.add_argument("--permutations", type=int, default=20, metavar="N", help="of the labels, for the null (default 20)")
-    parser.add_argument("--seed", type=int, default=0, help="which episodes (default 0)")
+    parser.add_argument("--episodes", type=count, default=2048, metavar="N", help="per split (default 2048)")
+    parser.add_argument("--permutations", type=count, default=20, metavar="N", help="of the labels, for the null (default 20)")
+    parser.add_argument("--seed", type=seed, default=0, help="which episodes (default 0)")
     parser.add_argument("--out", default="figures", help="where the curve goes (default figures)")
     common_flags(parser, "with")
     return parser
@@ -27,6 +27,7 @@ def make(commands: Any) -> Parser:
 
 def run(options: argparse.Namespace) -> int:
     from compolens import challenge, figures, tables
+    from compolens.foundation import cells
 
     folder = Path(options.folder)
     arguments = {"episodes": options.episodes, "permutations": options.permutations, "seed": options.seed}
@@ -36,6 +37,6 @@ def run(options: argparse.Namespace) -> int:
     sidecar |= {"command": f"compolens challenge {folder} --claim {options.claim}", "version": __version__}
     paths = figures.save(found.drawing, Path(options.out), name, "page", sidecar)
     table = Path(options.out) / f"{name}.specifications.csv"
-    found.table.to_csv(table, index=False, float_format="%.6g")
+    cells.escaped(found.table).to_csv(table, index=False, float_format="%.6g")
     print(found.drawing.caption, *paths, table, sep="\n")
     return 0

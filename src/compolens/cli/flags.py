@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import math
+import re
 import sys
 import typing
 from collections.abc import Callable
@@ -11,14 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compolens.foundation.configs import ConfigError, nearest
+from compolens.foundation.configs import ConfigError, nearest, shown
+from compolens.foundation.terminal import one_line
 
 
 class Parser(argparse.ArgumentParser):
     """argparse with one-line errors that suggest the nearest flag."""
 
     def error(self, message: str) -> typing.NoReturn:
-        print(f"{self.prog}: error: {message}", file=sys.stderr)
+        print(f"{self.prog}: error: {one_line(message)}", file=sys.stderr)
         raise SystemExit(2)
 
     def unknown(self, arguments: list[str]) -> typing.NoReturn:
@@ -54,7 +57,7 @@ def common_flags(parser: Parser, *names: str) -> None:
 
 def _machine_flags(parser: Parser) -> None:
     parser.add_argument(
-        "--jobs", type=int, metavar="N", help="how many at a time, one thread each (default: here 1, elsewhere no limit)"
+        "--jobs", type=count, metavar="N", help="how many at a time, one thread each (default: here 1, elsewhere no limit)"
     )
     parser.add_argument(
         "--shard", type=Shard.read, metavar="I/N", help="only the I-th of N parts, I from 1: give each of N machines one"
@@ -67,6 +70,37 @@ def _machine_flags(parser: Parser) -> None:
         "--slurm", action="append", default=[], metavar="KEY=VALUE",
         help="for --engine slurm: what to ask for, such as partition=gpu or timeout_min=600",
     )  # fmt: skip
+
+
+MOST = 1_000_000_000
+"""The largest count that a flag takes: what is more was mistyped, and would run for ever."""
+
+
+def count(text: str) -> int:
+    """A whole number from a flag."""
+    return _whole(text, MOST)
+
+
+def seed(text: str) -> int:
+    """A whole number that only tells random numbers apart."""
+    return _whole(text, 2**63 - 1)
+
+
+def _whole(text: str, most: int) -> int:
+    if not re.fullmatch(r"[+-]?[0-9]{1,30}", text.strip()) or abs(int(text)) > most:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at most {most:,}, got {shown(text)}")
+    return int(text)
+
+
+def number(text: str) -> float:
+    """A finite number from a flag."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"must be a finite number, got {shown(text)}")
+    return value
 
 
 @dataclass(frozen=True)
@@ -100,15 +134,10 @@ def part_of(names: list[str], shard: Shard | None) -> list[str]:
 
 
 def check_device(device: str) -> None:
-    import torch
+    """Raise unless this machine has a device of this name."""
+    from compolens.training import machine
 
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(
-            f"device {device!r} cannot be used ({reason}); allowed here: cpu" + (", cuda" if torch.cuda.is_available() else "")
-        ) from error
+    machine.check_device(device)
 
 
 def outside(places: typing.Iterable[str]) -> tuple[Any, ...]:
@@ -147,6 +176,7 @@ def finished_models(models: list[Path], named: list[Path]) -> list[Path]:
 
 
 def print_table(columns: list[str], rows: list[list[str]]) -> None:
+    rows = [[one_line(cell) for cell in row] for row in rows]
     widths = [max(len(str(row[i])) for row in [columns, *rows]) for i in range(len(columns))]
     for row in [columns, ["─" * w for w in widths], *rows]:
         print("  ".join(str(cell).ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -154,11 +184,11 @@ def print_table(columns: list[str], rows: list[list[str]]) -> None:
 
 def conclude(outcome: Any) -> int:
     for name, reason in outcome.failures.items():
-        print(f"compolens: error: {name}: {reason}", file=sys.stderr)
+        print(f"compolens: error: {one_line(f'{name}: {reason}')}", file=sys.stderr)
     if outcome.signum:
         return 128 + outcome.signum
     if outcome.inapplicable and not outcome.results and not outcome.failures:  # nothing at all was done: no silent success
         name, reason = next(iter(outcome.inapplicable.items()))
-        print(f"compolens: error: {name}: does not apply: {reason}", file=sys.stderr)
+        print(f"compolens: error: {one_line(f'{name}: does not apply: {reason}')}", file=sys.stderr)
         return 1
     return 1 if outcome.failures else 0

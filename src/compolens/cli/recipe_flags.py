@@ -9,10 +9,11 @@ import re
 import textwrap
 import types
 import typing
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from compolens.cli.flags import Parser, print_table
+from compolens.cli.flags import Parser, count, number, print_table, seed
 from compolens.foundation.configs import ConfigError, nearest
 
 EARLIER = {"--untrained": ("--twins",)}
@@ -101,7 +102,8 @@ def add_recipe_flags(parser: Parser, kind: str, arguments: list[str]) -> None:
             elif taken.dest != f"recipe_{option}":
                 raise ConfigError(f"{name}: its argument {option!r} would hide the flag {flag} of {parser.prog}; rename it")
     if named and any(a in ("-h", "--help") for a in arguments):
-        parser.description = "\n\n".join(f"{Path(name).stem}: {_help_of(kind, name)}" for name in named)
+        told = "\n\n".join(f"{Path(name).stem}: {_help_of(kind, name)}" for name in named)
+        parser.description = told.replace("%", "%%") if "%(prog)" in told else told  # argparse would fill it in
 
 
 def _help_of(kind: str, name: str) -> str:
@@ -125,7 +127,9 @@ def _add_flag(parser: Parser, recipe: str, name: str, parameter: inspect.Paramet
         names = (flag, *EARLIER.get(flag, ()))
         parser.add_argument(*names, dest=f"recipe_{name}", action=argparse.BooleanOptionalAction, default=None, help=text)
     elif kind in (int, float, str):
-        parser.add_argument(flag, dest=f"recipe_{name}", type=kind, default=None, metavar=kind.__name__, help=text)
+        whole = seed if name.endswith("seed") else count
+        kinds: dict[Any, Callable[[str], Any]] = {int: whole, float: number, str: str}
+        parser.add_argument(flag, dest=f"recipe_{name}", type=kinds[kind], default=None, metavar=kind.__name__, help=text)
     else:
         raise ConfigError(f"{recipe}: {name} must be annotated int, float, str or bool (or that | None) to become a flag")
 

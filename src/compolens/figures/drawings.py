@@ -21,6 +21,7 @@ from compolens.figures.panels import Panel
 from compolens.figures.screen import on_screen
 from compolens.figures.widths import HIGHEST, inches
 from compolens.figures.words import displayed, unknown
+from compolens.foundation import cells
 from compolens.foundation.files import write_atomically
 
 if TYPE_CHECKING:
@@ -225,7 +226,7 @@ def save(
     contents = {
         "pdf": _pdf(pages, drawing.claim),
         "png": _png(pages[0], drawing.claim, dpi),
-        "csv": drawing.frame().to_csv(index=False, lineterminator="\n").encode(),
+        "csv": cells.escaped(drawing.frame()).to_csv(index=False, lineterminator="\n").encode(),
         "json": (json.dumps(_plain(notes | extra), indent=2, ensure_ascii=False) + "\n").encode(),
         **{f"page{i}.png": _png(page, drawing.claim, dpi) for i, page in enumerate(pages[1:], 2)},
     }

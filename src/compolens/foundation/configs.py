@@ -17,11 +17,15 @@ import pkgutil
 import types
 import typing
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 
 class ConfigError(ValueError):
     """A description that does not describe: what was got, what is allowed, in one line."""
+
+
+class WrongKind(ConfigError, TypeError):
+    """A setting that holds another kind of value than it is for, such as a word where a number belongs."""
 
 
 class DoesNotApply(ConfigError):
@@ -58,40 +62,116 @@ def require_positive(owner: object, *names: str) -> None:
             raise ConfigError(f"{type(owner).__name__}: {name} must be a whole number of at least 1, got {value!r}")
 
 
-def require_kinds(owner: object) -> None:
-    """Fields annotated as float hold finite numbers, those annotated as tuples lists: for `__post_init__`, before a value is
-    compared or gone through. None and words are let through where the annotation has them."""
+def require_kinds(owner: object, nested: bool = False) -> None:
+    """Every field of a dataclass holds what its annotation says: for `__post_init__`, before a value is compared.
+
+    bool, int (of 64 bits), float (finite, and within single precision, in which it is used), str, tuples (given as any kind of
+    list), other dataclasses, and choices among them. A default stands for itself, whatever the annotation.
+
+    Args:
+        owner: The dataclass. Fields whose annotation cannot be told from outside (such as a class that is imported for type
+            checkers alone) are let through.
+        nested: Also check what lies in lists of lists; left out where the class itself says more of that.
+
+    Raises:
+        WrongKind: Names the class, the field, what is allowed and what was got.
+    """
     cls: Any = type(owner)
-    for name, hint in _hints(cls).items():
-        value, several = getattr(owner, name), typing.get_origin(hint) in (types.UnionType, typing.Union)
-        options = typing.get_args(hint) if several else (hint,)
-        if any(isinstance(value, kind) for kind in (str, types.NoneType) if kind in options):
-            continue
-        also = "".join(f" or {word}" for kind, word in ((str, "a word"), (types.NoneType, "None")) if kind in options)
-        if float in options:
-            fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-            require(fits, f"{type(owner).__name__}: {name} must be a finite number{also}, got {value!r}")
-        elif any(typing.get_origin(option) is tuple for option in options):
-            fits = isinstance(value, list | tuple | range | set | frozenset)
-            require(fits, f"{type(owner).__name__}: {name} must be a list{also}, got {value!r}")
+    hints = _hints(cls)
+    for field in dataclasses.fields(cls):
+        value, hint = getattr(owner, field.name), hints.get(field.name, Any)
+        if value is not field.default and not _fits(value, hint, nested):
+            raise WrongKind(f"{cls.__name__}: {field.name} must be {_said(hint)}, got {shown(value)}")
+
+
+LISTS = (list, tuple, range, set, frozenset)
+"""What may be given for a field that is annotated as a tuple."""
+WHOLE, REAL = 2**63 - 1, 3.4028234663852886e38
+"""The largest whole number, and the largest number, that tensors hold: int64 and float32."""
+
+
+def _fits(value: Any, hint: Any, nested: bool) -> bool:
+    """Whether a value is of the kind that an annotation says; nested: lists inside lists included."""
+    if hint is Any or hint is object or isinstance(hint, TypeVar):
+        return True
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        return any(_fits(value, option, nested) for option in inner)
+    if origin is typing.Literal:
+        return any(value == option and type(value) is type(option) for option in inner)
+    if origin is tuple or hint is tuple:
+        return isinstance(value, LISTS) and _fit_each(tuple(value), inner, nested)
+    if hint in (int, float):
+        if isinstance(value, bool) or not isinstance(value, (int, float) if hint is float else int):
+            return False
+        return abs(value) <= (REAL if hint is float else WHOLE)  # which no NaN is
+    kind = origin or hint
+    return not isinstance(kind, type) or getattr(kind, "_is_protocol", False) or isinstance(value, kind)
+
+
+def _fit_each(values: tuple[Any, ...], inner: tuple[Any, ...], nested: bool) -> bool:
+    if not nested and any(kind is tuple or typing.get_origin(kind) is tuple for kind in inner):
+        return True
+    if len(inner) == 2 and inner[1] is Ellipsis:
+        inner = (inner[0],) * len(values)
+    if not inner or len(inner) != len(values):
+        return not inner
+    return all(_fits(value, kind, nested) for value, kind in zip(values, inner, strict=True))
+
+
+_WORDS = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a word", types.NoneType: "None"}
+_MANY = {bool: "truth values", int: "whole numbers", float: "finite numbers", str: "words"}
+
+
+def _said(hint: Any) -> str:
+    """What an annotation allows, in words."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join(_said(option) for option in inner)
+    if origin is tuple or hint is tuple:
+        fixed = inner and inner[-1] is not Ellipsis
+        return f"a list of {len(inner)} {_several(inner[0])}" if fixed else f"a {_several(hint, 'list')}"
+    if hint in _WORDS:
+        return _WORDS[hint]
+    concrete = [f"{name}()" for name in sorted(_concrete(hint))] if inspect.isclass(hint) else []
+    if len(concrete) > 1:
+        return f"one of {', '.join(concrete)}"
+    return concrete[0] if concrete else str(getattr(hint, "__name__", hint))
+
+
+def _several(hint: Any, word: str = "lists") -> str:
+    """The same in the plural."""
+    if typing.get_origin(hint) is tuple or hint is tuple:
+        inner = typing.get_args(hint)
+        return f"{word} of {_several(inner[0])}" if inner else word
+    return _MANY.get(hint, f"entries, each {_said(hint)}")
+
+
+def _concrete(cls: type) -> set[str]:
+    """The names of a dataclass and of those derived from it that can be made, at most a few."""
+    if not dataclasses.is_dataclass(cls):
+        return set()
+    own = set() if inspect.isabstract(cls) or cls.__name__.startswith("_") else {cls.__name__}
+    return own.union(*map(_concrete, cls.__subclasses__()))
+
+
+def shown(value: Any, longest: int = 200) -> str:
+    """A value in a message: its repr, cut in the middle where it is long."""
+    if isinstance(value, int) and abs(value) > 10**longest:
+        return f"a whole number of about {int(value.bit_length() * math.log10(2)) + 1} digits"
+    text = repr(value)
+    return text if len(text) <= longest else f"{text[: longest // 2]} … {text[-longest // 4 :]}"
 
 
 @functools.cache
 def _hints(cls: Any) -> dict[str, Any]:
-    """field -> annotation; nothing of a class whose annotations name what is not imported where it is defined."""
+    """field -> annotation; the plain ones alone where a class names in others what is not imported where it is defined."""
     try:
         hints = typing.get_type_hints(cls)
-    except NameError:
-        return {}
+    except (NameError, TypeError, AttributeError):
+        plain = {kind.__name__: kind for kind in (bool, int, float, str)}
+        return {field.name: plain.get(str(field.type), Any) for field in dataclasses.fields(cls)}
     return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
-
-
-def require_whole(owner: object, *names: str) -> None:
-    """Every named field of a dataclass is an int."""
-    for name in names:
-        value = getattr(owner, name)
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        require(whole, f"{type(owner).__name__}: {name} must be a whole number, got {value!r}")
 
 
 def frozen(value: Any) -> Any:
@@ -127,6 +207,13 @@ def _name(value: Callable[..., Any]) -> str:
 def construct(description: Any, classes: Iterable[Callable[..., Any]]) -> Any:
     """The inverse of `describe`, building only from the classes (and functions) given. Unknown ones and keys are errors."""
     known = {cls.__name__: cls for cls in classes}
+    try:
+        return _checked(description, known)
+    except RecursionError:
+        raise ConfigError("a description of lists in lists without end describes nothing") from None
+
+
+def _checked(description: Any, known: dict[str, Callable[..., Any]]) -> Any:
     missing = sorted(outside_names(description) - set(known))
     if missing:
         flags = " ".join(f"--with FILE.py:{name}" for name in missing)
@@ -169,9 +256,13 @@ def _construct(description: Any, known: dict[str, Callable[..., Any]]) -> Any:
             raise ConfigError(f"{name} has no setting {key!r}; {nearest(key, allowed)}")
     arguments = {k: _construct(v, known) for k, v in description.items() if k != "class"}
     try:
-        return cls(**arguments)
-    except TypeError as error:
-        raise ConfigError(f"{name}: {error}") from error
+        made = cls(**arguments)
+    except ConfigError:
+        raise
+    except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
+        raise ConfigError(f"{name}: {' '.join(str(error).split()) or type(error).__name__}") from error
+    require_kinds(made, nested=True)
+    return made
 
 
 def classes_of(value: Any) -> set[Callable[..., Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -21,6 +22,10 @@ class SaveError(OSError):
 
 class DamagedFile(ConfigError):
     """A file that is not what was written, or that cannot be read as what it should be; the message names it."""
+
+
+class NotAFile(DamagedFile, OSError):
+    """Something else lies where a file is read."""
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -47,14 +52,43 @@ def write_atomically(path: Path, content: bytes) -> None:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise SaveError(
-            f"could not save {path}: {error.strerror or error}; what was there before is untouched. "
-            "Free some space and start again: training resumes from the last checkpoint"
+            f"could not save {path}: {error.strerror or error}; what was there before is untouched. {way_out(error)}"
         ) from error
 
 
 def json_bytes(value: Any) -> bytes:
     """Indented JSON, as `write_json` writes it."""
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+WAYS_OUT = {
+    errno.ENOSPC: "Free some space and start again: training resumes from the last checkpoint",
+    errno.EDQUOT: "Free some space of your quota and start again: training resumes from the last checkpoint",
+    errno.EFBIG: "This process may write no larger files (ulimit -f); raise that limit and start again",
+    errno.EROFS: "Nothing can be written on this file system; choose a folder on another",
+    errno.EACCES: "You may not write there; choose another folder, or ask its owner",
+    errno.EPERM: "You may not write there; choose another folder, or ask its owner",
+    errno.ENAMETOOLONG: "Choose a shorter name",
+    errno.ENOTDIR: "A file lies where a folder should be; choose another folder",
+    errno.EISDIR: "A folder lies where the file should be; move it away",
+}
+"""Reason for which nothing could be written -> what to do about it."""
+
+
+def way_out(error: OSError) -> str:
+    """What to do where something could not be written."""
+    return WAYS_OUT.get(error.errno or 0, "Mend that and start again: training resumes from the last checkpoint")
+
+
+def require_regular(path: Path) -> None:
+    """Raise where what lies under a name is no file: a folder, or a device or a pipe, which could be read for ever."""
+    try:
+        if path.exists() and not path.is_file():
+            raise NotAFile(f"{path} is no file (a folder, a pipe or a device lies there); restore it, or move it away")
+    except (OSError, ValueError) as error:  # longer than any name, or with characters that none has
+        if isinstance(error, NotAFile):
+            raise
+        raise NotAFile(f"{path} can be no file: {getattr(error, 'strerror', None) or error}") from error
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -69,6 +103,7 @@ def write_json(path: Path, value: Any) -> None:
 
 def read_json(path: Path) -> Any:
     """Parsed JSON of the file `path`; a one-line `ConfigError` that names it where it is none."""
+    require_regular(path)
     try:
         return json.loads(path.read_bytes().decode())
     except (ValueError, RecursionError) as error:  # no JSON, no text, or lists in lists without end
@@ -134,6 +169,7 @@ def read_tensors(path: Path, whole: bool = False) -> tuple[dict[str, Any], dict[
     """
     from safetensors import SafetensorError, safe_open
 
+    require_regular(path)
     if not path.exists():
         raise ConfigError(f"there is no {path}; train the run, or choose a step that was kept")
     try:

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM, taken in hand for a while."""
+"""SIGINT, SIGTERM and SIGHUP (a terminal that closed), taken in hand for a while."""
 
 import contextlib
 import signal
@@ -6,16 +6,20 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
 
 
 @contextlib.contextmanager
 def handled(handler: Callable[[int, Any], Any]) -> Iterator[None]:
-    """`handler` gets them, and afterwards whoever got them before; inert outside the main thread, where nobody can."""
+    """`handler` gets them, and afterwards whoever got them before; inert outside the main thread, where nobody can.
+
+    SIGHUP stays ignored where it is: whoever started the process with nohup wants it to go on.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {signum: signal.signal(signum, handler) for signum in SIGNALS}
+    taken = [s for s in SIGNALS if s in (signal.SIGINT, signal.SIGTERM) or signal.getsignal(s) != signal.SIG_IGN]
+    before = {signum: signal.signal(signum, handler) for signum in taken}
     try:
         yield
     finally:

@@ -1,7 +1,8 @@
 """What a probe's file says of the numbers it gives: the `version` it declares, or else a digest of what its code does.
 
 Read off the syntax tree, so the file is never run. A built-in probe declares ``version = 1`` and raises it when its numbers
-change; of a probe without a version, comments, docstrings, annotations and formatting do not count.
+change; of a probe without a version, comments, docstrings, annotations and formatting do not count. Where a version changed
+intervals alone, ``values_since = 1`` says since which version the values themselves are the same.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from compolens.foundation import builtin
 
 FIRST = Path(__file__).with_name("first_versions.json")
 """Probe -> sha256 of its file, when provenance held that and no version -> the version whose numbers that file gave."""
+INTERVALS = "its values are what the probe gives, its intervals are computed in another way now"
+"""How `why_changed` begins where a table's values can be drawn as they are."""
 WITHOUT_EFFECT = ("__future__", "typing", "typing_extensions", "collections.abc")
 """Modules that a file imports to annotate; where a name from them does more than that, it stands in the code as well."""
 MAKES_A_FIELD = ("ClassVar", "InitVar", "KW_ONLY")
@@ -40,6 +43,30 @@ def describe(recipe: str | Path) -> dict[str, Any]:
     return {"probe_version": version, "recipe": digest, "recipe_path": None if ours else str(path.resolve())}
 
 
+LARGEST = 10_000_000
+"""Bytes that a recipe may have: what is more is none, and is not read."""
+
+
+def recipe_of(name: str, provenance: dict[str, Any]) -> Path | None:
+    """The file of the probe that measured a table: the built-in one, or the user's that the provenance names.
+
+    Args:
+        name: The table's name, which is the probe's.
+        provenance: What was kept when the table was measured, by whomever; it may name any place of this machine.
+
+    Returns:
+        None where no such file lies there (any more). What is no file of Python's, such as a device or a pipe, is none.
+    """
+    own = provenance.get("recipe_path")
+    if not own:
+        return builtin.built_in("probes").get(name)
+    try:
+        path = Path(own)
+        return path if path.suffix == ".py" and path.is_file() and path.stat().st_size <= LARGEST else None
+    except (TypeError, ValueError, OSError):  # no path, or one that no file can have
+        return None
+
+
 def why_changed(name: str, provenance: dict[str, Any], recipe: str | Path) -> str:
     """Why a probe no longer gives the numbers of a table ("" if it does).
 
@@ -56,12 +83,27 @@ def why_changed(name: str, provenance: dict[str, Any], recipe: str | Path) -> st
         return _since_before_versions(name, provenance, Path(recipe), now)
     then = provenance["probe_version"]
     if then is not None and now["probe_version"] is not None and provenance.get("recipe_path") == now["recipe_path"]:
-        return _other_version(then, now["probe_version"])
+        return _other_version(then, now["probe_version"], Path(recipe))
     return "" if provenance["recipe"] == now["recipe"] else "the probe changed since it was measured"
 
 
-def _other_version(then: int, now: int | None) -> str:
-    return "" if then == now else f"the probe changed since it was measured: version {then} then, version {now} here"
+def _other_version(then: int, now: int | None, recipe: Path) -> str:
+    if then == now:
+        return ""
+    which = f"version {then} then, version {now} here"
+    if now is not None and (values_since(recipe) or now) <= then < now:
+        return f"{INTERVALS}: {which}"
+    return f"the probe changed since it was measured: {which}"
+
+
+def values_since(recipe: str | Path) -> int | None:
+    """Since which version a probe's values are what they are now, where its file says so."""
+    try:
+        tree = ast.parse(Path(recipe).read_bytes())
+    except (SyntaxError, ValueError):
+        return None
+    found = [value for statement in tree.body if (value := _declared(statement, "values_since")) is not None]
+    return found[-1] if found else None
 
 
 def _since_before_versions(name: str, provenance: dict[str, Any], recipe: Path, now: dict[str, Any]) -> str:
@@ -77,7 +119,7 @@ def _since_before_versions(name: str, provenance: dict[str, Any], recipe: Path, 
     first = json.loads(FIRST.read_text()).get(name, {}).get(digest)
     if first is None:
         return "it was measured with an earlier version of the project; it is not damaged"
-    return _other_version(first, now["probe_version"])
+    return _other_version(first, now["probe_version"], recipe)
 
 
 @functools.lru_cache(maxsize=256)
@@ -92,12 +134,12 @@ def _read(source: bytes) -> tuple[int | None, str]:
     return declared[-1] if declared else None, hashlib.sha256(repr(_essence(tree)).encode()).hexdigest()
 
 
-def _declared(statement: ast.stmt) -> int | None:
+def _declared(statement: ast.stmt, word: str = "version") -> int | None:
     """The number in a statement ``version = 3``, annotated or not."""
     targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
     if not isinstance(statement, ast.Assign | ast.AnnAssign) or not isinstance(statement.value, ast.Constant):
         return None
-    named = len(targets) == 1 and isinstance(targets[0], ast.Name) and targets[0].id == "version"
+    named = len(targets) == 1 and isinstance(targets[0], ast.Name) and targets[0].id == word
     return statement.value.value if named and type(statement.value.value) is int else None
 
 

@@ -19,6 +19,10 @@ Report = Callable[[float, float, str], None]
 """report(done, total, text), called from inside a job."""
 
 
+OUT_OF_MEMORY = ("can't allocate memory", "out of memory")
+"""What torch says where memory runs out, here and on a GPU; it raises a RuntimeError."""
+
+
 class Job(NamedTuple):
     """A piece of work, called as ``function(*arguments, report=report)``.
 
@@ -130,7 +134,11 @@ def attempt(job: Job, report: Report) -> tuple[str, Any]:
 
 
 def explain(error: Exception) -> str:
-    """One line for an `error` that nobody foresaw: what, where, and how to see more."""
+    """One line for an `error` that nobody foresaw: what, where, and how to see more; memory that ran out has its own."""
+    if isinstance(error, MemoryError) or any(words in str(error) for words in OUT_OF_MEMORY):
+        return (
+            f"there is not enough memory ({' '.join(str(error).split())[:150]}); take smaller batches, fewer episodes or jobs"
+        )
     place = error.__traceback__
     while place is not None and place.tb_next is not None:
         place = place.tb_next

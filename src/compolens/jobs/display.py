@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from typing import Any
+
+from compolens.foundation.terminal import beneath, one_line
 
 
 class Display:
@@ -29,18 +32,19 @@ class Display:
             from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
             columns = (
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
                 BarColumn(bar_width=24),
                 TimeRemainingColumn(),
-                TextColumn("{task.fields[text]}"),
+                TextColumn("{task.fields[text]}", markup=False),
             )
-            self.bars = Progress(*columns, console=Console(stderr=True))
+            self.bars = Progress(*columns, console=Console(file=beneath(sys.stderr)))
             self.bars.start()
         return self
 
     def __exit__(self, *_: Any) -> None:
         if self.bars is not None:
-            self.bars.stop()
+            with contextlib.suppress(OSError):  # the terminal was closed
+                self.bars.stop()
 
     def update(self, name: str, done: float, total: float, text: str = "") -> None:
         """How far a job is.
@@ -51,6 +55,7 @@ class Display:
             total: of how much.
             text: what to say beside it.
         """
+        name, text = one_line(name), one_line(text)
         if self.bars is not None:
             if name not in self.tasks:
                 self.tasks[name] = self.bars.add_task(name, total=total, text=text)
@@ -80,6 +85,7 @@ class Display:
             name: of the job.
             text: how.
         """
+        name, text = one_line(name), one_line(text)
         if self.bars is not None:
             if name not in self.tasks:
                 self.tasks[name] = self.bars.add_task(name, total=1, text=text)

@@ -13,10 +13,12 @@ name, and a crash is told from its heartbeat standing still.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import secrets
 import socket
+import stat
 import threading
 import time
 from collections.abc import Iterator
@@ -25,10 +27,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from compolens.foundation.configs import ConfigError, require
+from compolens.foundation.files import SaveError, way_out
 from compolens.foundation.moved import elsewhere
 
 BEAT = 20.0
 """Seconds between heartbeats."""
+LONGEST = 10_000
+"""Bytes of a claim that are read; it has some hundred."""
 MISSED = 5
 """Heartbeats that must be missed before a lease counts as dead; longer, together, than the 90 s for which an NFSv4 server
 keeps a lost machine's locks."""
@@ -79,16 +84,18 @@ class Leases:
     def holder(self, name: str) -> Holder | None:
         """Who holds the lease on a name; None if nobody does. Opened afresh, which makes a network file system look anew."""
         try:
-            with open(self.path(name), "rb") as file:
-                said, beat = file.read(), os.fstat(file.fileno()).st_mtime_ns
+            descriptor = os.open(self.path(name), os.O_RDONLY | os.O_NONBLOCK)  # which a pipe cannot hold up
+            with os.fdopen(descriptor, "rb") as file:
+                known = os.fstat(descriptor)
+                said, beat = file.read(LONGEST) if stat.S_ISREG(known.st_mode) else b"", known.st_mtime_ns
         except OSError as error:
             if isinstance(error, PermissionError):
                 raise
             return None  # not there, or removed while we looked (ESTALE)
         try:
-            known = json.loads(said)
-            return Holder(known["token"], known["host"], known["pid"], known["birth"], known["machine"], beat)
-        except (ValueError, KeyError, TypeError):
+            words = json.loads(said)
+            return Holder(words["token"], words["host"], int(words["pid"]), words["birth"], words["machine"], beat)
+        except (ValueError, KeyError, TypeError, RecursionError):
             return Holder("", "", 0, "", "", beat)  # being written, or never finished
 
     @contextlib.contextmanager
@@ -292,14 +299,30 @@ def birth(pid: int) -> str:
 
 
 def _new_file(path: Path, text: bytes) -> int:
-    """The open descriptor of a file that was not there; makes its folder, again if another has just removed it."""
+    """The open descriptor of a file that was not there; makes its folder, again if another has just removed it. A file that
+    cannot be written whole is not left behind: `SaveError`."""
     for _ in range(100):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-            os.write(descriptor, text)
+        except FileExistsError:
+            if path.parent.is_dir():
+                raise
+            raise SaveError(f"cannot make {path}: {path.parent} is no folder; move it away") from None
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise SaveError(f"cannot make {path}: {error.strerror or error}. {way_out(error)}") from error
+        try:
+            if os.write(descriptor, text) < len(text):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(descriptor)
             return descriptor
+        except OSError as error:
+            os.close(descriptor)
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            raise SaveError(f"cannot write {path}: {error.strerror or error}. {way_out(error)}") from error
     raise ConfigError(f"cannot make {path}: its folder disappears again and again")
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from compolens.foundation import signals
+from compolens.foundation import signals, terminal
 from compolens.foundation.configs import require_positive
 from compolens.jobs.base import Engine, Job, Outcome, Report, attempt
 from compolens.jobs.display import Display
@@ -164,13 +164,14 @@ class _Pool:
 
 def _work(pipe: Connection) -> None:
     """The life of a worker: a job at a time, until the parent closes the pipe or is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent passes on one SIGTERM
+    for signum in set(signals.SIGNALS) - {signal.SIGTERM}:
+        signal.signal(signum, signal.SIG_IGN)  # these reach the whole process group; the parent passes on one SIGTERM
 
     def report(*state: Any) -> None:
         with contextlib.suppress(OSError):  # the parent was killed: nobody listens, yet what was begun is worth finishing
             pipe.send(("progress", state))
 
-    with contextlib.suppress(EOFError, OSError):
+    with terminal.plain(), contextlib.suppress(EOFError, OSError):
         while True:
             job = pipe.recv()
             report(0, 1, "starting")

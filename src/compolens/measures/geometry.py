@@ -72,6 +72,12 @@ class ClassSums(NamedTuple):
         return ClassSums(size, total, square, self.mean)
 
     @property
+    def left_out(self) -> ClassSums:
+        """The sums over all groups but one, for every group: (groups, ...)."""
+        whole = self.pooled
+        return ClassSums(whole.size - self.size, whole.total - self.total, whole.square - self.square, self.mean)
+
+    @property
     def pooled(self) -> ClassSums:
         """The sums over all groups."""
         return self.weighted(np.ones(len(self.size)))

@@ -1,12 +1,112 @@
-"""Scores and their intervals over the units of replication, which are seeds and compositions, never episodes. No torch."""
+"""Scores and their intervals over the units of replication, which are seeds and compositions, never episodes. No torch.
+
+Which interval a number has is chosen by its coverage, simulated on data of its own kind (tests/test_intervals.py):
+
+- `two_level_interval`, `paired_interval`, `Evaluation.interval`: percentiles of the bootstrap over compositions, each drawn
+  with its weight. They fit weighted means, which resampling does not bias.
+- `student_interval`: the bootstrap's or the jackknife's standard error times Student's t, on a scale on which the number's
+  errors are alike above and below. It fits ratios of sums of squares (R², scatter within over scatter between) and cosines:
+  a resample repeats compositions, which biases these numbers, and percentiles then lie beside the number they are of.
+- None for a maximum or a distance from below, nor for a number at the edge of its range: resamples lie on one side of it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+
+
+class Scale(Enum):
+    """What a number is taken to before its standard error is; where this is infinite, the number is at its range's edge."""
+
+    LOG = "log"
+    """Ratios of squares, above 0."""
+    LOG_LACK = "log of what lacks to 1"
+    """Scores and R², at most 1."""
+    FISHER = "Fisher's z"
+    """Cosines and correlations, between -1 and 1."""
+
+    def forth(self, values: np.ndarray | float) -> np.ndarray:
+        """The scale's value of numbers; not finite outside the open range."""
+        values = np.asarray(values, dtype=float)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            if self is Scale.FISHER:
+                return np.arctanh(values)
+            return np.log(values if self is Scale.LOG else 1 - values)
+
+    def back(self, values: np.ndarray) -> np.ndarray:
+        """The inverse of `forth`."""
+        if self is Scale.FISHER:
+            return np.tanh(values)
+        return np.exp(values) if self is Scale.LOG else 1 - np.exp(values)
+
+
+def student_quantile(probability: float, freedom: int) -> float:
+    """The quantile of Student's t, to 0.5 % from 3 degrees of freedom on (Abramowitz and Stegun 26.7.5).
+
+    Args:
+        probability: In (0, 1).
+        freedom: Degrees of freedom, at least 1.
+    """
+    if freedom == 1:
+        return float(np.tan(np.pi * (probability - 0.5)))
+    if freedom == 2:
+        a = 2 * probability - 1
+        return float(a * np.sqrt(2 / (1 - a**2)))
+    z, n = NormalDist().inv_cdf(probability), freedom
+    terms = (
+        z,
+        (z**3 + z) / 4 / n,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96 / n**2,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384 / n**3,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160 / n**4,
+    )
+    return float(sum(terms))
+
+
+class Replicates(Enum):
+    """How the numbers came about that a standard error is taken of."""
+
+    BOOTSTRAP = "bootstrap"
+    """Resamples of as many units as there are."""
+    JACKKNIFE = "jackknife"
+    """Every unit left out once."""
+
+
+def student_interval(
+    value: float, replicates: np.ndarray, units: int, scale: Scale, kind: Replicates, level: float = 0.95
+) -> tuple[float, float]:
+    """A t interval about a number: standard error over units, on a scale, with one degree of freedom fewer than units.
+
+    Args:
+        value: The number itself.
+        replicates: (n,) The same number of resamples, or with units left out; those that are not finite are left out, and
+            where that is more than half of them there is no interval.
+        units: How many units of replication (compositions) there are.
+        scale: What the standard error is taken on.
+        kind: What the replicates are.
+        level: In (0, 1).
+
+    Returns:
+        Its two ends, the number between them; NaN where there are fewer than 2 units, or where the number is at the edge of
+        its range.
+    """
+    middle, found = float(scale.forth(value)), scale.forth(replicates)
+    known = found[np.isfinite(found)]
+    if units < 2 or not np.isfinite(middle) or len(known) < max(2, len(found) / 2):
+        return float("nan"), float("nan")
+    if kind is Replicates.BOOTSTRAP:
+        error = float(known.std() * np.sqrt(units / (units - 1)))
+    else:
+        error = float(known.std() * np.sqrt(units - 1))
+    half = student_quantile((1 + level) / 2, units - 1) * error
+    one, other = scale.back(np.array([middle - half, middle + half]))
+    return float(min(one, other, value)), float(max(one, other, value))
 
 
 class Evaluation(NamedTuple):
@@ -24,7 +124,7 @@ class Evaluation(NamedTuple):
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % bootstrap interval of the score over compositions (2,000 draws, always the same ones)."""
+        """95 % percentile bootstrap interval of the score over compositions (2,000 draws, always the same ones)."""
         scores, weights = (np.array([entry[i] for entry in self.per_composition.values()]) for i in (0, 1))
         pick = np.random.default_rng(0).integers(len(scores), size=(2000, len(scores)))
         lo, hi = np.quantile((scores[pick] * weights[pick]).sum(1) / weights[pick].sum(1), [0.025, 0.975])
@@ -71,7 +171,7 @@ def weighted_mean(values: np.ndarray, weights: np.ndarray) -> float:
 def two_level_interval(
     groups: Sequence[pd.DataFrame], level: float = 0.95, draws: int = 2000, seed: int = 0, value: str = "value"
 ) -> tuple[float, float, float]:
-    """A score over seeds with its interval, bootstrapping seeds and, within each, compositions.
+    """A score over seeds, its interval the percentiles of a bootstrap of seeds and, within each, of compositions.
 
     Episodes are not resampled: they are the measurement, not the unit of replication.
 

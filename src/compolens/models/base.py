@@ -78,7 +78,7 @@ class Part:
     """A setting of an architecture that is a description itself, such as a threshold or a transfer; plain fields, frozen."""
 
     def __post_init__(self) -> None:
-        require_kinds(self)
+        require_kinds(self, nested=True)
 
 
 def split_positions(seq: int | None, answers: Sequence[int]) -> tuple[list[int], list[int]]:

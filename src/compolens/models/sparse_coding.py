@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from compolens.foundation.configs import ConfigError, require, require_whole
+from compolens.foundation.configs import ConfigError, require
 from compolens.hooks import HookedModel, HookPoint
 from compolens.models.attention import Attention
 from compolens.models.base import Part
@@ -194,7 +194,6 @@ class FixedThreshold(Threshold):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check("xi", self.xi)
-        require_whole(self, "warmup")
         self._check("warmup", self.warmup)
 
     def build(self, n_heads: int) -> ThresholdedScores:
@@ -216,7 +215,6 @@ class LearnedThreshold(Threshold):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check("init", self.init)
-        require_whole(self, "warmup")
         self._check("warmup", self.warmup)
         require(self.init > 0, f"LearnedThreshold: init must be positive, got {self.init!r}; use FixedThreshold(0) for none")
 
@@ -347,14 +345,6 @@ class SparseCoding(TransformerArchitecture):
     threshold: Threshold = field(default_factory=FixedThreshold)
     relu_encoding: bool = False
     relu_decoding: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(
-            isinstance(self.threshold, Threshold),
-            f"SparseCoding: threshold must be FixedThreshold(xi), LearnedThreshold() or CalibratedThreshold(sparsity), "
-            f"got {self.threshold!r}",
-        )
 
     def attention(self) -> partial[SparseCodingAttention]:
         return partial(

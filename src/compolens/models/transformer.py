@@ -318,10 +318,6 @@ class TransformerArchitecture(Architecture):
             0 <= self.attention_dropout < 1,
             f"{name}: attention_dropout must be at least 0 and below 1, got {self.attention_dropout!r}",
         )
-        require(
-            self.transfer is None or isinstance(self.transfer, Transfer),
-            f"{name}: transfer must be None, OutputTransfer() or RelativeTransfer(), got {self.transfer!r}",
-        )
 
     def build(
         self,

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from compolens.foundation.configs import ConfigError, DoesNotApply, nearest, require_kinds, require_whole
+from compolens.foundation.configs import ConfigError, DoesNotApply, nearest, require, require_kinds
+from compolens.foundation.memory import require_room
 
 SPLITS = ("train", "test", "ood")
 """train: compositions seen, for fitting; test: the same compositions, fresh randomness; ood: held-out compositions."""
@@ -108,12 +109,31 @@ class Readouts(NamedTuple):
     inputs: dict[str, Tensor]
 
 
+MOST_COMPOSITIONS = 50_000
+"""How many compositions a family may have: all are listed, looked up and held apart one by one."""
+
+
+def require_few(name: str, counts: Iterable[int], advice: str) -> None:
+    """Raise unless a family has few enough compositions to be listed, before they are.
+
+    Args:
+        name: The family's name.
+        counts: How many compositions there are, in parts that are added up for as long as it matters.
+        advice: Which settings to change.
+    """
+    total = 0
+    for count in counts:
+        total += count
+        if total > MOST_COMPOSITIONS:
+            raise ConfigError(f"{name}: there are more than {MOST_COMPOSITIONS:,} compositions, too many to list; {advice}")
+
+
 @dataclass(frozen=True)
 class TaskPart:
     """A setting of a family that is a description itself, such as a law of inputs; plain fields, frozen."""
 
     def __post_init__(self) -> None:
-        require_kinds(self)
+        require_kinds(self, nested=True)
 
 
 @dataclass(frozen=True)
@@ -136,7 +156,8 @@ class TaskFamily(ABC):
     def __post_init__(self) -> None:
         """Checks the kinds of all fields; a subclass that has its own begins it with this one."""
         require_kinds(self)
-        require_whole(self, *(field.name for field in fields(self) if field.name.endswith("seed")))
+        fraction = getattr(self, "fraction_held_out", 0)  # also where a listed split leaves it without effect
+        require(0 <= fraction <= 1, f"fraction_held_out must lie between 0 and 1, got {fraction}")
 
     # ---- shape: what a model may need to know to be built ------------------------------------------------------------
     @property
@@ -175,6 +196,7 @@ class TaskFamily(ABC):
 
         d_x, where a family has it, is how many leading coordinates of a token are the query's input.
         """
+        require_room(self.seq**2, f"a mask of {self.seq} by {self.seq} tokens", "choose shorter episodes")
         return {
             "d_in": self.d_in,
             "d_out": self.d_out,

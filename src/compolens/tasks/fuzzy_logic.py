@@ -13,6 +13,7 @@ An episode shows N - 1 labelled examples and asks for the answer at one further 
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from compolens.foundation.configs import frozen, nearest, require, require_positive
-from compolens.tasks.base import Episodes, Readouts, TaskFamily, one_of
+from compolens.tasks.base import Episodes, Readouts, TaskFamily, one_of, require_few
 
 INPUTS = ("uniform", "fixed query", "fixed context")
 FIXED_SEED = 2406
@@ -79,7 +80,7 @@ class FuzzyLogic(TaskFamily):
         super().__post_init__()
         require_positive(self, "n_variables", "n_terms", "length")
         require(
-            self.n_variables <= 12, f"n_variables={self.n_variables} makes {2**self.n_variables} terms; at most 12 variables"
+            self.n_variables <= 12, f"n_variables={self.n_variables} makes 2^{self.n_variables} terms; at most 12 variables"
         )
         require(self.length >= 2, f"length={self.length} leaves no example beside the query; use at least 2")
         require(self.inputs in INPUTS, f"no inputs {self.inputs!r}; {nearest(str(self.inputs), INPUTS)}")
@@ -96,6 +97,8 @@ class FuzzyLogic(TaskFamily):
             f"a function needs {self.n_terms} different terms, but of {self.n_all} only {self.n_known} are known; "
             "lower n_terms or fraction_unknown",
         )
+        counts = (math.comb(n, self.n_terms) for n in (self.n_known, self.n_all - self.n_known))
+        require_few(type(self).__name__, counts, f"lower n_variables={self.n_variables} or n_terms={self.n_terms}")
         object.__setattr__(self, "held_out", frozen(self.held_out))
         train, ood = self._split
         if self.held_out_terms == "unknown":

@@ -24,8 +24,9 @@ import torch
 from torch import Tensor
 
 from compolens.foundation.configs import ConfigError, frozen, nearest, require, require_positive
+from compolens.foundation.memory import require_room
 from compolens.tasks import supports
-from compolens.tasks.base import Episodes, TaskFamily, one_of
+from compolens.tasks.base import Episodes, TaskFamily, one_of, require_few
 
 COEFFICIENTS = {
     "continuous": lambda u: 0.5 + 0.5 * u,
@@ -82,6 +83,8 @@ class _Teacher(TaskFamily):
             self.max_active <= self.n_modules,
             f"max_active={self.max_active} exceeds n_modules={self.n_modules}",
         )
+        counts = (math.comb(self.n_modules, active) for active in range(1, self.max_active + 1))
+        require_few(type(self).__name__, counts, f"lower n_modules={self.n_modules} or max_active={self.max_active}")
         require(
             self.coefficients in list(COEFFICIENTS),
             f"no coefficients {self.coefficients!r}; {nearest(str(self.coefficients), COEFFICIENTS)}",
@@ -181,6 +184,9 @@ class _Teacher(TaskFamily):
         Entries of Theta have variance 1/d_x. A is scaled so that answers have standard deviation 1 over codes from all
         combinations, whatever the support; so every support faces the same teacher.
         """
+        drawn = 4 * 4096 * (32 * self.d_x + 4 * self.d_hidden + 4 * self.d_y)  # the episodes it is calibrated on
+        sizes = f"d_x={self.d_x}, d_hidden={self.d_hidden} and d_y={self.d_y}"
+        require_room(drawn, f"a teacher of {sizes}", "choose less")
         rng = torch.Generator().manual_seed(self.teacher_seed)
         modules = self._draw_modules(rng) / math.sqrt(self.d_x)
         readout = torch.randn(self.d_hidden, self.d_y, generator=rng) / math.sqrt(self.d_hidden)

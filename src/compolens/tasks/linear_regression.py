@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from compolens.foundation.configs import ConfigError, require, require_positive
+from compolens.foundation.memory import require_room
 from compolens.tasks.base import Episodes, TaskFamily, TaskPart
 from compolens.tasks.regression_laws import GaussianInputs, GaussianPrior, InputLaw, Prior, UniformInputs
 
@@ -115,11 +116,9 @@ class LinearRegression(TaskFamily):
         if self.n_tasks is not None:
             require_positive(self, "n_tasks")
             even = self.n_tasks <= POOL_GROUPS or self.n_tasks % POOL_GROUPS == 0
+            require_room(4 * self.n_tasks * self.d_x * self.d_y, f"a pool of n_tasks={self.n_tasks}", "choose fewer")
             require(even, f"LinearRegression: n_tasks above {POOL_GROUPS} must be a multiple of it, got {self.n_tasks}")
-        for name, kind in (("inputs", InputLaw), ("prior", Prior), ("layout", _Layout)):
-            value = getattr(self, name)
-            allowed = ", ".join(sorted(f"{one.__name__}()" for one in type.__subclasses__(kind)))
-            require(isinstance(value, kind), f"LinearRegression: {name} must be one of {allowed}, got {value!r}")
+        require_room(8 * self.d_x**2, f"a covariance of d_x={self.d_x} inputs", "choose fewer")
         require(self.noise >= 0, f"LinearRegression: noise must not be negative, got {self.noise}")
         for name in ("input_scale", "teacher_scale", "shifted_scale", "loss_scale"):
             require(getattr(self, name) > 0, f"LinearRegression: {name} must be positive, got {getattr(self, name)}")

@@ -108,7 +108,7 @@ class GaussianInputs(InputLaw):
             1).
     """
 
-    covariance: tuple | None = None
+    covariance: tuple[float, ...] | tuple[tuple[float, ...], ...] | None = None
     random_basis: bool = False
 
     def __post_init__(self) -> None:
@@ -208,7 +208,7 @@ class GaussianPrior(Prior):
         covariance: None (standard normal), d_x variances, or d_x rows.
     """
 
-    covariance: tuple | None = None
+    covariance: tuple[float, ...] | tuple[tuple[float, ...], ...] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
 from compolens.foundation.configs import ConfigError, frozen, require, require_positive
-from compolens.tasks.base import Episodes, Readouts, TaskFamily, one_of
+from compolens.tasks.base import Episodes, Readouts, TaskFamily, one_of, require_few
 
 Pair = tuple[int, int]
 
@@ -63,6 +63,7 @@ class _Relations(TaskFamily):
         super().__post_init__()
         require_positive(self, "n_left", "n_right", "n_blocks")
         require(self.n_blocks >= 2, f"n_blocks={self.n_blocks} leaves no example beside the question; use at least 2")
+        require_few(type(self).__name__, [self.n_left * self.n_right], "lower n_left or n_right")
         object.__setattr__(self, "held_out", frozen(self.held_out))
         unseen = self._unseen(self._split[0])
         require(not unseen, f"the split leaves {', '.join(unseen)} unseen in training; hold out fewer pairs with it")

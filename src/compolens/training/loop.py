@@ -18,6 +18,7 @@ from compolens.training.distributed import Processes
 from compolens.training.folders import RESUME, leased
 from compolens.training.machine import at_work
 from compolens.training.runs import Run
+from compolens.training.sizes import check_training
 from compolens.training.state import Progress, Training
 from compolens.training.tracking import Following, Tracker
 
@@ -83,6 +84,7 @@ def _train(
     """What `train` does in a group of processes; nothing that knows the group outlives it."""
     if not (folder / "config.json").exists():
         run.task.compositions("train")  # data that is not there is an error before it is a folder
+        check_training(run.architecture, run.task, run.batch_size, run.evaluation_episodes)  # and so is what is too large
     _check_group(run, folder, group)
     with leased(run, folder, group) as finished, at_work(group.device), signals.caught() as stop:
         if finished is not None:

@@ -13,11 +13,23 @@ from typing import Any
 
 import torch
 
+from compolens.foundation.configs import ConfigError, shown
+
 PRECISIONS = ("float32", "bfloat16")
 """What a run's matrix products are taken in while it trains."""
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 """glibc's names for the settings of its heap, see mallopt(3)."""
+
+
+def check_device(device: str) -> None:
+    """Raise unless this machine has a device of this name."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        allowed = "cpu" + (", cuda" if torch.cuda.is_available() else "")
+        raise ConfigError(f"device {shown(device)} cannot be used ({reason}); allowed here: {allowed}") from error
 
 
 def products(precision: str, device: str) -> contextlib.AbstractContextManager[Any]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from compolens.foundation.configs import frozen, nearest, require, require_kinds, require_whole
+from compolens.foundation.configs import frozen, nearest, require, require_kinds
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,12 @@ class AdamW:
 
     def __post_init__(self) -> None:
         require_kinds(self)
-        require_whole(self, "warmup")
         name = type(self).__name__
         object.__setattr__(self, "betas", frozen(self.betas))
         require(self.lr > 0, f"{name}: lr must be positive, got {self.lr}")
         require(self.clip is None or self.clip > 0, f"{name}: clip must be positive, or None for no clipping, got {self.clip}")
+        require(all(0 <= b < 1 for b in self.betas), f"{name}: betas must be at least 0 and below 1, got {list(self.betas)}")
+        require(0 <= self.final <= 1, f"{name}: final is a fraction of lr, from 0 to 1, got {self.final}")
         require(self.weight_decay >= 0 and self.warmup >= 0, f"{name}: weight_decay and warmup must not be negative")
 
     def build(self, model: nn.Module) -> torch.optim.AdamW:

@@ -4,12 +4,15 @@ from dataclasses import dataclass, field
 
 import torch
 
-from compolens.foundation.configs import nearest, require, require_kinds, require_positive, require_whole
+from compolens.foundation.configs import ConfigError, nearest, require, require_kinds, require_positive, shown
 from compolens.hooks import HookedModel
 from compolens.models.base import Architecture
 from compolens.tasks.base import TaskFamily
 from compolens.training.machine import PRECISIONS
 from compolens.training.optimizers import AdamW
+from compolens.training.sizes import check_model
+
+MOST_EVALUATIONS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -51,28 +54,39 @@ class Run:
 
     def __post_init__(self) -> None:
         require_kinds(self)
-        for name, kind in (("architecture", Architecture), ("task", TaskFamily), ("optimizer", AdamW)):
-            value = getattr(self, name)
-            require(isinstance(value, kind), f"Run: {name} must be of a class derived from {kind.__name__}, got {value!r}")
         require(
             self.precision in PRECISIONS,
             f"Run: no precision {self.precision!r}; {nearest(str(self.precision), PRECISIONS)}",
         )
-        require(all(isinstance(step, int) for step in self.keep), f"Run: keep must list whole numbers, got {self.keep!r}")
         object.__setattr__(self, "keep", tuple(sorted(set(self.keep))))
         require_positive(self, "batch_size", "evaluations", "evaluation_episodes")
-        require_whole(self, "steps", "init_seed", "data_seed")
+        require(
+            self.evaluations <= MOST_EVALUATIONS,
+            f"Run: evaluations must be at most {MOST_EVALUATIONS:,}, each a row of history.csv; got {self.evaluations}",
+        )
+        _check_device(self.data_device)
         require(self.steps >= 0, f"Run: steps must not be negative, got {self.steps}")
         for step in self.keep:
             require(0 <= step <= self.steps, f"Run: keep names step {step}, outside 0 to {self.steps}")
 
     def build(self) -> HookedModel:
-        """The model as initialised: a function of the run alone, leaving global random state as it was."""
+        """The model as initialised: a function of the run alone, leaving global random state as it was. One that takes more
+        memory than there is is refused before it is built (`TooLarge`)."""
+        dimensions = self.task.dimensions
         with torch.random.fork_rng(devices=[]):
+            check_model(self.architecture, dimensions)
             torch.manual_seed(self.init_seed)
-            return self.architecture.build(**self.task.dimensions)
+            return self.architecture.build(**dimensions)
 
     @property
     def evaluated_steps(self) -> set[int]:
         """The steps at which history.csv has a row, the last one included."""
         return {round(self.steps * k / self.evaluations) for k in range(1, self.evaluations + 1)} | {self.steps}
+
+
+def _check_device(name: str) -> None:
+    """Raise unless torch knows a device of this name; whether this machine has one is asked when it is used."""
+    try:
+        torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"Run: data_device must be cpu, cuda, cuda:1, …, got {shown(name)}") from error

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from compolens import __version__
-from compolens.foundation import digests, files
+from compolens.foundation import cells, digests, files
 from compolens.foundation.configs import ConfigError
 from compolens.models.base import count_parameters
 from compolens.models.operands import full
@@ -273,7 +273,7 @@ class Training:
         first = ["step", "loss", *SPLITS]
         more = [name for row in self.history[:1] for name in row if name not in first]
         table = pd.DataFrame(self.history, columns=[*first, *more])
-        files.write_atomically(self.folder / "history.csv", table.to_csv(index=False).encode())
+        files.write_atomically(self.folder / "history.csv", cells.escaped(table).to_csv(index=False).encode())
 
     # ---- the end -----------------------------------------------------------------------------------------------------
     def _final(self, split: str, precision: str = "float32") -> dict[str, float]:

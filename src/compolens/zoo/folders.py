@@ -27,6 +27,7 @@ from compolens.tasks import FAMILIES, TaskFamily
 from compolens.tasks import PARTS as TASK_PARTS
 from compolens.tasks.base import SPLITS
 from compolens.training import RECIPES, RESUME, Run, kept_weights
+from compolens.training.machine import check_device
 from compolens.zoo.adopted import NO_UNTRAINED_CONTROL, Adopted
 
 BUILT_IN = [
@@ -146,6 +147,7 @@ def load(
     that the run uses; they are looked up by name among these and the built-in ones, and nowhere else. A recording's folder
     gives a model that replays it."""
     folder = Path(folder)
+    check_device(device)
     run = read_run(folder, classes)
     final = read_step(folder)
     if is_recording(folder):

@@ -19,7 +19,7 @@ from typing import Any
 from compolens import zoo
 from compolens.activations.reading import is_recording
 from compolens.foundation import digests
-from compolens.foundation.configs import ConfigError, require
+from compolens.foundation.configs import ConfigError, nearest, require, shown
 from compolens.foundation.files import DamagedFile
 from compolens.training import RESUME
 
@@ -28,6 +28,8 @@ FILES = (
     "tables/*.csv", "tables/*.json", "tables/*.episodes.parquet",
 )  # fmt: skip
 """What a model folder holds."""
+FOLDERS = ("runs", "trained_models")
+"""Where models lie by default: a name that begins so is a folder's."""
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 """owner/name"""
 CARD = """---
@@ -63,10 +65,29 @@ def load(
     revision: a branch, tag or commit of the repository (default: its newest). What was fetched stays in the hub's cache, so
     that a model loads again without a network. ConfigError where it can neither be reached nor lies in the cache.
     """
-    if Path(folder).exists() or not NAME.fullmatch(str(folder)):
+    if _is_here(str(folder)):
         require(revision is None, f"{folder} is a folder here, which has no revisions; leave out revision={revision!r}")
         return zoo.load(folder, step, classes, device)
     return zoo.load(fetch(str(folder), revision), step, classes, device)
+
+
+def _is_here(name: str) -> bool:
+    """Whether a name means a folder of this machine: there is one, or it can be no name on the hub, or its first part is a
+    folder here (then what follows was mistyped, and nobody is asked for it)."""
+    owner = name.partition("/")[0]
+    try:
+        there = Path(name).exists()
+    except (OSError, ValueError) as error:  # longer than any name of a file, or with characters that none has
+        raise ConfigError(f"{shown(name)} can be no folder: {getattr(error, 'strerror', None) or error}") from error
+    if there or not NAME.fullmatch(name):
+        return True
+    if Path(owner).is_dir() or owner in FOLDERS:
+        held = sorted(path.parent.name for path in Path(owner).glob("*/config.json"))
+        raise ConfigError(
+            f"there is no folder {name}; {nearest(name.partition('/')[2], held)} (the hub is not asked; for a model of "
+            f"{owner}'s there: load(compolens.zoo.hub.fetch({name!r})))"
+        )
+    return False
 
 
 def fetch(name: str, revision: str | None = None) -> Path:
@@ -126,13 +147,26 @@ def checked_files(folder: Path) -> list[str]:
     require(not is_recording(folder), f"{folder} is a recording, no model; push the model that it was recorded from")
     if told := digests.damaged(folder):
         raise DamagedFile(told[0])
-    found = [path for path in folder.rglob("*") if path.is_file() and not _is_litter(path)]
+    found = [path for path in folder.rglob("*") if (path.is_symlink() or not path.is_dir()) and not _is_litter(path)]
     names = sorted(path.relative_to(folder).as_posix() for path in found)
+    away = [path for path in found if not _is_its_own(path, folder)]
+    if away:
+        shown_away = ", ".join(path.relative_to(folder).as_posix() for path in sorted(away)[:5])
+        raise ConfigError(
+            f"{folder} leads out of itself, or to what is no file: {shown_away}; put the files themselves there and push again"
+        )
     strange = [name for name in names if not _allowed(name)]
     if strange:
         shown = ", ".join(strange[:5]) + (", …" if len(strange) > 5 else "")
         raise ConfigError(f"{folder} holds what is no part of a model folder: {shown}; move it away and push again")
     return names
+
+
+def _is_its_own(path: Path, folder: Path) -> bool:
+    """Whether what lies in a folder is a file of its own. In the hub's cache a file is a link to the repository's blobs."""
+    real, root = path.resolve(), folder.resolve()
+    blobs = root.parent.parent / "blobs"
+    return real.is_file() and (real.is_relative_to(root) or (root.parent.name == "snapshots" and real.parent == blobs))
 
 
 def _allowed(name: str) -> bool:

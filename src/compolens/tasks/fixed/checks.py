@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from compolens.foundation.configs import ConfigError, nearest, require
+from compolens.foundation.configs import ConfigError, nearest, require, shown
 from compolens.tasks.base import SPLITS
 
 
@@ -40,21 +40,23 @@ def checked(
     at_least: int,
 ) -> Arrays:
     """The arrays as they will be stored, or a `ConfigError` that says what is wrong and where. Answers may be negative."""
+    require(isinstance(codes, Mapping), f"codes must be a mapping from names to arrays, got {shown(codes)}")
+    require(_whole(at_least) and at_least >= 1, f"at_least must be a whole number of at least 1, got {shown(at_least)}")
     x, y = numbers("tokens", tokens), numbers("targets", targets)
     require(
         x.ndim == (2 if x.dtype.kind == "i" else 3),
         f"tokens must be floats (episode, position, d_in) or whole numbers (episode, position), got {x.dtype} {x.shape}",
     )
+    require(x.size > 0, f"tokens hold nothing: they are {x.shape}; give at least one number a token, and one token an episode")
     n, seq = x.shape[:2]
     where = _positions(answers, seq)
     y, everywhere = _targets(y, n, seq, where)
     kept = {name: numbers(f"codes[{name!r}]", code) for name, code in codes.items()}
     which, names = _compositions(composition)
-    words = np.asarray(split.tolist() if hasattr(split, "tolist") else split)
+    words = _words("split", split)
     lengths = {"tokens": n, "targets": len(y), "composition": len(which), "split": len(words)}
     lengths |= {f"codes[{name!r}]": len(code) for name, code in kept.items()}
     require(len(set(lengths.values())) == 1, f"every array has a row per episode; got {lengths}")
-    require(words.ndim == 1, f"split must be one word per episode, got the shape {words.shape}")
     for name in np.unique(words).tolist():
         require(name in SPLITS, f"no split {name!r}; {nearest(str(name), SPLITS)}")
     order = np.argsort([SPLITS.index(word) for word in words.tolist()], kind="stable")
@@ -66,38 +68,92 @@ def checked(
     return found
 
 
+LARGEST = float(np.finfo(np.float32).max)
+"""The largest number that is kept: float32."""
+MOST_CLASSES = 2**18
+"""How many token ids, classes, levels of a code and compositions there may be: all are counted, most shown one-hot."""
+
+
 def numbers(name: str, value: Any) -> np.ndarray:
-    """A numpy array, torch tensor, list or column of lists as float32 or int64; anything that is no finite number is named."""
-    if isinstance(value, torch.Tensor):
-        value = value.detach().cpu()
-        value = (value.float() if value.is_floating_point() else value).numpy()
+    """A numpy array, torch tensor, list or column of lists as float32 or int64; whatever cannot be kept so is named."""
     try:
-        array = _dense(np.asarray(value) if not hasattr(value, "to_numpy") else value.to_numpy())
+        array = _dense(_array(value))
     except ValueError as error:
         raise ConfigError(f"{name}: the episodes do not all have the same shape ({error})") from error
-    require(array.ndim >= 1, f"{name} must have a row per episode, got the single value {value!r}")
+    except (TypeError, RuntimeError) as error:
+        raise ConfigError(f"{name} cannot be read as numbers ({' '.join(str(error).split())[:200]})") from error
+    require(array.ndim >= 1, f"{name} must have a row per episode, got the single value {shown(value)}")
+    hidden = int(np.ma.getmaskarray(value).sum()) if isinstance(value, np.ma.MaskedArray) else 0
+    require(not hidden, f"{name} has {hidden} masked entries, which no file keeps; fill them, or drop these episodes")
     if array.dtype.kind in "bui":
+        _check_each(name, array, array > 2**63 - 1, ", beyond int64")
         return np.ascontiguousarray(array, dtype=np.int64)
     require(array.dtype.kind == "f", f"{name} must hold numbers, got {array.dtype}")
-    broken = ~np.isfinite(array)
-    if broken.any():
-        at = ", ".join(map(str, np.argwhere(broken)[0].tolist()))
-        what = array[np.unravel_index(int(broken.argmax()), array.shape)]
-        raise ConfigError(f"{name}[{at}] is {what}, and so are {int(broken.sum()) - 1} more; drop or repair these episodes")
+    _check_each(name, array, ~np.isfinite(array), "")
+    _check_each(name, array, np.abs(array) > LARGEST, f", beyond float32 (at most {LARGEST:.3g})")
     return np.ascontiguousarray(array, dtype=np.float32)
+
+
+def _array(value: Any) -> np.ndarray:
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu()
+        return (value.double() if value.is_floating_point() else value).numpy()
+    return value.to_numpy() if hasattr(value, "to_numpy") else np.asarray(value)
+
+
+def _check_each(name: str, array: np.ndarray, broken: np.ndarray, what: str) -> None:
+    """Raise, naming the first entry that is marked as broken."""
+    if not broken.any():
+        return
+    place = np.argwhere(broken)[0].tolist()
+    more = int(broken.sum()) - 1
+    at, value = ", ".join(map(str, place)), array[tuple(place)]
+    raise ConfigError(f"{name}[{at}] is {value}{what}, and so are {more} more; drop or repair these episodes")
+
+
+def few(name: str, array: np.ndarray, what: str) -> None:
+    """Raise unless whole numbers are small enough to be counted from 0 one by one."""
+    largest = int(array.max(initial=0))
+    require(
+        largest < MOST_CLASSES,
+        f"{name} reach {largest}, and {what} are counted from 0 and at most {MOST_CLASSES:,}; number them anew, without gaps",
+    )
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _words(name: str, given: Any) -> np.ndarray:
+    """(episode,) words."""
+    words = np.asarray(given.tolist() if hasattr(given, "tolist") else given)
+    require(words.ndim == 1, f"{name} must be one word per episode, got {shown(given)}")
+    strange = [word for word in words.tolist() if not isinstance(word, str)]
+    require(not strange, f"{name} must hold words, got {shown(strange[0]) if strange else ''}")
+    return words
 
 
 def _dense(array: np.ndarray) -> np.ndarray:
     """Columns of lists (of lists) as one block."""
-    if array.dtype != object or not len(array) or not hasattr(array[0], "__len__") or isinstance(array[0], str):
+    if (
+        array.dtype != object
+        or array.ndim == 0
+        or not len(array)
+        or not hasattr(array[0], "__len__")
+        or isinstance(array[0], str)
+    ):
         return array
     return np.stack([_dense(np.asarray(cell)) for cell in array])
 
 
 def _positions(answers: Sequence[int], seq: int) -> tuple[int, ...]:
+    listed = isinstance(answers, Sequence | np.ndarray | torch.Tensor) and not isinstance(answers, str)
+    require(listed, f"answers must list positions, such as (-1,); got {shown(answers)}")
+    answers = answers.tolist() if hasattr(answers, "tolist") else answers
+    require(isinstance(answers, Sequence), f"answers must list positions, such as (-1,); got {shown(answers)}")
     for answer in answers:
         require(
-            isinstance(answer, int | np.integer) and -seq <= answer < seq,
+            _whole(answer) and -seq <= answer < seq,
             f"answers must be positions of the {seq} tokens (-{seq} to {seq - 1}), got {answer!r}",
         )
     where = tuple(sorted({int(answer) % seq for answer in answers}))
@@ -118,7 +174,7 @@ def _targets(y: np.ndarray, n: int, seq: int, answers: tuple[int, ...]) -> tuple
     expected = (
         "(episode, position) or (episode, answer)" if classes else "(episode, position, d_out) or (episode, answer, d_out)"
     )
-    right = y.ndim == (2 if classes else 3) and y.shape[1] in (seq, short)
+    right = y.ndim == (2 if classes else 3) and y.shape[1] in (seq, short) and y.size > 0
     require(right, f"targets must be {expected} with {seq} positions and {short} answer(s); got {y.dtype} {y.shape}")
     if y.shape[1] == seq:
         return y, True
@@ -130,13 +186,15 @@ def _targets(y: np.ndarray, n: int, seq: int, answers: tuple[int, ...]) -> tuple
 def _compositions(composition: Any) -> tuple[np.ndarray, tuple[str, ...]]:
     """(episode,) numbers, and what they are called if they were given as words."""
     given = composition.detach().cpu().numpy() if isinstance(composition, torch.Tensor) else np.asarray(composition)
+    hidden = isinstance(composition, np.ma.MaskedArray) and bool(np.ma.getmaskarray(composition).any())
+    require(not hidden, "composition has masked entries, which no file keeps; drop these episodes")
     require(given.ndim == 1, f"composition must be one number or word per episode, got the shape {given.shape}")
     if given.dtype.kind in "UO":
-        words = [str(word) for word in given.tolist()]
-        names, which = np.unique(words, return_inverse=True)
+        names, which = np.unique(_words("composition", given), return_inverse=True)
         return which.astype(np.int64), tuple(names.tolist())
     require(given.dtype.kind in "ui", f"composition must hold whole numbers or words, got {given.dtype}")
     require(not len(given) or given.min() >= 0, f"compositions are numbered from 0, got {given.min() if len(given) else ''}")
+    few("compositions", given, "they")
     return given.astype(np.int64), ()
 
 
@@ -174,11 +232,12 @@ def _check_splits(found: Arrays, at_least: int) -> None:
 
 
 def _check_leaks(found: Arrays, order: np.ndarray) -> None:
-    """No episode of test or ood may be one of train's."""
+    """No episode of test or ood may be one of train's; 0 and -0 are one number, though not in bytes."""
     rows = {split: np.flatnonzero(found.split == split) for split in SPLITS}
-    seen = {found.tokens[row].tobytes(): row for row in rows["train"].tolist()}
+    tokens = found.tokens + found.tokens.dtype.type(0)
+    seen = {tokens[row].tobytes(): row for row in rows["train"].tolist()}
     for split in ("test", "ood"):
-        same = [(seen[key], row) for row in rows[split].tolist() if (key := found.tokens[row].tobytes()) in seen]
+        same = [(seen[key], row) for row in rows[split].tolist() if (key := tokens[row].tobytes()) in seen]
         if same:
             trained, asked = (int(order[row]) for row in same[0])
             raise ConfigError(
@@ -192,5 +251,8 @@ def _check_answers(found: Arrays) -> None:
     y = found.targets[:, list(found.answers)]
     require(y.dtype.kind == "f" or y.min() >= 0, f"targets are classes, numbered from 0; got {y.min()}")
     require(found.tokens.dtype.kind == "f" or found.tokens.min() >= 0, f"token ids count from 0, got {found.tokens.min()}")
+    for name, array, what in (("targets", found.targets, "classes"), ("tokens", found.tokens, "token ids")):
+        if array.dtype.kind == "i":
+            few(name, array, what)
     trained = y[found.split == "train"]
     require(bool((trained != trained[:1]).any()), "all training episodes have the same answer; there is nothing to learn")

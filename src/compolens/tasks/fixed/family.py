@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
-from compolens.foundation.configs import nearest, require
+from compolens.foundation.configs import nearest, require, shown
 from compolens.tasks.base import SPLITS, Episodes, TaskFamily
 from compolens.tasks.fixed.checks import checked, numbers
 from compolens.tasks.fixed.files import READERS, describe_arrays, save
@@ -90,9 +90,10 @@ class FixedEpisodes(StoredEpisodes, TaskFamily):
         and whose targets are those answers; mask (seq, seq) bool, True where [query, key] may attend; blocks: groups of
         positions that belong together, that of the answers last. at_least: episodes per composition and split.
         """
-        found = checked(tokens, targets, codes or {}, composition, split, answers, at_least)
+        require(isinstance(folder, str | os.PathLike), f"the folder must be a path, got {shown(folder)}")
+        found = checked(tokens, targets, {} if codes is None else codes, composition, split, answers, at_least)
         seq = found.tokens.shape[1]
-        described = describe_arrays(found, kinds or {}, d_x, blocks)
+        described = describe_arrays(found, {} if kinds is None else kinds, d_x, blocks)
         arrays = {"tokens": found.tokens, "targets": found.targets, "composition": found.composition}
         arrays |= {f"codes.{name}": code for name, code in found.codes.items()}
         if inputs is not None:
@@ -103,6 +104,8 @@ class FixedEpisodes(StoredEpisodes, TaskFamily):
         if mask is not None:
             allowed = numbers("mask", mask)
             require(allowed.shape == (seq, seq), f"mask must be ({seq}, {seq}), got {allowed.shape}")
+            strange = allowed[(allowed != 0) & (allowed != 1)]
+            require(not strange.size, f"mask must hold True (1) and False (0) alone, got {strange[:1].tolist()}")
             require(bool(allowed.any(1).all()), "mask: every position must see at least one; itself, for instance")
             described["mask"] = allowed.astype(int).tolist()
         save(Path(folder), arrays, described | {"inputs": inputs is not None})

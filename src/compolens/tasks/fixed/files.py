@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from compolens.foundation.configs import ConfigError, nearest, require
+from compolens.foundation.configs import ConfigError, nearest, require, shown
+from compolens.foundation.files import SaveError, way_out
 from compolens.tasks.base import SPLITS
-from compolens.tasks.fixed.checks import Arrays
+from compolens.tasks.fixed.checks import Arrays, few
 from compolens.tasks.fixed.stored import MANIFEST, Stored, write_manifest
 
 
 def describe_arrays(found: Arrays, kinds: Mapping[str, str], d_x: int | None, blocks: Any) -> dict[str, Any]:
     """What the arrays do not say themselves."""
-    for name in found.codes:
-        require(
-            bool(re.fullmatch(r"[\w -]+", name)), f"a code's name is part of a file's: letters, digits, _ and -; got {name!r}"
-        )
+    for name, code in found.codes.items():
+        named = isinstance(name, str) and bool(re.fullmatch(r"[\w -]{1,100}", name))
+        require(named, f"a code's name is part of a file's: at most 100 letters, digits, _ and -; got {shown(name)}")
+        require(code.size > 0, f"codes[{name!r}] holds nothing: it is {code.shape}")
+    require(
+        isinstance(kinds, Mapping), f"kinds must be a mapping from codes to 'continuous' or 'categorical', got {shown(kinds)}"
+    )
     for name, kind in kinds.items():
         require(name in found.codes, f"kinds names {name!r}, which is no code; {nearest(name, found.codes)}")
         require(kind in ("continuous", "categorical"), f"kinds[{name!r}] must be 'continuous' or 'categorical', got {kind!r}")
@@ -32,11 +37,19 @@ def describe_arrays(found: Arrays, kinds: Mapping[str, str], d_x: int | None, bl
         code = found.codes[name]
         whole = kind == "continuous" or (code.min() >= 0 and bool((code == np.round(code)).all()))
         require(whole, f"codes[{name!r}] is categorical, so it must hold whole numbers from 0; it holds {code.min()}")
-        levels |= {name: int(code.max()) + 1} if kind == "categorical" else {}
-    require(d_x is None or (not ids and 0 < d_x <= found.tokens.shape[2]), f"d_x must be 1 to d_in coordinates, got {d_x}")
+        if kind == "categorical":
+            few(f"codes[{name!r}]", code, "levels")
+            levels[name] = int(code.max()) + 1
+    whole = isinstance(d_x, int | np.integer) and not isinstance(d_x, bool)
+    fits = d_x is None or (whole and not ids and 0 < d_x <= found.tokens.shape[2])
+    most = "and token ids have none" if ids else f"here a whole number from 1 to {found.tokens.shape[2]}"
+    require(fits, f"d_x must be 1 to d_in coordinates, got {shown(d_x)}; {most}")
     last = found.answers == tuple(range(found.answers[0], seq))
     if blocks is not None:
-        every = sorted(position for block in blocks for position in block)
+        listed = isinstance(blocks, Sequence) and all(isinstance(block, Sequence) for block in blocks)
+        require(listed, f"blocks must list groups of positions, such as [[0, 1], [2, 3]]; got {shown(blocks)}")
+        every = [position for block in blocks for position in block]
+        every = sorted(every) if all(type(position) is int for position in every) else every
         require(every == list(range(seq)), f"blocks must hold every position from 0 to {seq - 1} once, got {list(blocks)}")
     return {
         "rows": _rows(found.split),
@@ -47,7 +60,7 @@ def describe_arrays(found: Arrays, kinds: Mapping[str, str], d_x: int | None, bl
         "names": {str(number): name for number, name in enumerate(found.names)},
         "vocabulary": int(found.tokens.max()) + 1 if ids else None,
         "n_classes": int(found.targets.max()) + 1 if found.targets.dtype.kind == "i" else None,
-        "d_x": d_x,
+        "d_x": None if d_x is None else int(d_x),
         "pairs": d_x is not None and found.everywhere and last and found.targets.dtype.kind == "f",
         "blocks": None if blocks is None else [list(block) for block in blocks],
     }
@@ -73,13 +86,31 @@ def save(folder: Path, arrays: dict[str, np.ndarray], described: dict[str, Any])
         same = Stored(folder).manifest.get("sha256") == digest.hexdigest()
         require(same, f"{folder} holds other episodes; delete it, or choose another folder")
         return
+    path = folder
     try:
         (folder / "more").mkdir(parents=True, exist_ok=True)
         for name, array in arrays.items():
-            np.save(folder / f"{name}.npy", array, allow_pickle=False)
+            path = folder / f"{name}.npy"
+            np.save(path, array, allow_pickle=False)
         write_manifest(folder, described | {"sha256": digest.hexdigest()})
     except OSError as error:
-        raise ConfigError(f"could not write {folder}: {error.strerror or error}") from error
+        _remove(folder, arrays)
+        if isinstance(error, SaveError):
+            raise
+        raise NotWritten(f"could not write {path}: {error.strerror or error}. {way_out(error)}") from error
+
+
+class NotWritten(ConfigError, OSError):
+    """The episodes could not be written; nothing of them is left."""
+
+
+def _remove(folder: Path, arrays: Mapping[str, Any]) -> None:
+    """Take back what was written of episodes that are not whole."""
+    with contextlib.suppress(OSError):
+        for name in arrays:
+            (folder / f"{name}.npy").unlink(missing_ok=True)
+        (folder / "more").rmdir()
+        folder.rmdir()  # refused where something else lies there
 
 
 def from_npz(path: Path) -> dict[str, Any]:

@@ -2,13 +2,12 @@
 
     <folder>/ episodes.json · tokens.npy · targets.npy · composition.npy · codes.<name>.npy · more/inputs.npy …
 
-Rows are sorted by split: episodes.json, written last, says which rows are whose.
+Rows are sorted by split: episodes.json, written last, says which rows are whose, and keeps the size and the sha256 of every
+array's file, which is compared when the array is first touched.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -20,10 +19,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from compolens.foundation import digests, files
 from compolens.foundation.configs import ConfigError, nearest, require
+from compolens.foundation.files import DamagedFile
 from compolens.tasks.base import Episodes, TaskFamily
 
 MANIFEST = "episodes.json"
+LOOKED_THROUGH = 2**28
+"""Bytes of the largest file that is read through to compare its sha256."""
 FITTED = ("fit", "choose", "repair")
 """Purposes that end a measurement's seed ("0/fit") and that what is scored ("0/score") must share no episode with."""
 
@@ -44,14 +47,29 @@ class Stored:
         """One array, read-only: "tokens", "targets", "composition", "codes.<name>", "more/inputs", …"""
         if name not in self._arrays:
             path = self.folder / f"{name}.npy"
+            files.require_regular(path)
             try:
+                self._compare(name, path)
                 array = np.load(path, mmap_mode="r", allow_pickle=False)
-            except (OSError, ValueError) as error:
-                raise ConfigError(f"{path} cannot be read ({error}); write the folder again") from error
+            except (OSError, ValueError, EOFError) as error:
+                if isinstance(error, ConfigError):
+                    raise
+                reason = getattr(error, "strerror", None) or error
+                raise DamagedFile(f"{path} cannot be read ({reason}); write the folder again") from error
             stop = max(stop for _, stop in self.rows.values())
             require(len(array) == stop, f"{path} holds {len(array)} rows, but {MANIFEST} says {stop}; write the folder again")
             self._arrays[name] = array
         return self._arrays[name]
+
+    def _compare(self, name: str, path: Path) -> None:
+        """Raise where a file is not the one that was written; nothing is known of those of folders from before digests, and
+        of a large one the size alone is compared."""
+        known = self.manifest.get("files", {}).get(name)
+        if known is None:
+            return
+        size = path.stat().st_size
+        if size != known["bytes"] or (size <= LOOKED_THROUGH and digests.of_file(path) != known["sha256"]):
+            raise DamagedFile(f"{path} changed after it was written; write the folder again")
 
     @property
     def rows(self) -> dict[str, tuple[int, int]]:
@@ -102,20 +120,22 @@ def _read(folder: Path) -> dict[str, Any]:
             f"no stored episodes: the folder {str(folder)!r} {there} (no {MANIFEST}); write one with FixedEpisodes.write(…), "
             "or name another: data in config.json, or compolens train … --data DIR"
         )
+    manifest = files.read_json(path)
     try:
-        manifest = json.loads(path.read_text())
         found = manifest["format"], manifest["rows"].items(), manifest["codes"]
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{path} does not describe stored episodes ({error!r}); write the folder again") from error
     require(found[0] == 1, f"{path} has format {found[0]!r}; this version reads 1")
+    if digests.is_broken(manifest):
+        raise DamagedFile(f"{path} changed after it was written; write the folder again")
     return manifest
 
 
 def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
-    """All of it or none, and last: a folder without it was interrupted."""
-    beside = folder / f".{MANIFEST}.tmp"
-    beside.write_text(json.dumps({"format": 1, **manifest}, indent=2) + "\n")
-    os.replace(beside, folder / MANIFEST)
+    """All of it or none, and last: a folder without it was interrupted. It holds what the arrays' files are by then."""
+    arrays = {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.npy"))}
+    known = {name: {"bytes": path.stat().st_size, "sha256": digests.of_file(path)} for name, path in arrays.items()}
+    files.write_json(folder / MANIFEST, digests.sealed({"format": 1, **manifest, "files": known}))
 
 
 class StoredEpisodes(ABC):

@@ -31,7 +31,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, embedding, one_hot, pad
 
 from compolens.foundation.configs import ConfigError, frozen, nearest, require, require_positive
-from compolens.tasks.base import Episodes, Readouts, TaskFamily, one_of
+from compolens.tasks.base import Episodes, Readouts, TaskFamily, one_of, require_few
 from compolens.tasks.sraven.posterior import Posterior, posterior
 from compolens.tasks.sraven.rules import (
     ADDITION,
@@ -108,6 +108,8 @@ class SRaven(TaskFamily):
             f"{DISTRIBUTE!r} needs three different values, but n_values={self.n_values}; "
             "raise it to 3 or leave the rule out of rules",
         )
+        many = math.comb(len(self.rules) + self.n_features - 1, self.n_features)
+        require_few(type(self).__name__, [many], f"lower n_features={self.n_features}")
         unseen = [self.rules[r] for r, uses in enumerate(self._uses(self._split[0])) if not uses]
         require(
             not unseen or self.allow_unseen_rules,

@@ -1,0 +1,57 @@
+"""Text in the cells of a CSV stays text: a spreadsheet that opens it runs nothing.
+
+A cell that begins with =, +, -, @ or a tab is a formula to a spreadsheet, unless it is a number. Such text
+gets an apostrophe before it, which spreadsheets show as text; so does text that begins with apostrophes before one of these.
+So reading it back gives exactly what was written. A carriage return, after which a reader sees a new line, is written as ␍.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+
+FORMULA = re.compile(r"'*[=+\-@\t]")
+ESCAPED = re.compile(r"'+[=+\-@\t]")
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|nan)")
+
+
+def escape(value: Any) -> Any:
+    """A cell as it is written; what is no text stays as it is."""
+    if not isinstance(value, str):
+        return value
+    value = value.replace("\r", "␍")
+    return f"'{value}" if FORMULA.match(value) and not NUMBER.fullmatch(value) else value
+
+
+def unescape(value: Any) -> Any:
+    """A cell as it was before it was written."""
+    if not isinstance(value, str):
+        return value
+    return (value[1:] if ESCAPED.match(value) else value).replace("␍", "\r")
+
+
+def escaped(frame: pd.DataFrame) -> pd.DataFrame:
+    """A table whose text no spreadsheet runs, column names included; the other numbers and kinds stay as they are."""
+    return _each(frame, escape)
+
+
+def unescaped(frame: pd.DataFrame) -> pd.DataFrame:
+    """The table that `escaped` was given."""
+    return _each(frame, unescape)
+
+
+def _each(frame: pd.DataFrame, change: Callable[[Any], Any]) -> pd.DataFrame:
+    texts = [i for i, kind in enumerate(frame.dtypes) if not pd.api.types.is_numeric_dtype(kind)]
+    made = frame.copy(deep=False)
+    for i in texts:
+        column = made.iloc[:, i]
+        if isinstance(column.dtype, pd.CategoricalDtype):
+            column = column.astype(object)
+        found = column.map(change)
+        if not found.equals(column):
+            made.isetitem(i, found.to_numpy())
+    made.columns = pd.Index([change(name) for name in frame.columns], name=frame.columns.name)
+    return made

@@ -1,0 +1,75 @@
+"""What reaches a terminal: text, and nothing that a terminal acts on, whatever a folder, a name or a message holds."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import re
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+ACTED_ON = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What moves the cursor, changes colours or the direction of reading, and halves of characters; not tab and newline."""
+
+
+def visible(text: str) -> str:
+    """The text with what a terminal would act on written out: an escape as ``\\x1b``."""
+    return ACTED_ON.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def one_line(text: object) -> str:
+    """A message as one line, in which no name or value can pass for a line of its own."""
+    return visible(" ".join(str(text).split("\n")).replace("\t", " ")).strip()
+
+
+@contextlib.contextmanager
+def _though_it_closed() -> Iterator[None]:
+    """What is printed on a terminal that was closed is lost, and stops nothing: there may be something left to save."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+
+
+class Plain:
+    """A stream that writes text as `visible` has it, and what its encoding lacks as escapes; all else is the stream's own."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        shown, encoding = visible(text), getattr(self.stream, "encoding", None)
+        if encoding:
+            shown = shown.encode(encoding, "backslashreplace").decode(encoding)
+        with _though_it_closed():
+            self.stream.write(shown)
+        return len(text)
+
+    def flush(self) -> None:
+        with _though_it_closed():
+            self.stream.flush()
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def beneath(stream: Any) -> Any:
+    """The stream itself, for what draws on a terminal on purpose and shows names as `visible` has them."""
+    return stream.stream if isinstance(stream, Plain) else stream
+
+
+@contextlib.contextmanager
+def plain() -> Iterator[None]:
+    """Everything that is printed passes `Plain`, for as long as the context lives."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (Plain(beneath(stream)) for stream in before)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
