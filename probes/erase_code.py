@@ -59,7 +59,7 @@ def probe(
     """
     require(draws >= 1, f"need at least one random subspace of each kind, got {draws}; type --draws 20")
     rows: list[dict] = []
-    for control, model in (("", trained.model), ("untrained", trained.untrained_control())):
+    for control, model in trained.with_untrained_control():
         spots = sites(model)
         fitted, shuffled = _moments(trained, model, spots, episodes, f"{seed}/fit")
         plan = _plan(spots, {site: Eraser.from_moments(moments) for site, moments in fitted.items()})
@@ -72,6 +72,8 @@ def probe(
             rows += _shuffled_rows(trained, unrelated, results, episodes, seed)
             rows += _random_rows(trained, spots if all_sites else ranked[:2], fitted, results, (episodes, seed, draws))
             frame = _frame(trained, (ranked[0], ONE), results)
+    own = (row for row in rows if row["control"] == "")
+    rows += tables.not_available(own, trained.why_no_untrained_control, measured=("rank", "unedited", "read_at"))
     return pd.DataFrame(rows), frame
 
 

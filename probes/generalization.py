@@ -13,6 +13,9 @@ from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change
 
+NAMES = {"": "model", "untrained": "untrained control"}
+"""control -> what the column `reference` says."""
+
 
 def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Score of the model, its untrained control and every reference on train, test and ood; pooled and per composition.
@@ -25,7 +28,7 @@ def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tupl
     and on the family's variants (split "ood, unpermuted").
     """
     task, rows, kept = trained.task, [], []
-    learners = {("", "model"): trained.model, ("untrained", "untrained control"): trained.untrained_control()}
+    learners = {(control, NAMES[control]): model for control, model in trained.with_untrained_control()}
     for split in SPLITS:
         batches = list(draw(task, split, episodes, seed, trained.device))
         answers, reasons = _answers(task, learners, batches)
@@ -38,6 +41,8 @@ def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tupl
             answers, _ = _answers(shown, learners, batches)
             here = _rows(shown, f"{split}, {variant}", answers, batches)
             rows += [row for row in here if row["composition"] == "all"]
+    own = (row for row in rows if row["control"] == "")
+    rows += tables.not_available(own, trained.why_no_untrained_control, reference=NAMES["untrained"])
     return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
 
 

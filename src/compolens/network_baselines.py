@@ -37,7 +37,7 @@ def wanted(task: TaskFamily, episodes: Episodes) -> Tensor:
 
 
 def _untrained(trained: TrainedModel) -> HookedModel:
-    """The untrained control itself, never what stands in for it."""
+    """The untrained control; where there is none, the reason is that alone: learners made from it cannot do without."""
     if trained.why_no_untrained_control:
         raise DoesNotApply(trained.why_no_untrained_control)
     return trained.untrained_control()

@@ -74,6 +74,35 @@ def row(
     return {**common, "control": control, "n": n, **more}
 
 
+def not_available(
+    rows: Iterable[Mapping[str, Any]], why: str, *, measured: Iterable[str] = (), **known: Value
+) -> list[dict[Any, Any]]:
+    """The rows about an untrained control that cannot be had: what would be asked of it, and no number.
+
+    Args:
+        rows: The rows about the model that the control would have, too: those of a loop over
+            `TrainedModel.with_untrained_control`.
+        why: Why there is no control, `TrainedModel.why_no_untrained_control`; "" where there is one: nothing is missing then.
+        measured: The columns, beside value, lo and hi, whose entries are measured: they are left empty.
+        known: What other columns say of the control, where they say something else of the model.
+
+    Returns:
+        One row each, those left equal taken together; control is "untrained", or "untrained, …" of a row about a control
+        of the model; n is 0, and note begins with "not available: ".
+    """
+    if not why:
+        return []
+    empty = {"value": math.nan, "lo": math.nan, "hi": math.nan, "n": 0, "note": f"not available: {why}"}
+    found = [
+        {column: entry for column, entry in one.items() if column not in set(measured)}
+        | {"control": ", ".join(filter(None, ("untrained", one["control"])))}
+        | empty
+        | known
+        for one in rows
+    ]
+    return pd.DataFrame(found).drop_duplicates().to_dict("records")
+
+
 TEXT = {
     "metric", "split", "site", "role", "control", "composition", "reference", "fit", "note", "label", "shown", "by", "class",
     "other", "parts",

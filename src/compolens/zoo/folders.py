@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from compolens.activations.reading import Recording, is_recording
 from compolens.activations.replaying import Replay, recorded_task
 from compolens.activations.writing import Recorded
 from compolens.foundation import files
-from compolens.foundation.configs import ConfigError, construct
+from compolens.foundation.configs import ConfigError, DoesNotApply, construct
 from compolens.foundation.moved import renamed
 from compolens.hooks import HookedModel
 from compolens.models import ARCHITECTURES
@@ -36,15 +36,13 @@ BUILT_IN = [
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A model with everything it came from. `model` is in evaluation mode; `step` is the training step of its weights;
-    `stand_in`: it stands in for its untrained control, see `with_stand_in`."""
+    """A model with everything it came from. `model` is in evaluation mode; `step` is the training step of its weights."""
 
     run: Run
     model: HookedModel
     task: TaskFamily
     folder: Path
     step: int
-    stand_in: bool = False
 
     @property
     def name(self) -> str:
@@ -57,15 +55,28 @@ class TrainedModel:
 
     def untrained_control(self) -> HookedModel:
         """The same run as initialised, on the same device: what the architecture shows before it has learned anything.
-        `DoesNotApply` to an adopted network that was given no way to initialise it."""
-        if self.stand_in:
-            return self.model
+
+        Raises:
+            DoesNotApply: There is none, and why (`why_no_untrained_control`): an adopted network that was given no way to
+                initialise it, a recording without it. `with_untrained_control` goes through what there is.
+        """
+        if why := self.why_no_untrained_control:
+            raise DoesNotApply(
+                f"{why}; a probe that can do without it goes through trained.with_untrained_control(), which leaves it out"
+            )
         if isinstance(self.model, Replay):
             return self.model.untrained_control()
         run, architecture = self.run, getattr(self.run, "architecture", None)
         if isinstance(architecture, Adopted):
             run = replace(run, architecture=architecture.untrained())
         return run.build().to(self.device).eval()
+
+    def with_untrained_control(self) -> Iterator[tuple[str, HookedModel]]:
+        """("", the model), then ("untrained", its untrained control) where there is one; the first is what a row's column
+        `control` says. The rows that are missing without one: `tables.not_available`."""
+        yield "", self.model
+        if not self.why_no_untrained_control:
+            yield "untrained", self.untrained_control()
 
     @property
     def why_no_untrained_control(self) -> str:
@@ -85,11 +96,6 @@ class TrainedModel:
         """`why_no_untrained_control`, as it was called before version 0.2."""
         renamed("why_no_twin", "why_no_untrained_control")
         return self.why_no_untrained_control
-
-    def with_stand_in(self) -> TrainedModel:
-        """The same for a probe that cannot do without an untrained control: the model itself takes its place. Whoever asks for
-        this has to take all numbers out again that are said to be the untrained control's; `recipes` does."""
-        return replace(self, stand_in=True)
 
 
 def read_run(folder: str | Path, classes: Iterable[Callable[..., Any]] = ()) -> Run:
