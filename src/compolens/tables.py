@@ -117,6 +117,10 @@ RENAMED = {
 """Column -> a word that tables of earlier versions hold -> the word of the glossary; translated whenever a table is read."""
 
 
+RENAMED_SETTINGS = {"optimizer.decay": {"code": "AllButVectors", "paper": "MatricesOnly"}}
+"""Setting -> what folders of version 0.1 say of it -> what folders say now; equal runs have equal settings."""
+
+
 CHANGED = "the table was changed after it was measured"
 """What `why_stale` says where the table itself is not what the probe wrote."""
 
@@ -273,6 +277,7 @@ def settings(folder: str | Path) -> dict[str, Any]:
     for part in ("architecture", "task", "optimizer"):
         row |= _flat(part, run[part])
     row |= {k: v for k, v in run.items() if not isinstance(v, dict | list) and k != "class"}
+    row |= {k: RENAMED_SETTINGS[k].get(row[k], row[k]) for k in RENAMED_SETTINGS.keys() & row.keys()}
     row = {k: v for k, v in row.items() if v is not None and v is not False}
     scores = Path(folder) / "scores.json"
     return row | {"score_name": read_json(scores)["score"] if scores.exists() else "score"}

@@ -23,7 +23,7 @@ from compolens.models import ARCHITECTURES
 from compolens.models import PARTS as MODEL_PARTS
 from compolens.tasks import FAMILIES, TaskFamily
 from compolens.tasks import PARTS as TASK_PARTS
-from compolens.training import RECIPES, RESUME, Run, kept_weights
+from compolens.training import DECAYS, RECIPES, RESUME, Run, kept_weights
 from compolens.zoo.adopted import NO_UNTRAINED_CONTROL, Adopted
 
 BUILT_IN = [
@@ -110,7 +110,7 @@ def read_run(folder: str | Path, classes: Iterable[Callable[..., Any]] = ()) -> 
     if unknown:
         raise ConfigError(f"{folder / 'config.json'} has the unknown key {sorted(unknown)[0]!r}; allowed: format, run")
     try:
-        run = construct(config["run"], [Run, *RECIPES, *BUILT_IN, *classes])
+        run = construct(config["run"], [Run, *RECIPES, *DECAYS, *BUILT_IN, *classes])
     except ConfigError as error:
         raise ConfigError(f"{folder / 'config.json'}: {error}") from error
     if not isinstance(run, Run):
