@@ -271,13 +271,15 @@ def settings(folder: str | Path) -> dict[str, Any]:
     """A model's config flattened into columns: model, architecture, task, support, seeds, steps, …
 
     Settings that are off (null or false) are left out: a model that was trained before a setting existed has none either."""
-    run = read_json(Path(folder) / "config.json")["run"]
+    config = read_json(Path(folder) / "config.json")
+    run = config["run"]
     row = {"model": Path(folder).name, "folder": str(folder)}
     row |= {"architecture": run["architecture"]["class"], "task": run["task"]["class"]}
     for part in ("architecture", "task", "optimizer"):
         row |= _flat(part, run[part])
-    row |= {k: v for k, v in run.items() if not isinstance(v, dict | list) and k != "class"}
     row |= {k: RENAMED_SETTINGS[k].get(row[k], row[k]) for k in RENAMED_SETTINGS.keys() & row.keys()}
+    row |= {k: v for k, v in run.items() if not isinstance(v, dict | list) and k != "class"}
+    row |= {"task.setting": config.get("setting")}  # None in folders of version 0.1
     row = {k: v for k, v in row.items() if v is not None and v is not False}
     scores = Path(folder) / "scores.json"
     return row | {"score_name": read_json(scores)["score"] if scores.exists() else "score"}

@@ -113,6 +113,12 @@ class TaskFamily(ABC):
         require_kinds(self)
         require_whole(self, *(field.name for field in fields(self) if field.name.endswith("seed")))
 
+    @property
+    def setting(self) -> str:
+        """The family with what distinguishes it from others of its class, in a few words, seeds left out: how figures and
+        tables of models call what was asked. A function of the fields alone; folders keep it."""
+        return type(self).__name__
+
     # ---- shape: what a model may need to know to be built ------------------------------------------------------------
     @property
     @abstractmethod

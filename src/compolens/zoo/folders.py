@@ -106,9 +106,9 @@ def read_run(folder: str | Path, classes: Iterable[Callable[..., Any]] = ()) -> 
     config = files.read_json(folder / "config.json")
     if not isinstance(config, dict) or "run" not in config:
         raise ConfigError(f'{folder / "config.json"} describes no run; it should hold {{"format": 1, "run": …}}')
-    unknown = set(config) - {"format", "run"}
+    unknown = set(config) - {"format", "run", "setting"}
     if unknown:
-        raise ConfigError(f"{folder / 'config.json'} has the unknown key {sorted(unknown)[0]!r}; allowed: format, run")
+        raise ConfigError(f"{folder / 'config.json'} has the unknown key {min(unknown)!r}; allowed: format, run, setting")
     try:
         run = construct(config["run"], [Run, *RECIPES, *DECAYS, *BUILT_IN, *classes])
     except ConfigError as error:
