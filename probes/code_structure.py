@@ -20,13 +20,12 @@ from compolens.measures.factorisation import (
     linear_factorisation_r2,
     r2,
 )
-from compolens.measures.readouts import Moments, leave_groups_out
+from compolens.measures.readouts import PENALTIES, Moments, leave_groups_out
 from compolens.measures.subspaces import column_space, overlap, random_overlaps
 from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change
 
-PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0, 1e3, 1e4)
 FOLDS = 6
 DRAWS = 200
 """Resamples of compositions, and random subspaces, behind an interval."""
@@ -60,8 +59,9 @@ def probe(trained: TrainedModel, *, episodes: int = 2048, seed: int = 0) -> tupl
     the other training compositions; a control "own composition" fits them on other episodes of its own, which is what can be
     had. A code made of parts reaches that; what is stored per composition, an entry for each, does not. factor cosine: mean
     |cos| between effects of different factors; "random" directions reach the control's value. overlap: mean cos² of the
-    principal angles between what a ridge readout of the factors reads and what the factors write (regression of codes on
-    factors); control "random": Haar-random subspaces.
+    principal angles between what a ridge readout of the factors reads (penalty among `readouts.PENALTIES`, chosen by leaving
+    training compositions out) and what the factors write (regression of codes on factors); control "random": Haar-random
+    subspaces.
 
     episodes: per split, and as many for fitting. Intervals are over compositions (those of random controls: 5 % and 95 %
     quantiles). Controls besides: "shuffled codes" (the factors of other episodes), "untrained" (the untrained control), "raw

@@ -14,12 +14,11 @@ from compolens.foundation.configs import require
 from compolens.interventions.oracles import code_features
 from compolens.measures.erasure import Eraser, orthogonal_erasers, variance_matched_erasers, whitened_erasers
 from compolens.measures.intervals import summarise
-from compolens.measures.readouts import Moments, add_by_group, grouped_r2, leave_groups_out
+from compolens.measures.readouts import PENALTIES, Moments, add_by_group, grouped_r2, leave_groups_out
 from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change
 
-PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0, 1e3, 1e4)
 FOLDS = 6
 """Of training compositions, for choosing a penalty."""
 NOTHING, ONE, ON = "nothing", "one layer", "from here on"
@@ -46,8 +45,9 @@ def probe(
     activations' mean. score: with the code erased; drop: what that costs (unedited minus erased). r2 here, r2 at the answer,
     r2 best downstream: how well a readout fitted anew on the erased activations of training episodes (mean over positions)
     gives the factors at the site itself (0 by construction), where the answer is read, and at the later site `read_at` where
-    left-out training compositions are read best. An erasure without effect says nothing about a code that came back.
-    unedited: the same number without erasure; rank: how many directions each eraser takes out.
+    left-out training compositions are read best; its penalty is chosen among `readouts.PENALTIES`. An erasure without effect
+    says nothing about a code that came back. unedited: the same number without erasure; rank: how many directions each eraser
+    takes out.
 
     episodes: per split. draws: random subspaces of each kind, of the same rank: "random orthogonal" (Haar), "random whitened"
     (LEACE of an unrelated code) and "random variance-matched" (orthogonal, moving activations as far); value is their mean, lo

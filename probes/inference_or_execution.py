@@ -43,10 +43,10 @@ def probe(
     steps of the search. chosen: the site where writing another code moves the
     answers of training compositions most (rows "recovered": 1 is all the way to that code's answers, 0 not at all);
     effective: those where it moves them nearly as much. "true code written" has rows for every site. The readout is the best
-    of those that read training compositions about equally well (rows "r2", one each: several are tried). Scores as in
-    `generalization`, rows per composition included, lo and hi 95 % over compositions. code_width and n_fitted: free numbers of
-    the code, and values it was fitted to; parts: the factors of a row's composition. Controls: the same on the untrained
-    control, its search included; another code written.
+    of those (penalty among `oracles.PENALTIES`) that read training compositions about equally well (rows "r2", one each:
+    several are tried). Scores as in `generalization`, rows per composition included, lo and hi 95 % over compositions.
+    code_width and n_fitted: free numbers of the code, and values it was fitted to; parts: the factors of a row's composition.
+    Controls: the same on the untrained control, its search included; another code written.
     """
     task = trained.task
     if "render" in task.missing:

@@ -46,10 +46,10 @@ def probe(
     held-out compositions but the one scored; "within" on the held-out compositions themselves (other episodes). Where
     the first is low and "within" is high the code is there but not shared; only a low "within" is a loss.
 
-    episodes: per fit and per split; l2: the penalty on standardised features (default: chosen per site among 16 by leaving
-    compositions out within training); threshold: a decoded coefficient above it counts as active.
-    Controls: "raw input" (the input's own moments), "untrained" (the untrained control), "shuffled" (codes shuffled over
-    episodes) and "control task" (code renumbered at random per composition; selectivity is R² minus the control task's).
+    episodes: per fit and per split; l2: the penalty on standardised features (default: chosen per site among 16 from 10^-3 to
+    10^4.5, by factors of √10, by leaving compositions out within training); threshold: a decoded coefficient above it counts
+    as active. Controls: "raw input" (the input's own moments), "untrained" (the untrained control), "shuffled" (codes shuffled
+    over episodes) and "control task" (code renumbered at random per composition; selectivity is R² minus the control task's).
     """
     dimensions = _dimensions(trained)
     rows: list[dict] = []

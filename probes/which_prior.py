@@ -65,8 +65,8 @@ def probe(
     """Distance of the model's answers to the truth, to those of learners that recombine ("best of all compositions": knows the
     parts and allows the full product; Bayes posteriors) and of learners that do not ("best training composition": knows the
     parts and allows training compositions only; ridge, kernel smoothing and the nearest example, which know the episode's
-    examples alone; a linear readout of the untrained control's features; the net linearised at its start), and of these among
-    themselves.
+    examples alone; a linear readout of the untrained control's features, with a penalty among `network_baselines.PENALTIES`;
+    the net linearised at its start), and of these among themselves.
 
     "distance": sum |p - q|² / sum weight over the answers, with the score's own weight: to the truth it is 1 - R²; for classes
     the share of answers whose largest entries differ; 0 is equal. composition: "all", or one. "nearest": how much further away

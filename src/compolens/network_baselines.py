@@ -26,6 +26,7 @@ from compolens.tasks.base import Episodes, TaskFamily
 from compolens.zoo.folders import TrainedModel
 
 PENALTIES = tuple(float(l2) for l2 in np.logspace(-3, 5, 9))
+"""Of a learner's readout, 0.001 to 100,000: those of `measures.readouts`, one below them and one above."""
 CHUNK = 64
 """Episodes whose graph is held at once: bounds the memory of second derivatives."""
 
