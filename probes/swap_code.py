@@ -21,7 +21,6 @@ from compolens.interventions.interchange import (
     held,
     learn,
     pooled,
-    reader,
     remaining,
     whole_codes,
 )
@@ -216,7 +215,7 @@ def _shown(task, fresh, split):
 
 def _parts(task, model, fresh, split, site, subspace):
     """What of the largest learned subspace its linear reader sees, and what it does not, each put in alone."""
-    basis, read, rows = subspace.basis, reader(model, site), []
+    basis, read, rows = subspace.basis, model.reader(*site), []
     parts = (None, None) if read is None else split_by_reader(basis, read)
     for control, part in zip(("row space only", "null space only"), parts, strict=True):
         if part is None:
