@@ -105,7 +105,7 @@ def probe(trained: TrainedModel, *, episodes: int = 192, seed: int = 0, draws: i
     """
     require(draws >= 1, f"the random control needs at least one draw, got {draws}; leave --draws out, or give 1 or more")
     rows, kept = [], []
-    for control, model in (("", trained.model), ("untrained", trained.untrained_control())):
+    for control, model in trained.with_untrained_control():
         sites = _sites(model, type(trained.run.architecture).__name__)
 
         def record_split(split: str, model: HookedModel = model, sites: list[Site] = sites) -> Iterator[Activations]:
@@ -127,6 +127,8 @@ def probe(trained: TrainedModel, *, episodes: int = 192, seed: int = 0, draws: i
             rows += scores.rows({"split": split, "n": episodes})
             if control == "":
                 kept.append(scores.per_episode(split))
+    own = (row for row in rows if row["control"] == "" and (row["metric"] != "score" or np.isnan(row["threshold"])))
+    rows += tables.not_available(own, trained.why_no_untrained_control, measured=("imposed",))
     return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
 
 

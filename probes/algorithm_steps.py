@@ -11,6 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from compolens import tables
 from compolens.activations.sites import at_answers, residual_sites
 from compolens.activations.streams import draw
 from compolens.foundation.configs import DoesNotApply, require
@@ -91,7 +92,7 @@ def probe(
     rows: list[dict[str, Any]] = []
     kept: list[pd.DataFrame] = []
     algorithms = _algorithms(task, trained.model.cfg.n_layers, newton, gd)
-    for control, model in (("", trained.model), ("untrained", trained.untrained_control())):
+    for control, model in trained.with_untrained_control():
         readers = _readers(trained, model, fits, seed)
         for split in ("test", "ood"):
             drawn = list(draw(task, split, episodes, seed, trained.device))
@@ -100,6 +101,9 @@ def probe(
             known = {"split": split, "control": control}
             rows += _similarities(task, batches, errors, algorithms, known, draws)
             kept += [_episodes(task, split, drawn, batches, errors)] if control == "" else []
+    own = {which: [row for row in rows if (row["metric"] == "best step") is which] for which in (False, True)}
+    rows += tables.not_available(own[False], trained.why_no_untrained_control)
+    rows += tables.not_available(own[True], trained.why_no_untrained_control, measured=("algorithm_step",))
     return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from compolens import tables
 from compolens.activations.streams import draw, record
 from compolens.hooks import HookedModel
 from compolens.measures.classifiers import LogisticReadout, balanced_accuracy, confusion, macro_f1
@@ -68,7 +69,7 @@ def probe(trained: TrainedModel, *, episodes: int = 2048, seed: int = 0, c: floa
     rows: list[dict[str, Any]] = []
     kept = []
     for shown, task in _variants(trained.task).items():
-        for control, model in (("", trained.model), ("untrained", trained.untrained_control())):
+        for control, model in trained.with_untrained_control():
             fit, *scored = (
                 _collect(task, model, split, episodes, f"{seed}/{part}", trained.device, raw=control == "")
                 for split, part in (("train", "fit"), ("test", "score"), ("ood", "score"))
@@ -83,6 +84,8 @@ def probe(trained: TrainedModel, *, episodes: int = 2048, seed: int = 0, c: floa
                         rows += _scores(source, known, classes[label], scored, predicted, len(truth))
                     if control == "" and shown == AS_TRAINED and source == _last_self(fit):
                         kept.append(_episodes(task, scored, answers[""], label, classes[label]))
+    own = (row for row in rows if row["control"] == "" and row["metric"] != "recall")
+    rows += tables.not_available(own, trained.why_no_untrained_control)
     return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
 
 

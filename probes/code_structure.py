@@ -24,14 +24,12 @@ from compolens.measures.factorisation import (
     linear_factorisation_r2,
     r2,
 )
-from compolens.measures.readouts import Moments, leave_groups_out
+from compolens.measures.readouts import PENALTIES, Moments, leave_groups_out
 from compolens.measures.subspaces import column_space, overlap, random_overlaps
 from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change
 
-measured_on_untrained = ("rank_read", "rank_written")
-PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0, 1e3, 1e4)
 FOLDS = 6
 DRAWS = 200
 """Resamples of compositions, and random subspaces, behind an interval."""
@@ -90,7 +88,7 @@ def probe(trained: TrainedModel, *, episodes: int = 2048, seed: int = 0) -> tupl
     """
     require(episodes >= 2, f"need at least two episodes, got {episodes}; type --episodes 2048")
     rows: list[dict] = []
-    for control, model in (("", trained.model), ("untrained", trained.untrained_control())):
+    for control, model in trained.with_untrained_control():
         points = [site for site in sites(model) if site.role != EVERYWHERE]
         fit = _sample(trained, model, points, "train", episodes, f"{seed}/fit", raw=control == "")
         scored = {s: _sample(trained, model, points, s, episodes, f"{seed}/score", raw=control == "") for s in ("test", "ood")}
@@ -101,6 +99,8 @@ def probe(trained: TrainedModel, *, episodes: int = 2048, seed: int = 0) -> tupl
                 rows += _rows(site, fit.shuffled(), {s: sample.shuffled() for s, sample in scored.items()}, "shuffled codes")
         if control == "":
             frame = _frame(trained, fit, scored)
+    own = (row for row in rows if row["control"] == "")
+    rows += tables.not_available(own, trained.why_no_untrained_control, measured=("rank_read", "rank_written"))
     return pd.DataFrame(rows), frame
 
 

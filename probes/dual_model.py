@@ -80,7 +80,7 @@ def probe(
     require(enough, f"need episodes, looked_at and draws >= 1, got {episodes}, {looked_at} and {draws}; try --looked-at 16")
     looked_at = min(looked_at, episodes)
     rows, kept = [], []
-    for control, model in (("", trained.model), ("untrained", trained.untrained_control())):
+    for control, model in trained.with_untrained_control():
         for split in ("test", "ood"):
             batches = draw(trained.task, split, episodes, seed, trained.device)
             known = {"control": control, "split": split}
@@ -91,6 +91,7 @@ def probe(
         layers = list(_heads(model, few, {"control": control, "split": "test"}))
         rows += _steps(model, layers)
         rows += _random_features(layers, draws)
+    rows += tables.not_available(rows, trained.why_no_untrained_control)
     return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
 
 

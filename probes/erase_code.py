@@ -18,14 +18,13 @@ from compolens.hooks import HookedModel
 from compolens.interventions.oracles import code_features
 from compolens.measures.erasure import Eraser, orthogonal_erasers, variance_matched_erasers, whitened_erasers
 from compolens.measures.intervals import summarise
-from compolens.measures.readouts import Moments, RidgeReadout, add_by_group, grouped_r2, leave_groups_out
+from compolens.measures.readouts import PENALTIES, Moments, RidgeReadout, add_by_group, grouped_r2, leave_groups_out
 from compolens.tasks.base import Episodes, TaskFamily
 from compolens.zoo.folders import TrainedModel
 
 version = 2  # raised whenever its numbers change
 values_since = 1  # its values; version 2 changed intervals alone
 
-PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0, 1e3, 1e4)
 FOLDS = 6
 """Of training compositions, for choosing a penalty."""
 NOTHING, ONE, ON = "nothing", "one layer", "from here on"
@@ -86,7 +85,7 @@ def probe(
     """
     require(draws >= 1, f"need at least one random subspace of each kind, got {draws}; type --draws 20")
     rows: list[dict] = []
-    for control, model in (("", trained.model), ("untrained", trained.untrained_control())):
+    for control, model in trained.with_untrained_control():
         spots = sites(model)
         fitted, shuffled = _moments(trained, model, spots, episodes, f"{seed}/fit")
         plan = _plan(spots, {site: Eraser.from_moments(moments) for site, moments in fitted.items()})
@@ -99,6 +98,8 @@ def probe(
             rows += _shuffled_rows(trained, unrelated, results, episodes, seed)
             rows += _random_rows(trained, spots if all_sites else ranked[:2], fitted, results, (episodes, seed, draws))
             frame = _frame(trained, ranked[0], results)
+    own = (row for row in rows if row["control"] == "")
+    rows += tables.not_available(own, trained.why_no_untrained_control, measured=("rank", "unedited", "read_at"))
     return pd.DataFrame(rows), frame
 
 

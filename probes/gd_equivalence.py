@@ -81,7 +81,7 @@ def probe(trained: TrainedModel, *, episodes: int = 2048, fits: int = 256, seed:
     require(episodes >= 8 and fits >= 2, f"need episodes >= 8 and fits >= 2, got {episodes} and {fits}")
     fits = min(fits, episodes)
     learners = {one.name: one for one in _candidates(task, trained.model.cfg.n_layers)}
-    models = {"": trained.model, "untrained": trained.untrained_control()}
+    models = dict(trained.with_untrained_control())
     rows: list[dict[str, Any]] = []
     kept = []
     for split in ("test", "ood"):
@@ -102,6 +102,7 @@ def probe(trained: TrainedModel, *, episodes: int = 2048, fits: int = 256, seed:
             rows.append(_row("R² of linearity", agreement.linearity(x, mine.further), split, control, MODEL))
         kept.append(_episodes(task, split, own[""], answers, batches))
     rows += _curves(task, models, learners, episodes, seed, trained.device)
+    rows += tables.not_available((row for row in rows if row["control"] == ""), trained.why_no_untrained_control)
     rows += _interpolated(trained, learners, episodes, seed)
     return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
 

@@ -23,6 +23,8 @@ version = 1  # raised whenever its numbers change
 
 Key = tuple[str, str]
 """A learner: (control, name)."""
+NAMES = {"": "model", "untrained": "untrained control"}
+"""control -> what the column `reference` says."""
 
 
 def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -50,7 +52,7 @@ def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tupl
         - control "reference": the learner named in `reference`; `note` says why one is not available.
     """
     task, rows, kept = trained.task, [], []
-    learners = {("", "model"): trained.model, ("untrained", "untrained control"): trained.untrained_control()}
+    learners = {(control, NAMES[control]): model for control, model in trained.with_untrained_control()}
     for split in SPLITS:
         batches = list(draw(task, split, episodes, seed, trained.device))
         answers, reasons = _answers(task, learners, batches)
@@ -63,6 +65,8 @@ def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tupl
             answers, _ = _answers(shown, learners, batches)
             here = _rows(shown, f"{split}, {variant}", answers, batches)
             rows += [row for row in here if row["composition"] == "all"]
+    own = (row for row in rows if row["control"] == "")
+    rows += tables.not_available(own, trained.why_no_untrained_control, reference=NAMES["untrained"])
     return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
 
 

@@ -75,17 +75,20 @@ def probe(
     if "render" in task.missing:
         raise DoesNotApply(f"no answers are known under other codes; {type(task).__name__}: {task.missing['render']}")
     code_features(task, next(draw(task, "train", 1, seed)).codes)
-    ladder = _Ladder(task, trained.model, "", seed, trained.device)
-    found = ladder.fit(fitted)
-    untrained = _Ladder(task, trained.untrained_control(), "untrained", seed, trained.device)
-    in_untrained = untrained.fit(fitted, found)  # the untrained control is looked at where the model is
-    kept = []
-    for split in ("test", "ood"):
-        kept.append(ladder.climb(split, episodes, found))
-        untrained.climb(split, episodes, in_untrained)
-        ladder.search(split, searched, found, Search(search_steps))
-        untrained.search(split, searched, in_untrained, Search(search_steps))
-    return pd.DataFrame(ladder.rows + untrained.rows), pd.concat(kept, ignore_index=True)
+    rows: list[dict] = []
+    kept, given = [], None  # the untrained control is looked at where the model is
+    for control, model in trained.with_untrained_control():
+        ladder = _Ladder(task, model, control, seed, trained.device)
+        found = ladder.fit(fitted, given)
+        given = given or found
+        for split in ("test", "ood"):
+            seen = ladder.climb(split, episodes, found)
+            kept += [seen] if control == "" else []
+            ladder.search(split, searched, found, Search(search_steps))
+        rows += ladder.rows
+    own = (row for row in rows if row["control"] in ("", "another code") and row["metric"] != "left-out R²")
+    rows += tables.not_available(own, trained.why_no_untrained_control)
+    return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
 
 
 class _Found(NamedTuple):

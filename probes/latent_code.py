@@ -88,7 +88,7 @@ def probe(
     """
     dimensions = _dimensions(trained)
     rows: list[dict] = []
-    for control, model in (("", trained.model), ("untrained", trained.untrained_control())):
+    for control, model in trained.with_untrained_control():
         sites = _sites(model) + ([RAW] if control == "" else [])
         fit = _moments(trained, model, sites, "train", episodes, f"{seed}/fit")
         fitted = {site: _fit(groups, len(dimensions), l2) for site, groups in fit.items()}
@@ -105,6 +105,8 @@ def probe(
             rows += kept.recovery(site, name, episodes)
         if control == "":
             episode_rows = kept.frame()
+    own = (row for row in rows if row["control"] == "" and row["dimension"] not in dimensions)
+    rows += tables.not_available(own, trained.why_no_untrained_control, measured=("l2",))
     return pd.DataFrame(rows), episode_rows
 
 

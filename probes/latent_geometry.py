@@ -122,7 +122,7 @@ def probe(
     maps = {"pca": _pca} | ({"tsne": _tsne} if tsne else {}) | ({"umap": _umap} if umap else {})
     rows: list[dict] = []
     kept: dict[str, Data] = {}
-    for control, model in (("", trained.model), ("untrained", trained.untrained_control())):
+    for control, model in trained.with_untrained_control():
         for split in ("test", "ood"):
             data = _collect(task, model, split, episodes, f"{seed}/{split}", trained.device, raw=control == "")
             kept.setdefault(split, data)
@@ -136,6 +136,9 @@ def probe(
                 if source[1] >= 0 and split == "ood" and points:
                     for metric, lay_out in maps.items():
                         rows += _map(metric, lay_out, data, x, points, seed, where)
+    on_maps = {column for row in rows for column in row if column.startswith(("label.", "confound."))}
+    own = (row for row in rows if row["control"] == "")
+    rows += tables.not_available(own, trained.why_no_untrained_control, measured=("point", "x", "y", *on_maps))
     return pd.DataFrame(rows), _episodes(task, kept)
 
 

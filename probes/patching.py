@@ -9,6 +9,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from compolens import tables
 from compolens.activations.sites import residual_sites
 from compolens.activations.streams import draw, intervene, record
 from compolens.foundation.configs import ConfigError
@@ -50,7 +51,7 @@ def probe(trained: TrainedModel, *, episodes: int = 512, seed: int = 0) -> tuple
     if "render" in task.missing:
         raise ConfigError(f"patching needs the same inputs under two codes; {type(task).__name__}: {task.missing['render']}")
     rows, kept = [], []
-    for control, model in (("", trained.model), ("untrained", trained.untrained_control())):
+    for control, model in trained.with_untrained_control():
         points = [(layer, site, role) for layer, site in residual_sites(model).items() for role in model.roles]
         if "hook_code" in model.hook_dict:
             points.append((model.cfg.n_layers + 1, "hook_code", "all"))
@@ -69,6 +70,7 @@ def probe(trained: TrainedModel, *, episodes: int = 512, seed: int = 0) -> tuple
                     other = weight > 0  # the rest were shown under a code equal to their own: nothing to recover
                     names = [task.composition_name(int(c)) for c in composition[other]]
                     kept.append(pd.DataFrame({**where, "composition": names, "score": 1 - error[other] / weight[other]}))
+    rows += tables.not_available((row for row in rows if row["control"] == ""), trained.why_no_untrained_control)
     return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
 
 

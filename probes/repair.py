@@ -10,6 +10,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from compolens import tables
 from compolens.activations.sites import Site, positions, sites
 from compolens.activations.streams import draw
 from compolens.foundation.configs import DoesNotApply, require
@@ -84,13 +85,17 @@ def probe(
     code_features(task, next(draw(task, "train", 1, seed)).codes)
     budget = Budget(tuning_steps, batch, lr)
     require(draws >= 0, f"draws counts random sets of scalars, so it must be 0 or more, got {draws}")
-    own = _Repairs(trained, trained.model, "", episodes, seed)
-    read = own.write(fitted)
-    own.train(read.site, budget, draws)
-    untrained = _Repairs(trained, trained.untrained_control(), "untrained", episodes, seed)
-    untrained.write(fitted, read.site)
-    untrained.train(read.site, budget, draws)
-    return pd.DataFrame(own.rows() + untrained.rows()), own.frame()
+    rows: list[dict] = []
+    frame, site = pd.DataFrame(), None  # the untrained control is repaired where the model is
+    for control, model in trained.with_untrained_control():
+        repairs = _Repairs(trained, model, control, episodes, seed)
+        site = repairs.write(fitted, site).site
+        repairs.train(site, budget, draws)
+        rows += repairs.rows()
+        frame = repairs.frame() if control == "" else frame
+    pooled = (row for row in rows if row["control"] == "" and row["composition"] == "all")
+    own = (row for row in pooled if row["metric"] != "beats placebos")
+    return pd.DataFrame(rows + tables.not_available(own, trained.why_no_untrained_control)), frame
 
 
 def _answers_of(model: HookedModel) -> Callable[[Episodes], Tensor]:

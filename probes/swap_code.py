@@ -25,7 +25,6 @@ from compolens.interventions.interchange import (
     held,
     learn,
     pooled,
-    reader,
     remaining,
     whole_codes,
 )
@@ -111,20 +110,25 @@ def probe(
     chosen = _two_best(task, model, _fresh(model, choose, points), learned)
     controlled = list(learned) if all_sites else chosen
     shuffled = _search(task, model, _shuffled(fit, seed), controlled, search, seed)
-    untrained = trained.untrained_control()
-    in_untrained = _search(task, untrained, fit, controlled, search, seed)
+    untrained = dict(trained.with_untrained_control()).get("untrained")
+    in_untrained = {} if untrained is None else _search(task, untrained, fit, controlled, search, seed)
     rows, kept = [], []
     for split, part in fresh.items():
         rows += _shown(task, part, split)
         for site in points:
             rows += _curve(task, model, part, split, site, learned.get(site), "")
-        there = _fresh(untrained, pairs[split], controlled)
+        there = None if untrained is None else _fresh(untrained, pairs[split], controlled)
         for site in controlled:
-            rows += _curve(task, untrained, there, split, site, in_untrained[site], "untrained")
+            if untrained is not None and there is not None:
+                rows += _curve(task, untrained, there, split, site, in_untrained[site], "untrained")
             rows += _curve(task, model, part, split, site, shuffled[site], "shuffled counterfactuals", full=False)
             rows += _parts(task, model, part, split, site, learned[site])
             rows += _random(task, model, part, split, site, draws, seed)
         kept += [_episodes(task, model, part, split, site, learned[site]) for site in chosen]
+    searched = {(site.hook_name, site.role) for site in controlled}
+    own = (row for row in rows if row["control"] == "" and row["metric"] in ("recovered", "score"))
+    own = (row for row in own if (row["site"], row["role"]) in searched)
+    rows += tables.not_available(own, trained.why_no_untrained_control)
     table = pd.DataFrame(rows)
     names = {(site.hook_name, site.role) for site in chosen}
     table["chosen"] = [(hook_name, role) in names for hook_name, role in zip(table["site"], table["role"], strict=True)]
@@ -252,7 +256,7 @@ def _parts(
     task: TaskFamily, model: HookedModel, fresh: Fresh, split: str, site: Site, subspace: Subspace
 ) -> list[dict[str, Any]]:
     """What of the largest learned subspace its linear reader sees, and what it does not, each put in alone."""
-    basis, read, rows = subspace.basis, reader(model, site), []
+    basis, read, rows = subspace.basis, model.reader(*site), []
     parts = (None, None) if read is None else split_by_reader(basis, read)
     for control, part in zip(("row space only", "null space only"), parts, strict=True):
         if part is None:

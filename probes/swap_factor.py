@@ -104,7 +104,7 @@ def probe(
     require(
         draws >= 2 and search_steps >= 1, f"needs 2 draws and 1 step at least, got draws={draws}, search_steps={search_steps}"
     )
-    task, model, untrained = trained.task, trained.model, trained.untrained_control()
+    task, model, models = trained.task, trained.model, dict(trained.with_untrained_control())
     check_renders(task)
     points = [site for site in sites(model) if site.layer > 0]
     (fit, _), (choose, _), (pairs, neither) = (
@@ -112,20 +112,24 @@ def probe(
     )
     names = list(task.factors(fit["test"].base.codes))
     search = Search(steps=search_steps)
-    learned = _learn_all(task, model, fit["test"], points, search, rank, episodes, seed)
-    in_untrained = _learn_all(task, untrained, fit["test"], points, search, rank, episodes, seed)
+    found = {c: _learn_all(task, one, fit["test"], points, search, rank, episodes, seed) for c, one in models.items()}
+    learned = found[""]
     kept_back = _fresh(task, model, choose["test"], list(learned))
     chosen = max(learned, key=lambda site: _value(task, model, kept_back, site, learned[site]))
     rows, kept = [_neither(neither) | {"n": episodes}], []
     for split in ("test", "ood"):
-        fresh, there = (_fresh(task, network, pairs[split], list(learned)) for network in (model, untrained))
+        fresh = _fresh(task, model, pairs[split], list(learned))
+        there = {c: _fresh(task, one, pairs[split], list(learned)) for c, one in models.items() if c}
         rows += _references(task, fresh, split)
         for site, coordinates in learned.items():
             rows += _own(task, model, fresh, split, site, coordinates, names)
             rows += _controls(task, model, fresh, split, site, coordinates, draws, seed)
-            edited = _edited(untrained, there, site, in_untrained[site])
-            rows += _row("score", task.errors(edited, fresh.pairs.wanted.targets), fresh, split, site, "all", "untrained")
+            for control, held_there in there.items():
+                edited = _edited(models[control], held_there, site, found[control][site])
+                rows += _row("score", task.errors(edited, fresh.pairs.wanted.targets), fresh, split, site, "all", control)
         kept.append(_episodes(task, model, fresh, split, chosen, learned[chosen]))
+    own = (row for row in rows if row["control"] == "" and (row["metric"], row["factor"]) == ("score", "all"))
+    rows += tables.not_available(own, trained.why_no_untrained_control, measured=("rank",))
     table = pd.DataFrame(rows)
     table["chosen"] = (table["site"] == chosen.hook_name) & (table["role"] == chosen.role)
     return table, pd.concat(kept, ignore_index=True)

@@ -11,6 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from compolens import tables
 from compolens.activations.streams import draw, record
 from compolens.foundation.configs import DoesNotApply
 from compolens.hooks import HookedModel
@@ -53,8 +54,8 @@ def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tupl
             f"{type(trained.run.architecture).__name__} was built without coefficient transfer; "
             "train it with transfer=OutputTransfer() or RelativeTransfer()"
         )
-    untrained = trained.untrained_control()
-    variants = {"": model, "λ = 0": _with(model, zero), "untrained": untrained}
+    models = dict(trained.with_untrained_control())
+    variants = {"": model, "λ = 0": _with(model, zero), **models}
     if len(_transfers(model)) > 1:
         variants["λ swapped between layers"] = _with(model, swapped)
     rows, kept = [], []
@@ -70,8 +71,9 @@ def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tupl
             )
             names = [task.composition_name(int(c)) for c in composition]
             kept.append(pd.DataFrame({"split": split, "control": control, "composition": names, "score": 1 - error / weight}))
-        for control, measured in (("", model), ("untrained", untrained)):
+        for control, measured in models.items():
             rows += _coefficients(task, measured, batches, split, control)
+    rows += tables.not_available((row for row in rows if row["control"] == ""), trained.why_no_untrained_control)
     for layer, transfer in enumerate(_transfers(model)):
         for block, value in enumerate(transfer.lam.tolist()):
             where = {

@@ -65,7 +65,7 @@ def probe(trained: TrainedModel, *, episodes: int = 4096, seed: int = 0) -> tupl
         )
     rows: list[dict[str, Any]] = []
     kept: list[pd.DataFrame] = []
-    for control, model in (("", trained.model), ("untrained", trained.untrained_control())):
+    for control, model in trained.with_untrained_control():
         rows += _model_rows(model, task, control)
         for split in ("test", "ood"):
             batches = list(draw(task, split, episodes, seed, trained.device))
@@ -73,6 +73,8 @@ def probe(trained: TrainedModel, *, episodes: int = 4096, seed: int = 0) -> tupl
                 loss, seen = _loss(one, task, batches, control, split, weights)
                 rows.append(loss)
                 kept += [seen] if control == "" and weights == "as trained" else []
+    own = (row for row in rows if row["control"] == "" and not row["metric"].endswith(" entry"))
+    rows += tables.not_available(own, trained.why_no_untrained_control)
     return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
 
 

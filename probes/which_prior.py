@@ -31,6 +31,8 @@ from compolens.zoo.folders import TrainedModel
 version = 1  # raised whenever its numbers change
 
 MODEL, UNTRAINED, TRUTH = "model", "untrained control", "truth"
+LEARNERS = {"": MODEL, "untrained": UNTRAINED}
+"""control -> what the column `learner` says."""
 RECOMBINES = {
     "best of all compositions": True, "Bayes, whole panel": True, "Bayes, each feature": True,
     "best training composition": False, "in-context ridge": False, "in-context smoothing": False, "nearest example": False,
@@ -127,6 +129,7 @@ def probe(
         rows += [_row(split, "distance", MODEL, who, note=why, value=np.nan) for who, why in absent.items()]
         rows += _rows(split)
         kept.append(_episodes(split))
+    rows += _not_available(trained, [row for row in rows if row["control"] == "" and row["composition"] == "all"])
     return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
 
 
@@ -145,9 +148,8 @@ def _answered(
     episodes: int,
     seed: int,
 ) -> Split:
-    task, untrained = trained.task, trained.untrained_control()
-    batches = list(draw(task, name, episodes, seed, trained.device))
-    answers = {MODEL: [trained.model(b.tokens) for b in batches], UNTRAINED: [untrained(b.tokens) for b in batches]}
+    task, batches = trained.task, list(draw(trained.task, name, episodes, seed, trained.device))
+    answers = {LEARNERS[control]: [one(b.tokens) for b in batches] for control, one in trained.with_untrained_control()}
     answers |= {r.name: [r.predict(task, b) for b in batches] for r in closed if not r.why_not(task)}
     answers |= {who: [one.predict(b) for b in batches] for who, one in fitted.items()}
     weight = torch.cat([_measured(task, p, b.targets)[1] for p, b in zip(answers[MODEL], batches, strict=True)])
@@ -193,9 +195,18 @@ def _row(
     return tables.row(metric, value, lo=lo, hi=hi, **where, **compared, composition=composition, note=note)
 
 
+def _not_available(trained: TrainedModel, own: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of an untrained control that there is not; what it is nearest to is undecided."""
+    why, asked = trained.why_no_untrained_control, [row for row in own if row["metric"] == "distance"]
+    undecided = tables.not_available(
+        (row for row in own if row["metric"] != "distance"), why, learner=UNTRAINED, reference="undecided", recombines=""
+    )
+    return tables.not_available(asked, why, learner=UNTRAINED) + undecided
+
+
 def _rows(split: Split) -> Iterator[dict[str, Any]]:
     references = [who for who in split.answers if who not in (MODEL, UNTRAINED)]
-    for control, learner in (("", MODEL), ("untrained", UNTRAINED)):
+    for control, learner in ((c, one) for c, one in LEARNERS.items() if one in split.answers):
         found = {r: _errors(split, learner, r) for r in (TRUTH, *references)}
         for reference, error in found.items():
             yield from _distances(split, learner, reference, error, control, whole=control == "")

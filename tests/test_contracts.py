@@ -11,14 +11,17 @@ import numpy as np
 import pytest
 import torch
 
+from compolens import tables
 from compolens.activations.streams import intervene
+from compolens.diagnosis import groups
 from compolens.foundation.configs import ConfigError, classes_of, construct, describe
 from compolens.models import ARCHITECTURES, PARTS, DoesNotApply, LearnedThreshold, OutputTransfer, RelativeTransfer
 from compolens.models.operands import full
 from compolens.tasks import FAMILIES, SPLITS, FixedEpisodes, Hyperteacher
 from compolens.tasks import PARTS as TASK_PARTS
-from compolens.training import RECIPES, AdamW, Run
+from compolens.training import DECAYS, RECIPES, AdamW, Run, check_folder
 from compolens.training.machine import products
+from compolens.zoo import read_run
 
 SMALL_MODEL = {"n_layers": 2, "d_model": 16, "n_heads": 2, "d_code": 6, "d_hidden": 6, "n_ctx": 18, "init_scale": 1.0}
 SMALL_TASK = {
@@ -459,6 +462,22 @@ def test_what_a_split_holds_out_is_json(task):
     assert json.loads(json.dumps(description)) == description
 
 
+def test_a_setting_says_what_was_asked_without_seeds_also_of_folders_that_do_not_hold_it(task, tmp_path):
+    seeds = {field.name: 7 for field in dataclasses.fields(task) if field.name.endswith("seed")}
+    assert task.setting.split()[0] == type(task).__name__ and dataclasses.replace(task, **seeds).setting == task.setting
+    run = Run(ARCHITECTURES["SoftmaxTransformer"](), task)
+    for name, config in (("new", run.config()), ("old", {"format": 1, "run": describe(run)})):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
+        assert read_run(tmp_path / name) == run
+        check_folder(run, tmp_path / name)
+    old, new = (tables.settings(tmp_path / name) for name in ("old", "new"))
+    assert groups.setting_of(old) == groups.setting_of(new) == task.setting
+    assert new.items() - old.items() >= {("task.setting", task.setting)} and new.keys() - old.keys() == {"task.setting"}
+    (one,) = groups.group([tmp_path / "new", tmp_path / "old"])
+    assert one.setting == task.setting
+
+
 def test_families_and_architectures_are_values(task, architecture):
     for value in (task, architecture):
         assert dataclasses.replace(value) == value and hash(dataclasses.replace(value)) == hash(value)
@@ -467,7 +486,7 @@ def test_families_and_architectures_are_values(task, architecture):
 
 
 # ---- bad settings ----------------------------------------------------------------------------------------------------
-DESCRIBED = [*ARCHITECTURES.values(), *PARTS.values(), *FAMILIES.values(), *TASK_PARTS.values(), *RECIPES, Run]
+DESCRIBED = [*ARCHITECTURES.values(), *PARTS.values(), *FAMILIES.values(), *TASK_PARTS.values(), *RECIPES, *DECAYS, Run]
 NO_SETTINGS = ["x", "", None, True, -1, 0, 1.5, float("nan"), float("inf"), [], ["x"], {}]
 
 

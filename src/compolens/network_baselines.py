@@ -26,6 +26,7 @@ from compolens.tasks.base import Episodes, TaskFamily
 from compolens.zoo.folders import TrainedModel
 
 PENALTIES = tuple(float(l2) for l2 in np.logspace(-3, 5, 9))
+"""Of a learner's readout, 0.001 to 100,000: those of `measures.readouts`, one below them and one above."""
 CHUNK = 64
 """Episodes whose graph is held at once: bounds the memory of second derivatives."""
 
@@ -45,7 +46,7 @@ def wanted(task: TaskFamily, episodes: Episodes) -> Tensor:
 
 
 def _untrained(trained: TrainedModel) -> HookedModel:
-    """The untrained control itself, never what stands in for it."""
+    """The untrained control; where there is none, the reason is that alone: learners made from it cannot do without."""
     if trained.why_no_untrained_control:
         raise DoesNotApply(trained.why_no_untrained_control)
     return trained.untrained_control()

@@ -9,12 +9,12 @@ Keyword arguments become flags, the docstring the help text. Built-in recipes tr
 from __future__ import annotations
 
 import ast
-import functools
 import importlib.util
 import inspect
 import re
 import shlex
 import sys
+import warnings
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -99,62 +99,13 @@ def load_recipe(kind: str, name: str | Path) -> Callable[..., Any]:
     function = getattr(module, _verb(kind), None)
     if not callable(function):
         raise ConfigError(f"{path} defines no function {_verb(kind)}(); see the built-in ones in {room(kind)}")
-    if kind != "probes":
-        return function
-    return _also_without_untrained(
-        function, path.stem, tuple(getattr(module, "measured_on_untrained", getattr(module, "taken_from_twin", ())))
-    )
-
-
-# ---- models without an untrained control --------------------------------------------------------------------------------
-MEASURED_ON_UNTRAINED = {
-    "activation_sparsity": ("imposed",),
-    "dual_model": ("whole",),
-    "erase_code": ("rank", "unedited", "read_at"),
-    "latent_code": ("l2",),
-    "latent_geometry": ("point", "x", "y"),
-}
-"""Probe -> columns of its rows about the untrained control that are measured on it, beside value, lo and hi. A probe's file
-may name them instead: ``measured_on_untrained = ("column", …)``."""
-NAMED_BY_UNTRAINED = {"which_prior": ("nearest", "margin")}
-"""Probe -> metrics whose column `reference` is what was found, not what was asked for."""
-
-
-def _also_without_untrained(probe: Callable[..., Any], name: str, taken: tuple[str, ...]) -> Callable[..., Any]:
-    """The probe, for models that have no untrained control too: rows about the untrained control then say why they are not
-    available."""
-
-    @functools.wraps(probe)
-    def measure(trained: Any, **arguments: Any) -> Any:
-        why = getattr(trained, "why_no_untrained_control", "")
-        if not why:
-            return probe(trained, **arguments)
-        result = probe(trained.with_stand_in(), **arguments)
-        if isinstance(result, tuple):
-            return tuple(_without_untrained(frame, name, taken, why) for frame in result)
-        return _without_untrained(result, name, taken, why)
-
-    return measure
-
-
-def _without_untrained(frame: Any, name: str, taken: tuple[str, ...], why: str) -> Any:
-    """The rows about the untrained control without any number: one row each of what would be there."""
-    import pandas as pd
-
-    if "control" not in frame:
-        return frame
-    untrained = frame["control"].str.contains("untrained")
-    rows = frame[untrained].copy()
-    measured = {"value", "lo", "hi", "score", *taken, *MEASURED_ON_UNTRAINED.get(name, ())} & set(rows.columns)
-    points = {column for column in rows if column.startswith(("label.", "confound."))}  # a map's
-    rows[sorted(measured | points)] = float("nan")
-    if name in NAMED_BY_UNTRAINED:
-        rows.loc[rows["metric"].isin(NAMED_BY_UNTRAINED[name]), "reference"] = "undecided"
-    if "algorithm_step" in rows:
-        rows.loc[rows["metric"] == "best step", "algorithm_step"] = float("nan")
-    rows = rows.assign(n=0, note=f"not available: {why}").drop_duplicates()
-    note = frame.get("note", "")
-    return pd.concat([frame[~untrained].assign(note=note), rows]).sort_index(kind="stable").reset_index(drop=True)
+    if hasattr(module, "taken_from_twin"):
+        warnings.warn(
+            f"{path}: taken_from_twin is read no longer; name these columns in tables.not_available(rows, why, measured=…)",
+            FutureWarning,
+            stacklevel=2,
+        )
+    return function
 
 
 def options(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:

@@ -77,6 +77,35 @@ def row(
     return {**common, "control": control, "n": n, **more}
 
 
+def not_available(
+    rows: Iterable[Mapping[str, Any]], why: str, *, measured: Iterable[str] = (), **known: Value
+) -> list[dict[Any, Any]]:
+    """The rows about an untrained control that cannot be had: what would be asked of it, and no number.
+
+    Args:
+        rows: The rows about the model that the control would have, too: those of a loop over
+            `TrainedModel.with_untrained_control`.
+        why: Why there is no control, `TrainedModel.why_no_untrained_control`; "" where there is one: nothing is missing then.
+        measured: The columns, beside value, lo and hi, whose entries are measured: they are left empty.
+        known: What other columns say of the control, where they say something else of the model.
+
+    Returns:
+        One row each, those left equal taken together; control is "untrained", or "untrained, …" of a row about a control
+        of the model; n is 0, and note begins with "not available: ".
+    """
+    if not why:
+        return []
+    empty = {"value": math.nan, "lo": math.nan, "hi": math.nan, "n": 0, "note": f"not available: {why}"}
+    found = [
+        {column: entry for column, entry in one.items() if column not in set(measured)}
+        | {"control": ", ".join(filter(None, ("untrained", one["control"])))}
+        | empty
+        | known
+        for one in rows
+    ]
+    return pd.DataFrame(found).drop_duplicates().to_dict("records")
+
+
 TEXT = {
     "metric", "split", "site", "role", "control", "composition", "reference", "fit", "note", "label", "shown", "by", "class",
     "other", "parts",
@@ -91,6 +120,10 @@ RENAMED = {
 """Column -> a word that tables of earlier versions hold -> the word of the glossary; translated whenever a table is read."""
 NUMBERS = ("value", "lo", "hi", "n")
 """Columns of `COLUMNS` that hold numbers."""
+
+
+RENAMED_SETTINGS = {"optimizer.decay": {"code": "AllButVectors", "paper": "MatricesOnly"}}
+"""Setting -> what folders of version 0.1 say of it -> what folders say now; equal runs have equal settings."""
 
 
 CHANGED = "the table was changed after it was measured"
@@ -415,16 +448,19 @@ def settings(folder: str | Path) -> dict[str, Any]:
     """A model's config flattened into columns: model, architecture, task, support, seeds, steps, …
 
     Settings that are off (null or false) are left out: a model that was trained before a setting existed has none either."""
-    run = digests.read_run(folder)
+    config = digests.read_config(folder)
     digests.check(folder, digests.CONFIG)
-    row = {"model": Path(folder).name, "folder": str(folder)}
+    run = config["run"]
+    row: dict[str, Any] = {"model": Path(folder).name, "folder": str(folder)}
     for part in ("architecture", "task", "optimizer"):
         if not isinstance(run.get(part), dict) or not isinstance(run[part].get("class"), str):
             raise DamagedFile(f"{Path(folder) / digests.CONFIG} describes no {part}; restore it, or train the run again")
     row |= {"architecture": run["architecture"]["class"], "task": run["task"]["class"]}
     for part in ("architecture", "task", "optimizer"):
         row |= _flat(part, run[part])
+    row |= {k: RENAMED_SETTINGS[k].get(row[k], row[k]) for k in RENAMED_SETTINGS.keys() & row.keys()}
     row |= {k: v for k, v in run.items() if not isinstance(v, dict | list) and k != "class"}
+    row |= {"task.setting": config.get("setting")}  # None in folders of version 0.1
     row = {k: v for k, v in row.items() if v is not None and v is not False}
     return row | {"score_name": _score_name(folder) if finished(Path(folder)) else "score"}
 

@@ -14,6 +14,7 @@ from compolens.activations.streams import draw
 from compolens.cli.flags import Parser
 from compolens.cli.recipe_flags import add_recipe_flags
 from compolens.foundation.moved import MOVED, MOVED_NAMES, MovedFinder, install
+from compolens.interventions import interchange
 
 
 @pytest.fixture
@@ -80,6 +81,13 @@ def test_sites_answer_to_their_old_field_and_models_to_their_old_methods(trained
     assert all(torch.equal(value, new[name]) for name, value in old.state_dict().items())
     with pytest.warns(FutureWarning, match="why_no_untrained_control"):
         assert trained.why_no_twin == ""
+
+
+def test_what_reads_a_site_is_still_found_where_it_was(trained):
+    site = compolens.activations.Site(2, "blocks.1.hook_resid_post", "readout")
+    with pytest.warns(FutureWarning, match=r"model\.reader\(\*site\)"):
+        read = interchange.reader(trained.model, site)
+    assert torch.equal(read, trained.model.reader(*site))
 
 
 def test_a_recording_takes_the_untrained_control_under_its_old_name(trained, tmp_path):

@@ -241,7 +241,7 @@ def test_more_coordinates_than_the_width_are_refused(task):
 def test_the_null_part_is_what_the_next_linear_map_does_not_see(tiny_models):
     model = load(tiny_models["softmax"]).model
     last = Site(2, "blocks.1.hook_resid_post", "readout")
-    read = interchange.reader(model, last)
+    read = model.reader(*last)
     basis = Subspace.random(16, 5, torch.Generator().manual_seed(0)).basis
     row, null = (part.float() for part in split_by_reader(basis, read))
     torch.testing.assert_close(row + null, basis)
@@ -252,16 +252,16 @@ def test_the_null_part_is_what_the_next_linear_map_does_not_see(tiny_models):
     through = model.unembed(model.ln_final(x)) - model.unembed(model.ln_final.b)
     scale = (x.square().mean(-1, keepdim=True) + model.ln_final.eps).sqrt()
     torch.testing.assert_close(through * scale, x @ read.T, rtol=1e-4, atol=1e-5)
-    assert interchange.reader(model, Site(1, "blocks.0.hook_resid_post", "readout")) is None
+    assert model.reader(1, "blocks.0.hook_resid_post", "readout") is None
 
 
 def test_an_explicit_code_is_read_through_the_modules(tiny_models):
     trained = load(tiny_models["hypernetwork"])
     site = Site(3, "hook_code", "all")
-    read = interchange.reader(trained.model, site)
+    read = trained.model.reader(*site)
     with torch.no_grad():
         trained.model.executor.W_modules[3:] = 0  # now three of the six dimensions of the code do nothing
-    row, null = (part.float() for part in split_by_reader(torch.eye(6), interchange.reader(trained.model, site)))
+    row, null = (part.float() for part in split_by_reader(torch.eye(6), trained.model.reader(*site)))
     torch.testing.assert_close(row, torch.diag(torch.tensor([1.0, 1, 1, 0, 0, 0])))
     assert read.shape == (4 * 12, 6)
     pairs = pairs_of(trained.task, n=12)

@@ -9,11 +9,26 @@ import pandas as pd
 import pytest
 import torch
 
+from compolens import tables
+from compolens.diagnosis import groups
 from compolens.foundation import files
 from compolens.foundation.configs import ConfigError
 from compolens.models import HYLA, LinearAttention, SoftmaxTransformer
 from compolens.tasks import FuzzyLogic, SRaven
-from compolens.training import RESUME, AdamW, Interrupted, ReferenceAdamW, Run, state, train
+from compolens.training import (
+    RESUME,
+    AdamW,
+    AllButVectors,
+    Interrupted,
+    MatricesOnly,
+    ReferenceAdamW,
+    Run,
+    WarmupStableDecay,
+    check_folder,
+    state,
+    train,
+)
+from compolens.zoo import read_run
 
 SIZES = {"n_layers": 2, "d_model": 12, "n_heads": 3, "d_head": 4, "d_value": 4, "d_mlp": 16}
 TASK = FuzzyLogic(length=8)
@@ -94,7 +109,7 @@ def test_runs_shorter_than_two_warm_ups_still_have_a_rate():
 def test_defaults_are_the_references():
     recipe = ReferenceAdamW()
     assert (recipe.lr, recipe.betas, recipe.weight_decay, recipe.warmup) == (1e-3, (0.9, 0.999), 0.1, 100)
-    assert (recipe.final, recipe.clip, recipe.decay) == (0.1, None, "code")
+    assert (recipe.final, recipe.clip, recipe.decay) == (0.1, None, AllButVectors())
     built = recipe.build(torch.nn.Linear(2, 2))
     assert built.defaults["eps"] == 1e-8 and built.defaults["betas"] == (0.9, 0.999)
 
@@ -118,22 +133,41 @@ def test_decay_acts_on_matrices_and_as_in_the_code_also_on_biases_that_are_no_ve
         at = f"blocks.{layer}."
         matrices |= {f"{at}attn.W_{n}" for n in "QKVO"} | {f"{at}mlp.W_in", f"{at}mlp.W_out"}
         further |= {f"{at}attn.b_{n}" for n in "QKV"} | {f"{at}attn.bias.rel_bias"}
-    assert decayed(ReferenceAdamW(decay="paper"), model) == matrices
-    assert decayed(ReferenceAdamW(decay="code"), model) == matrices | further
+    assert decayed(ReferenceAdamW(decay=MatricesOnly()), model) == matrices
+    assert decayed(ReferenceAdamW(decay=AllButVectors()), model) == matrices | further
+    assert decayed(ReferenceAdamW(), model) == matrices | further
     assert decayed(AdamW(), model) == matrices
     vectors = {name for name, p in model.named_parameters() if p.ndim == 1}
     assert set(dict(model.named_parameters())) == matrices | further | vectors
 
 
-@pytest.mark.parametrize("decay", ["papr", "", None])
+@pytest.mark.parametrize("decay", ["papr", "", None, [], AllButVectors])
 def test_another_decay_is_refused(decay):
-    with pytest.raises(ConfigError, match=f"no decay {decay!r}"):
+    with pytest.raises(ConfigError, match=r"decay must be one of AllButVectors\(\) or MatricesOnly\(\), got "):
         ReferenceAdamW(decay=decay)
 
 
-def test_a_misspelt_decay_is_refused_naming_the_nearest():
-    with pytest.raises(ConfigError, match="did you mean 'paper'"):
-        ReferenceAdamW(decay="papr")
+@pytest.mark.parametrize(("word", "decay"), [("code", AllButVectors()), ("paper", MatricesOnly())])
+@pytest.mark.parametrize("recipe", [ReferenceAdamW, WarmupStableDecay])
+def test_a_folder_of_version_01_holds_the_equal_run(tmp_path, recipe, word, decay):
+    """Its description says a word where it says a class now: it loads, is accepted and resumed, and has equal settings."""
+    run = make_run(steps=2, optimizer=recipe(warmup=1, decay=decay))
+    assert run == make_run(steps=2, optimizer=recipe(warmup=1, decay=word))
+    for folder in (tmp_path / "old", tmp_path / "new"):
+        train(run, folder)
+    config = files.read_json(tmp_path / "old" / "config.json")
+    assert config["run"]["optimizer"]["decay"] == {"class": type(decay).__name__}
+    config["run"]["optimizer"]["decay"] = word
+    files.write_json(tmp_path / "old" / "config.json", config)
+    (tmp_path / "old" / "digests.json").unlink(missing_ok=True)  # which came later
+    assert read_run(tmp_path / "old") == read_run(tmp_path / "new") == run
+    check_folder(run, tmp_path / "old")
+    old, new = (tables.settings(tmp_path / name) for name in ("old", "new"))
+    assert old["optimizer.decay"] == new["optimizer.decay"] == type(decay).__name__
+    assert old.keys() == new.keys() and len(groups.group([tmp_path / "old", tmp_path / "new"])) == 1
+    other = make_run(steps=2, optimizer=recipe(warmup=1, decay="paper" if word == "code" else "code"))
+    with pytest.raises(ConfigError, match="holds another run"):
+        check_folder(other, tmp_path / "old")
 
 
 @pytest.mark.parametrize("settings", [{"lr": 0.0}, {"clip": 0.0}, {"weight_decay": -1.0}, {"warmup": -1}])
@@ -143,7 +177,7 @@ def test_what_the_plain_recipe_refuses_this_one_refuses(settings):
 
 
 # ---- one update ------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("decay", ["code", "paper"])
+@pytest.mark.parametrize("decay", [AllButVectors(), MatricesOnly()])
 def test_updates_are_adamw_with_decoupled_decay(decay):
     """Two of them, so that the corrections of both moments matter; written out in float64."""
     recipe = ReferenceAdamW(lr=0.05, weight_decay=0.3, decay=decay)

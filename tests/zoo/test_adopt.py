@@ -332,18 +332,18 @@ def test_rows_of_an_untrained_control_that_cannot_be_had_say_so_and_hold_no_numb
 OWN_PROBE = '''
 """How large is the largest answer, and where does it stand?"""
 import pandas as pd
+from compolens import tables
 from compolens.activations.streams import draw
-
-measured_on_untrained = ("where",)
 
 def probe(trained, *, episodes: int = 8):
     """The largest answer. Control: the untrained control."""
     (batch,) = draw(trained.task, "ood", episodes, 0)
     rows = []
-    for control, model in (("", trained.model), ("untrained", trained.untrained_twin())):
+    for control, model in trained.with_untrained_control():
         answer = model(batch.tokens)
-        where = {"where": int(answer.argmax()), "split": "ood", "site": "all", "role": "all", "n": episodes}
-        rows.append({"metric": "largest", "value": answer.max().item(), "lo": None, "hi": None, **where, "control": control})
+        found = {"split": "ood", "site": "all", "role": "all", "n": episodes, "where": int(answer.argmax())}
+        rows.append(tables.row("largest", answer.max().item(), control=control, **found))
+    rows += tables.not_available(rows, trained.why_no_untrained_control, measured=("where",))
     return pd.DataFrame(rows)
 '''
 
@@ -356,12 +356,25 @@ def test_a_probe_of_ones_own_names_what_it_takes_from_the_untrained_control(save
     assert untrained[["where", "value"]].isna().all() and untrained["note"] == f"not available: {NO_UNTRAINED_CONTROL}"
 
 
+def test_a_probe_of_ones_own_that_insists_on_the_untrained_control_does_not_apply(saved, tmp_path):
+    asks = OWN_PROBE.replace(
+        "trained.with_untrained_control()", '(("", trained.model), ("untrained", trained.untrained_control()))'
+    )
+    (tmp_path / "my_probe.py").write_text('taken_from_twin = ("where",)\n' + asks)
+    with pytest.warns(
+        FutureWarning, match=r"taken_from_twin is read no longer; .* tables\.not_available\(rows, why, measured"
+    ):
+        probe = recipes.load_recipe("probes", tmp_path / "my_probe.py")
+    assert set(probe(load(saved / "with", classes=[Stepped]))["control"]) == {"", "untrained"}
+    with pytest.raises(DoesNotApply, match=r"reinit=MyNet\); .* goes through trained\.with_untrained_control\(\)"):
+        probe(load(saved / "without", classes=[Stepped]))
+
+
 def test_learners_made_from_the_untrained_control_are_not_available_either(saved):
     trained = load(saved / "without", classes=[Stepped])
     for fit in (FrozenReadout.fit, Linearised.fit):
-        for one in (trained, trained.with_stand_in()):
-            with pytest.raises(DoesNotApply, match=r"adopt\(…, reinit=MyNet\)"):
-                fit(one, episodes=16)
+        with pytest.raises(DoesNotApply, match=r"adopt\(…, reinit=MyNet\)$"):
+            fit(trained, episodes=16)
     with pytest.raises(DoesNotApply, match="reinit"):
         trained.untrained_control()
     table, _ = recipes.load_recipe("probes", "which_prior")(trained, **PROBES["which_prior"])

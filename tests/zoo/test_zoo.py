@@ -292,5 +292,6 @@ def test_an_overview_of_what_does_not_load_says_why(copy, foreign):
 
 def test_every_model_that_is_trained_here_has_an_untrained_control(tiny_models):
     trained = load(tiny_models["softmax"])
-    assert trained.why_no_untrained_control == "" and trained.with_stand_in().untrained_control() is trained.model
-    assert trained.untrained_control() is not trained.model
+    (own, model), (control, untrained) = trained.with_untrained_control()
+    assert trained.why_no_untrained_control == own == "" and control == "untrained"
+    assert model is trained.model and untrained is not trained.model

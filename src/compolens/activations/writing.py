@@ -15,7 +15,7 @@ from torch import Tensor
 
 from compolens.activations.reading import EPISODE_ARRAYS, MANIFEST, UNFINISHED, UNTRAINED, NotRecorded, as_array
 from compolens.foundation import digests, files
-from compolens.foundation.configs import describe, nearest, require
+from compolens.foundation.configs import nearest, require
 from compolens.hooks import HookedModel
 from compolens.measures.intervals import summarise
 from compolens.models.base import Architecture
@@ -221,7 +221,7 @@ class Writer:
         run = self.run or Run(Recorded(), FixedEpisodes(os.fspath(self.folder.resolve())), steps=0)
         step = run.steps if self.step is None else self.step
         write_manifest(self.folder, self._episodes(run.task))
-        files.write_json(self.folder / "config.json", {"format": 1, "run": describe(run)})
+        files.write_json(self.folder / "config.json", run.config())
         manifest = {
             "format": 1,
             "sites": self.sites,

@@ -26,11 +26,21 @@ class Group:
         return tuple(f.name for f in self.folders)
 
 
-_SEEDS = ("task.teacher_seed", "task.split_seed", "init_seed", "data_seed", "model", "folder", "keep")
+_SEEDS = ("task.teacher_seed", "task.split_seed", "init_seed", "data_seed", "model", "folder", "keep", "task.setting")
+"""Settings that models of a group may differ in: seeds, and what is another name of the rest, or none."""
 
 
 def setting_of(row: dict) -> str:
-    """A setting in a few words: the task with what distinguishes it, seeds left out."""
+    """A setting in a few words, the task with what distinguishes it: as its family says (`TaskFamily.setting`).
+
+    Args:
+        row: The settings of a model's folder, `tables.settings`.
+    """
+    return row["task.setting"] if "task.setting" in row else _setting_without_the_family(row)
+
+
+def _setting_without_the_family(row: dict) -> str:
+    """The same words for folders of version 0.1, which do not hold them."""
     support = row.get("task.support")
     widths = f"{row['task.d_x']}→{row['task.d_y']}" if "task.d_x" in row and "task.d_y" in row else ""
     named = support if support is None or not str(support).startswith("[") else "listed"

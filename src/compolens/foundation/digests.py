@@ -147,22 +147,36 @@ def _write(folder: Path, known: dict[str, str]) -> None:
 
 
 # ---- reading what is described ---------------------------------------------------------------------------------------
-def read_run(folder: str | Path) -> dict[str, Any]:
-    """What config.json says of a run, ``{"class": "Run", "architecture": {…}, …}``, whether or not it is what was written
-    (`check` says that): one line that names the file where it says nothing of the kind."""
+def read_config(folder: str | Path) -> dict[str, Any]:
+    """What config.json says, whether or not it is what was written (`check` says that).
+
+    Args:
+        folder: The model's folder.
+
+    Returns:
+        "run": ``{"class": "Run", "architecture": {…}, …}``; and, from version 0.2 on, "setting": the task in a few words.
+
+    Raises:
+        DamagedFile: It says nothing of the kind; one line names the file.
+    """
     path = Path(folder) / CONFIG
     config = files.read_json(path)
     if not isinstance(config, dict) or not isinstance(config.get("run"), dict):
         raise DamagedFile(f'{path} describes no run; it should hold {{"format": 1, "run": …}}')
-    unknown = sorted(set(config) - {"format", "run"})
+    unknown = sorted(set(config) - {"format", "run", "setting"})
     if unknown:
-        raise DamagedFile(f"{path} has the unknown key {unknown[0]!r}; allowed: format, run")
+        raise DamagedFile(f"{path} has the unknown key {unknown[0]!r}; allowed: format, run, setting")
     if config.get("format", 1) != 1:
         raise DamagedFile(
             f"{path} is of format {config['format']!r:.40}, and this version of compolens reads format 1; install a later "
             "version, or restore the file"
         )
-    return config["run"]
+    return config
+
+
+def read_run(folder: str | Path) -> dict[str, Any]:
+    """What config.json in `folder` says of the run; see `read_config`."""
+    return read_config(folder)["run"]
 
 
 def read_scores(folder: str | Path) -> dict[str, Any]:

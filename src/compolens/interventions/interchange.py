@@ -19,6 +19,7 @@ from torch import Tensor
 from compolens.activations.sites import Site, positions, put
 from compolens.activations.streams import record
 from compolens.foundation.configs import ConfigError, DoesNotApply, require, require_positive
+from compolens.foundation.moved import renamed
 from compolens.hooks import HookedModel
 from compolens.measures.intervals import summarise
 from compolens.tasks.base import Episodes, TaskFamily, stream
@@ -316,9 +317,8 @@ def _steepest(model: HookedModel, task: TaskFamily, pairs: Pairs, site: Site, he
     return torch.stack(columns, dim=1).to(held.base).requires_grad_()
 
 
-# ---- what reads a site ----------------------------------------------------------------------------------------------
 def reader(model: HookedModel, site: Site) -> Tensor | None:
-    """The one linear map through which everything after a site reads it.
+    """`HookedModel.reader`, as it was called before version 0.2.
 
     Args:
         model: the model.
@@ -327,7 +327,8 @@ def reader(model: HookedModel, site: Site) -> Tensor | None:
     Returns:
         (n, d), a row per quantity that is read; None where there is no such map.
     """
-    return model.reader(site.layer, site.hook_name, site.role)
+    renamed("interchange.reader(model, site)", "model.reader(*site)")
+    return model.reader(*site)
 
 
 # ---- how far an answer moved -----------------------------------------------------------------------------------------

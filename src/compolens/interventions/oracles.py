@@ -36,6 +36,7 @@ from compolens.measures.readouts import Moments, RidgeReadout, add_by_group, lea
 from compolens.tasks.base import Episodes, TaskFamily
 
 PENALTIES = tuple(10.0**k for k in range(-3, 5))
+"""Of readouts, 0.001 to 10,000: those of `measures.readouts`, and one below them."""
 
 
 def code_features(task: TaskFamily, codes: dict[str, Tensor]) -> Tensor:

@@ -16,6 +16,11 @@ from torch import Tensor
 
 from compolens.measures.intervals import Replicates, Scale, student_interval
 
+PENALTIES = tuple(10.0**k for k in range(-2, 5))
+"""What a readout's penalty is chosen among, on standardised features, where nothing else is said. The penalty shrinks a
+direction that n episodes vary in by n / (n + l2), if it is uncorrelated with the others: of 2,048 episodes, 0.01 takes 5 parts
+in a million away, and 10,000 leaves a sixth."""
+
 
 @dataclass(frozen=True)
 class RidgeReadout:

@@ -20,49 +20,9 @@ from compolens.hooks import HookPoint
 from compolens.models.attention import Attention, Sizes
 from compolens.models.base import truncated_lecun_
 from compolens.models.linear import RMSHeadAttention, UnnormalizedAttention, rms_head
-from compolens.models.operands import product
+from compolens.models.operands import product, relaid
 from compolens.models.softmax import SoftmaxAttention
 from compolens.models.transformer import TransformerArchitecture
-
-
-class _Relaid(torch.autograd.Function):
-    """A permuted copy whose gradient is copied back into the argument's own layout.
-
-    The gradients of a tensor's uses are added up; where one of them lies in memory in another order than the rest, that
-    addition takes ten times as long.
-    """
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor, order: tuple[int, ...]) -> Tensor:
-        return x.permute(order).contiguous()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, tuple[int, ...]], output: Tensor) -> None:
-        ctx.order = inputs[1]
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
-        return tangent.permute(ctx.order).contiguous()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        back = sorted(range(len(ctx.order)), key=ctx.order.__getitem__)
-        return grad.permute(back).contiguous(), None
-
-
-def relaid(x: Tensor, order: tuple[int, ...]) -> Tensor:
-    """A tensor with its dimensions in another order, in memory too.
-
-    Args:
-        x: the tensor.
-        order: its dimensions, in the order wanted.
-
-    Returns:
-        A contiguous tensor.
-    """
-    return _Relaid.apply(x, order)
 
 
 class _ValueNetwork(Attention):

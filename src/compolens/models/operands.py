@@ -2,7 +2,8 @@
 
 In mixed-precision training (`Run.precision`) matrix products are taken in bfloat16. Normalisations and the softmax are
 computed in single precision: `full` widens what a product left in bfloat16. `as_operand` rounds what the next products would
-round anyway, once instead of at every use. Outside mixed precision both return what they are given.
+round anyway, once instead of at every use. Outside mixed precision both return what they are given. `product` and `relaid`
+decide in which order things lie in memory, forwards and backwards.
 """
 
 from __future__ import annotations
@@ -43,6 +44,11 @@ def product(x: Tensor, y: Tensor) -> Tensor:
     return _Product.apply(x, y)
 
 
+def relaid(x: Tensor, order: tuple[int, ...]) -> Tensor:
+    """The tensor with its dimensions in this order, in memory too."""
+    return _Relaid.apply(x, order)
+
+
 def _oriented(x: Tensor, y: Tensor) -> Tensor:
     narrow = y.shape[-1] < x.shape[-2]
     if narrow and (x.dtype != torch.bfloat16 or x.stride(-1) != 1):
@@ -73,3 +79,30 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         x, y = ctx.saved_tensors
         return product(grad, y.mT), product(x.mT, grad)
+
+
+class _Relaid(torch.autograd.Function):
+    """A permuted copy whose gradient is copied back into the argument's own layout.
+
+    The gradients of a tensor's uses are added up; where one of them lies in memory in another order than the rest, that
+    addition takes ten times as long.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, order: tuple[int, ...]) -> Tensor:
+        return x.permute(order).contiguous()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, tuple[int, ...]], output: Tensor) -> None:
+        ctx.order = inputs[1]
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
+        return tangent.permute(ctx.order).contiguous()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        back = sorted(range(len(ctx.order)), key=ctx.order.__getitem__)
+        return grad.permute(back).contiguous(), None

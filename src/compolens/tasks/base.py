@@ -159,6 +159,12 @@ class TaskFamily(ABC):
         fraction = getattr(self, "fraction_held_out", 0)  # also where a listed split leaves it without effect
         require(0 <= fraction <= 1, f"fraction_held_out must lie between 0 and 1, got {fraction}")
 
+    @property
+    def setting(self) -> str:
+        """The family with what distinguishes it from others of its class, in a few words, seeds left out: how figures and
+        tables of models call what was asked. A function of the fields alone; folders keep it."""
+        return type(self).__name__
+
     # ---- shape: what a model may need to know to be built ------------------------------------------------------------
     @property
     @abstractmethod

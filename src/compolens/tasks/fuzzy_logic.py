@@ -112,6 +112,10 @@ class FuzzyLogic(TaskFamily):
 
     # ---- terms and the split -----------------------------------------------------------------------------------------
     @property
+    def setting(self) -> str:
+        return f"{type(self).__name__} {self.length} tokens, {100 * self.fraction_held_out:.0f} % held out"
+
+    @property
     def n_all(self) -> int:
         """The number of terms, 2^L."""
         return 2**self.n_variables

@@ -126,6 +126,11 @@ class _Teacher(TaskFamily):
         return tuple(self._universe.index(c) for c in chosen)
 
     @property
+    def setting(self) -> str:
+        support = self.support if isinstance(self.support, str) else "listed"
+        return f"{type(self).__name__} {self.d_x}→{self.d_y} {support}"
+
+    @property
     def n_compositions(self) -> int:
         return len(self._universe)
 

@@ -188,6 +188,11 @@ class LinearRegression(TaskFamily):
 
     # ---- shape -------------------------------------------------------------------------------------------------------
     @property
+    def setting(self) -> str:
+        inputs = type(self.inputs).__name__.removesuffix("Inputs").lower()
+        return f"{type(self).__name__} {self.d_x}→{self.d_y} with {self.n_context} examples, {inputs} inputs"
+
+    @property
     def interleaved(self) -> bool:
         """Whether inputs and answers are tokens of their own, in turn, so that every input is asked for."""
         return isinstance(self.layout, InterleavedTokens)

@@ -70,6 +70,11 @@ class _Relations(TaskFamily):
 
     # ---- what a subclass says ----------------------------------------------------------------------------------------
     @property
+    def setting(self) -> str:
+        positions = ", with positions" if self.positions else ""
+        return f"{type(self).__name__} {self.n_left}×{self.n_right}{positions}"
+
+    @property
     @abstractmethod
     def panel(self) -> tuple[int, int]:
         """(tokens, width of a token without its position) of one panel."""

@@ -10,14 +10,22 @@ from typing import Any
 from compolens.foundation.moved import elsewhere
 from compolens.training.folders import RESUME, card, check_folder, kept_weights
 from compolens.training.loop import Interrupted, train
-from compolens.training.optimizers import RECIPES, AdamW, ReferenceAdamW, WarmupStableDecay
+from compolens.training.optimizers import (
+    DECAYS,
+    RECIPES,
+    AdamW,
+    AllButVectors,
+    MatricesOnly,
+    ReferenceAdamW,
+    WarmupStableDecay,
+)
 from compolens.training.runs import Run
 from compolens.training.scores import evaluate
 from compolens.training.state import Diverged, Progress, environment
 
 __all__ = [
-    "RECIPES", "RESUME", "AdamW", "Diverged", "Interrupted", "Progress", "ReferenceAdamW", "Run",
-    "WarmupStableDecay", "card", "check_folder", "environment", "evaluate", "kept_weights", "train",
+    "DECAYS", "RECIPES", "RESUME", "AdamW", "AllButVectors", "Diverged", "Interrupted", "MatricesOnly", "Progress",
+    "ReferenceAdamW", "Run", "WarmupStableDecay", "card", "check_folder", "environment", "evaluate", "kept_weights", "train",
 ]  # fmt: skip
 
 

@@ -33,7 +33,7 @@ def leased(run: Run, folder: Path, group: Processes) -> Iterator[dict[str, Any] 
             if (folder / "scores.json").exists():
                 return json.dumps(digests.read_scores(folder))
             if not (folder / "config.json").exists():
-                files.write_json(folder / "config.json", {"format": 1, "run": describe(run)})
+                files.write_json(folder / "config.json", run.config())
             digests.begin(folder)
             return "null"
 

@@ -1,12 +1,42 @@
 """How weights move: AdamW with a schedule, and the recipe of a paper's code."""
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from compolens.foundation.configs import frozen, nearest, require, require_kinds
+from compolens.foundation.configs import frozen, require, require_kinds
+
+
+@dataclass(frozen=True)
+class Decay(ABC):
+    """Which parameters weight decay acts on; a setting of `ReferenceAdamW`."""
+
+    @abstractmethod
+    def acts_on(self, name: str, parameter: nn.Parameter) -> bool:
+        """Whether the parameter of this name is decayed."""
+
+
+@dataclass(frozen=True)
+class MatricesOnly(Decay):
+    """Matrices, not biases, whatever their shape."""
+
+    def acts_on(self, name: str, parameter: nn.Parameter) -> bool:
+        return parameter.ndim >= 2 and not name.split(".")[-1].startswith(("b_", "bias", "rel_bias"))
+
+
+@dataclass(frozen=True)
+class AllButVectors(Decay):
+    """Every parameter that is no vector, hence also the biases of query, key and value and the relative-bias table."""
+
+    def acts_on(self, name: str, parameter: nn.Parameter) -> bool:
+        return parameter.ndim != 1
+
+
+EARLIER_DECAYS: dict[str, Decay] = {"code": AllButVectors(), "paper": MatricesOnly()}
+"""What folders of version 0.1 say -> what it is now; `ReferenceAdamW` takes either, and both make equal runs."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +92,7 @@ class AdamW:
         Returns:
             True if it is decayed.
         """
-        return parameter.ndim >= 2 and not name.split(".")[-1].startswith(("b_", "bias", "rel_bias"))
+        return MatricesOnly().acts_on(name, parameter)
 
     def rate(self, step: int, steps: int) -> float:
         """Learning rate of the update that leads from `step` to `step + 1`.
@@ -93,8 +123,7 @@ class ReferenceAdamW(AdamW):
         warmup: steps over which the rate rises from 0.
         final: fraction of lr at the end.
         clip: largest gradient norm (None: no clipping, as the code has it).
-        decay: what weight decay acts on; "code": every parameter that is no vector, hence also the biases of query, key and
-            value and the relative-bias table, as the code does; "paper": matrices only, as the paper says.
+        decay: what weight decay acts on: `AllButVectors()`, as the code has it, or `MatricesOnly()`, as the paper says.
     """
 
     betas: tuple[float, float] = (0.9, 0.999)
@@ -102,14 +131,18 @@ class ReferenceAdamW(AdamW):
     warmup: int = 100
     final: float = 0.1
     clip: float | None = None
-    decay: str = "code"
+    decay: Decay = AllButVectors()
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.decay in ("code", "paper"), f"no decay {self.decay!r}; {nearest(str(self.decay), ('code', 'paper'))}")
+        if isinstance(self.decay, str) and self.decay in EARLIER_DECAYS:
+            object.__setattr__(self, "decay", EARLIER_DECAYS[self.decay])
+        allowed = [f"{kind.__name__}()" for kind in DECAYS]
+        fits = isinstance(self.decay, Decay)
+        require(fits, f"{type(self).__name__}: decay must be one of {' or '.join(allowed)}, got {self.decay!r}")
 
     def decays(self, name: str, parameter: nn.Parameter) -> bool:
-        return parameter.ndim != 1 if self.decay == "code" else super().decays(name, parameter)
+        return self.decay.acts_on(name, parameter)
 
     def rate(self, step: int, steps: int) -> float:
         if step < self.warmup:
@@ -146,3 +179,5 @@ class WarmupStableDecay(ReferenceAdamW):
 
 RECIPES = (AdamW, ReferenceAdamW, WarmupStableDecay)
 """The classes that a run's `optimizer` may be of."""
+DECAYS = (AllButVectors, MatricesOnly)
+"""The classes that the setting `decay` of a recipe may be of."""

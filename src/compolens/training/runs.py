@@ -1,10 +1,11 @@
 """A `Run`: everything that decides a training's outcome."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
-from compolens.foundation.configs import ConfigError, nearest, require, require_kinds, require_positive, shown
+from compolens.foundation.configs import ConfigError, describe, nearest, require, require_kinds, require_positive, shown
 from compolens.hooks import HookedModel
 from compolens.models.base import Architecture
 from compolens.tasks.base import TaskFamily
@@ -77,6 +78,10 @@ class Run:
             check_model(self.architecture, dimensions)
             torch.manual_seed(self.init_seed)
             return self.architecture.build(**dimensions)
+
+    def config(self) -> dict[str, Any]:
+        """What the config.json of its folder holds: the run, and what its task is called in figures."""
+        return {"format": 1, "run": describe(self), "setting": self.task.setting}
 
     @property
     def evaluated_steps(self) -> set[int]:

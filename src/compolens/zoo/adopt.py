@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from compolens.activations.streams import draw
 from compolens.foundation import digests, files
-from compolens.foundation.configs import ConfigError, describe, require
+from compolens.foundation.configs import ConfigError, require
 from compolens.hooks import HookPoint
 from compolens.models.base import count_parameters
 from compolens.tasks.base import SPLITS, TaskFamily
@@ -77,7 +77,7 @@ class AdoptedNetwork(TrainedModel):
         The folder keeps weights, and names of classes and functions. That it can be loaded again is tried first.
         """
         folder, run = Path(folder), self.run
-        described = describe(run)
+        config = run.config()
         self._check_rebuilt()
         require(
             not (folder / "scores.json").exists(),
@@ -94,7 +94,7 @@ class AdoptedNetwork(TrainedModel):
         told = card(run, folder.name, scores) + (f"\n## Note\n\n{note}\n" if note else "")
         history = "step,loss,train,test,ood\n0,," + ",".join(str(scores[split]["score"]) for split in SPLITS) + "\n"
         with files.locked(folder):
-            files.write_json(folder / "config.json", {"format": 1, "run": described})
+            files.write_json(folder / "config.json", config)
             files.write_tensors(folder / "weights.safetensors", _weights(self.model), {"step": 0})
             files.write_atomically(folder / "history.csv", history.encode())
             files.write_atomically(folder / "README.md", told.encode())

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from compolens.activations.reading import Recording, is_recording
 from compolens.activations.replaying import Replay, recorded_task
 from compolens.activations.writing import Recorded
 from compolens.foundation import digests, files
-from compolens.foundation.configs import ConfigError, construct
+from compolens.foundation.configs import ConfigError, DoesNotApply, construct
 from compolens.foundation.files import DamagedFile
 from compolens.foundation.moved import renamed
 from compolens.hooks import HookedModel
@@ -26,7 +26,7 @@ from compolens.models import PARTS as MODEL_PARTS
 from compolens.tasks import FAMILIES, TaskFamily
 from compolens.tasks import PARTS as TASK_PARTS
 from compolens.tasks.base import SPLITS
-from compolens.training import RECIPES, RESUME, Run, kept_weights
+from compolens.training import DECAYS, RECIPES, RESUME, Run, kept_weights
 from compolens.training.machine import check_device
 from compolens.zoo.adopted import NO_UNTRAINED_CONTROL, Adopted
 
@@ -40,15 +40,13 @@ BUILT_IN = [
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A model with everything it came from. `model` is in evaluation mode; `step` is the training step of its weights;
-    `stand_in`: it stands in for its untrained control, see `with_stand_in`."""
+    """A model with everything it came from. `model` is in evaluation mode; `step` is the training step of its weights."""
 
     run: Run
     model: HookedModel
     task: TaskFamily
     folder: Path
     step: int
-    stand_in: bool = False
 
     @property
     def name(self) -> str:
@@ -61,15 +59,28 @@ class TrainedModel:
 
     def untrained_control(self) -> HookedModel:
         """The same run as initialised, on the same device: what the architecture shows before it has learned anything.
-        `DoesNotApply` to an adopted network that was given no way to initialise it."""
-        if self.stand_in:
-            return self.model
+
+        Raises:
+            DoesNotApply: There is none, and why (`why_no_untrained_control`): an adopted network that was given no way to
+                initialise it, a recording without it. `with_untrained_control` goes through what there is.
+        """
+        if why := self.why_no_untrained_control:
+            raise DoesNotApply(
+                f"{why}; a probe that can do without it goes through trained.with_untrained_control(), which leaves it out"
+            )
         if isinstance(self.model, Replay):
             return self.model.untrained_control()
         run, architecture = self.run, getattr(self.run, "architecture", None)
         if isinstance(architecture, Adopted):
             run = replace(run, architecture=architecture.untrained())
         return run.build().to(self.device).eval()
+
+    def with_untrained_control(self) -> Iterator[tuple[str, HookedModel]]:
+        """("", the model), then ("untrained", its untrained control) where there is one; the first is what a row's column
+        `control` says. The rows that are missing without one: `tables.not_available`."""
+        yield "", self.model
+        if not self.why_no_untrained_control:
+            yield "untrained", self.untrained_control()
 
     @property
     def why_no_untrained_control(self) -> str:
@@ -90,11 +101,6 @@ class TrainedModel:
         renamed("why_no_twin", "why_no_untrained_control")
         return self.why_no_untrained_control
 
-    def with_stand_in(self) -> TrainedModel:
-        """The same for a probe that cannot do without an untrained control: the model itself takes its place. Whoever asks for
-        this has to take all numbers out again that are said to be the untrained control's; `recipes` does."""
-        return replace(self, stand_in=True)
-
 
 def read_run(folder: str | Path, classes: Iterable[Callable[..., Any]] = ()) -> Run:
     """The `Run` a folder describes, built from known classes and the ones handed over, never from the folder."""
@@ -103,7 +109,7 @@ def read_run(folder: str | Path, classes: Iterable[Callable[..., Any]] = ()) -> 
         raise ConfigError(f"{folder} holds no trained model (no config.json); `compolens models DIR` lists those below DIR")
     described = digests.read_run(folder)
     try:
-        run = construct(described, [Run, *RECIPES, *BUILT_IN, *classes])
+        run = construct(described, [Run, *RECIPES, *DECAYS, *BUILT_IN, *classes])
     except ConfigError as error:
         raise ConfigError(f"{folder / 'config.json'}: {error}") from error
     if not isinstance(run, Run):

@@ -205,6 +205,10 @@ class SRaven(TaskFamily):
 
     # ---- shape -------------------------------------------------------------------------------------------------------
     @property
+    def setting(self) -> str:
+        return f"{type(self).__name__} {self.n_features} features"
+
+    @property
     def d_in(self) -> int:
         return self.n_values
 
