@@ -201,7 +201,7 @@ def test_a_place_without_a_readout_is_no_point_and_too_few_have_no_correlation(t
     frame[(frame["metric"] != "left-out R²") | (frame["layer"] == 1)].to_csv(table, index=False)
     drawing = analyze("decodable_is_not_used", [folder])
     assert set(marks(drawing, "Points", panel="All layers and tokens")["hover"]) == {"1 context", "1 readout"}
-    assert "not defined (2 places, 1 seed)" in drawing.caption
+    assert "not defined (2 sites, 1 seed)" in drawing.caption
 
 
 # ---- factors_are_reused ------------------------------------------------------------------------------------------------
