@@ -68,8 +68,8 @@ def analyze(models: list[Path], *, paper: bool = True) -> Drawing:
         panels.append(Panel(setting, "", score_name, tuple(marks)))
     caption = (
         "Score on held-out compositions at the end of training. Points are seeds, coloured boxes mean ± standard error over "
-        "them; open marks and grey boxes Table A1 of 2406.05816 (three seeds). Lines: what can be had at all, and what "
-        "learners have that recombine nothing. With three seeds no difference is claimed."
+        "them; open marks and grey boxes Table A1 of 2406.05816 (three seeds). Lines: the ceiling, and the scores of "
+        "learners that recombine nothing. With three seeds no difference is claimed."
     )
     return Drawing("Where does HYLA's gain come from?", tuple(panels), caption, columns=1)
 

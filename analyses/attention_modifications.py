@@ -63,8 +63,8 @@ def analyze(models: list[Path], *, split: str = "test") -> Drawing:
     caption = (
         f"Gain in score over plain softmax attention of the same size and seed, on {SPLITS[split]} of {_where(groups)}. "
         f"Points are seeds, boxes mean ± standard error over them. Plain attention itself reaches {own} in its {len(reached)} "
-        "seeds: where these lie far apart, one start has found a solution and another has not, and a large gain is a start "
-        "rescued. The sweep is ours: tasks, sizes and curves of 2310.13220 are not public."
+        "seeds. Where these lie far apart, some seeds have found a solution and others have not; a large gain then is a seed "
+        "that finds it too. The strengths were chosen here: tasks, sizes and curves of 2310.13220 are not public."
     )
     caption += " With fewer than 5 seeds no difference is claimed." if seeds < SEEDS else ""
     return Drawing("What do modified attentions change?", tuple(panels), caption, columns=1)

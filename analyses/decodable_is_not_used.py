@@ -52,9 +52,9 @@ def analyze(models: list[Path]) -> Drawing:
     told = [f"{name_among(g, groups)} {_words(frame)}" for g, frame in zip(groups, frames, strict=True)]
     caption = (
         "Filled: share of the way that answers to training compositions move to another code's answers when that code is "
-        "written at a place by a linear map. R²: ridge readout of the code there, scored on training compositions left out. "
+        "written at a site by a linear map. R²: ridge readout of the code there, scored on training compositions left out. "
         "Open grey: the same writing in the untrained control, beside the trained model's R². Both: context and readout "
-        "tokens at once; code: the explicit code. Rank correlation of the two over places (means over seeds): "
+        "tokens at once; code: the explicit code. Rank correlation of the two over sites (means over seeds): "
         f"{'; '.join(told)}. With fewer than {SEEDS} seeds nothing is claimed."
     )
     return Drawing("Is the code used where it can be decoded?", tuple(panels), caption, columns=min(2, len(panels)))
@@ -65,7 +65,7 @@ def _color(g: Group, groups: list[Group]) -> str:
 
 
 def _places(g: Group) -> pd.DataFrame:
-    """A row per seed and place, early layers first: place (in words), read, written and untrained; untrained is NaN
+    """A row per seed and site, early layers first: place (its name in words), read, written and untrained; untrained is NaN
     where there is no untrained control."""
     parts = [_of(tables.with_untrained_control(folder, "inference_or_execution")) for folder in g.folders]
     rows = pd.concat(parts, ignore_index=True).sort_values("layer", kind="stable")
@@ -76,7 +76,7 @@ def _places(g: Group) -> pd.DataFrame:
 
 
 def _of(rows: pd.DataFrame) -> pd.DataFrame:
-    """One model's places that have both numbers."""
+    """One model's sites that have both numbers."""
     at = ["site", "role", "layer", "model"]
     own = rows["control"] == ""
     found = rows[own & (rows["metric"] == READ)][[*at, "value"]].rename(columns={"value": "read"})
@@ -87,10 +87,10 @@ def _of(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _words(frame: pd.DataFrame) -> str:
-    """The rank correlation over places (Spearman: Pearson's of ranks), where there are three places or more."""
+    """The rank correlation over sites (Spearman: Pearson's of ranks), where there are three sites or more."""
     mean = frame.groupby("place")[["read", "written"]].mean()
     seeds = frame["model"].nunique()
-    told = f"{len(mean)} places, {seeds} seed{'s' * (seeds > 1)}"
+    told = f"{len(mean)} sites, {seeds} seed{'s' * (seeds > 1)}"
     ranks = mean.rank()
     if len(mean) < 3 or (ranks.nunique() < 2).any():
         return f"not defined ({told})"

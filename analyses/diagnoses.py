@@ -50,12 +50,12 @@ def analyze(models: list[Path]) -> Drawing:
         panels += [Panel(f"{where}loss on held-out compositions", "", "", (heat,)), _shares(where, here, found)]
         told += [f"{g.label} on {setting}: {d.label} ({'; '.join(d.reasons)})" for g, d in zip(here, found, strict=True)]
     caption = (
-        "Use: won back by the model's own code, written where it is read; inference: won beyond that by the right code; "
-        "form: by another code than the right one; execution: won by no code; unexplained: no more than what writing costs on "
-        "training compositions. Shares: 0 is the best learner that recombines nothing, 1 the ceiling; bars are means over "
-        f"seeds with 95 % intervals over seeds and compositions; the axis ends at {LOWEST:g}. Compositional: the whole "
-        f"interval above {1 - MARGIN:g}. {'. '.join(told)}. With fewer than {SEEDS} seeds no difference between "
-        "models is claimed."
+        "Parts of the loss. Use: regained by writing the model's own decoded code where it reads its code; inference: "
+        "regained beyond that by the true code; form: beyond that by a code found by search; execution: regained by no code; "
+        "unexplained: no more than what writing costs on training compositions. Shares: 0 is the best learner that "
+        "recombines nothing, 1 the ceiling; bars are means over seeds with 95 % intervals over seeds and compositions; the "
+        f"axis ends at {LOWEST:g}. Compositional: the whole interval above {1 - MARGIN:g}. {'. '.join(told)}. With fewer "
+        f"than {SEEDS} seeds no difference between models is claimed."
     )
     return Drawing("What is wrong with which model?", tuple(panels), caption, columns=2)
 

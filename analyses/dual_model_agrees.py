@@ -63,9 +63,9 @@ def analyze(models: list[Path], *, layer: int = -1) -> Drawing:
         "prediction from attention's output at the last answer, relative to the start, mean over episodes and heads. The last "
         "demonstration brings it to 0; values of other tokens do not, and where they end says how much it matters which token "
         "has which value: under even attention, not at all. Distance left: the largest, relative to the output's size. By "
-        "kernel values the step is attention's own arithmetic, true of any weights; what could fail is the step by automatic "
-        "differentiation, on explicit features (only where the kernel is small enough for these), and the way. All agree "
-        "before training as after, so agreement tells nothing about what was learnt. Share of the step: norm of what the "
+        "kernel values the step is attention's own arithmetic, true of any weights. What could fail is the step by automatic "
+        "differentiation on explicit features (drawn only where the kernel is small enough), and the course of learning. All "
+        "agree before training as after, so agreement says nothing about what was learnt. Share of the step: norm of what the "
         "demonstrations add over that of the output, at answers; points are heads, lines means. The rest comes from the "
         "query's own token; above 1 the two work against each other. With fewer than 5 seeds no difference is claimed."
     )

@@ -50,7 +50,7 @@ def analyze(models: list[Path]) -> Drawing:
         "Recombined: against the task with that factor exchanged. Base and source are training compositions, the recombined "
         "one is another training composition or a held-out one; the coordinates are learned on the former. Rivals: the same "
         "answers against the source's own (vs source), the base's own, and those under the source's whole code. Controls, "
-        "against the recombined task: no swap; the next factor's coordinates; random ones (mean over draws); the untrained "
+        "against the recombined task: no swap; the next factor's coordinates; random ones (mean over draws); the "
         "untrained control, with a search of its own. Lines: answers when the recombined episode itself is shown. Bars are "
         "means over seeds, points seeds. Intervals: 95 %, of one seed over compositions (random: 5 to 95 % of draws), from "
         f"{SEEDS} seeds on over seeds. Axes end at {LOWEST:g}; bars that reach the end go on. Where: "
@@ -60,20 +60,20 @@ def analyze(models: list[Path]) -> Drawing:
 
 
 def _rows(g: Group) -> pd.DataFrame:
-    """Scores over all factors at each model's chosen place, and the unedited ones."""
+    """Scores over all factors at each model's chosen site, and the unedited ones."""
     rows = pd.concat([tables.with_untrained_control(folder, "swap_factor") for folder in g.folders], ignore_index=True)
     there = (rows["chosen"].astype(str).isin(("True", "1"))) | (rows["site"] == "tokens")
     rows = rows[(rows["metric"] == "score") & (rows["factor"] == "all") & there & rows["value"].notna()]
     if rows[rows["control"] == ""].empty:
         folder = g.folders[0]
         raise ConfigError(
-            f"{folder}: table swap_factor has no scores at a chosen place; type: compolens probe swap_factor {folder} --again"
+            f"{folder}: table swap_factor has no scores at a chosen site; type: compolens probe swap_factor {folder} --again"
         )
     return rows
 
 
 def _places(rows: pd.DataFrame) -> str:
-    """The chosen places, in words."""
+    """The chosen sites, in words."""
     own = rows[rows["control"] == ""]
     words = [
         "the explicit code" if site == "hook_code" else f"layer {layer:.0f}, {role} tokens"

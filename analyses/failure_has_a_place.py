@@ -14,7 +14,7 @@ needs = ("generalization", "inference_or_execution")
 COLORS = {"ood": "#882255", "test": "#BBBBBB"}
 ROLES = {"context": "#44AA99", "readout": "#332288", "context+readout": "#999933"}
 CODE = "code"
-"""What a place is called that is no layer: the explicit code."""
+"""What a site is called that is no layer: the explicit code."""
 LOWEST = -1.0
 """Axes of scores end here, or below the model's own answer if that is worse."""
 
@@ -46,13 +46,13 @@ def analyze(models: list[Path]) -> Drawing:
         panels.append(Panel(f"{name}: the loss in parts", "", "loss", _bars(part), (0.0, height)))
         panels.append(_by_place(g, name, top))
     caption = (
-        "Left: what is missing to the ceiling. Use: won back when the code that a readout finds in the model is written "
-        "where it reads its code; inference: won beyond that by the true code; form: won beyond that by another code, found "
-        "by search; execution: won by no code; unexplained: no more than what writing costs on training compositions. Bars "
-        "are means over seeds, with 95 % intervals over seeds and compositions; points are seeds. Right: the score on "
+        "Left: what is missing to the ceiling. Use: regained when the code that a readout finds in the model is written "
+        "where it reads its code; inference: regained beyond that by the true code; form: beyond that by another code, found "
+        "by search; execution: regained by no code; unexplained: no more than what writing costs on training compositions. "
+        "Bars are means over seeds, with 95 % intervals over seeds and compositions; points are seeds. Right: the score on "
         f"held-out compositions with the true code written at a layer (0: embedding; {CODE}: the explicit code), means over "
-        "seeds. Dashed lines: means at the place where writing moves the answers most; the best code is searched for on "
-        f"fewer episodes. Open marks: another episode's code, at that place. Axes end at {LOWEST:g} (or below own answers). "
+        "seeds. Dashed lines: means at the site where writing moves the answers most; the best code is searched for on "
+        f"fewer episodes. Open marks: another episode's code, at that site. Axes end at {LOWEST:g} (or below own answers). "
         f"With fewer than {SEEDS} seeds nothing is claimed."
     )
     return Drawing("Where is the loss on held-out compositions?", tuple(panels), caption, columns=2)
@@ -80,7 +80,7 @@ def _bars(parts: pd.DataFrame) -> tuple[Mark, ...]:
 
 
 def _scores(g: Group) -> pd.DataFrame:
-    """Pooled scores on held-out compositions, rung by rung and place by place; `x`: the place's layer, in words."""
+    """Pooled scores on held-out compositions, rung by rung and site by site; `x`: the site's layer, in words."""
     frames = [tables.with_untrained_control(folder, "inference_or_execution") for folder in g.folders]
     rows = pd.concat(frames, ignore_index=True)
     wanted = (rows["metric"] == "score") & (rows["split"] == "ood") & (rows["composition"] == "all") & rows["value"].notna()

@@ -38,7 +38,7 @@ def analyze(models: list[Path], *, untrained: bool = True) -> Drawing:
     caption = (
         "Best-matching step by layer. Linear and exponential R²: of a straight line through the best steps, and through their "
         "logarithms, over the n layers that are not at an edge (from 3 on; mean over seeds). Similarity: the cosine between "
-        "the errors of a layer and of its best step, lowest to highest layer, mean over seeds. Grey, dashed: the untrained "
+        "the errors of a layer and of its best step, lowest to highest layer, mean over seeds. Grey, dashed: the "
         "untrained controls (constructed models have none). GD has half the rate tuned for one step, GD++ the rates tuned "
         "for as many "
         "steps as layers. A trend shows how fast answers converge, not by which algorithm: layers that each double the "

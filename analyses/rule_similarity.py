@@ -45,8 +45,8 @@ def analyze(
                 panels.append(Panel(name, "", "", (HeatMap(_short(mean), "class", "other", "value", 0.0, "cosine"),)))
     where = "the last layer" if layer == -1 else f"layer {layer}"
     caption = (
-        f"Cosine similarity between the mean codes of two rules at {where}, {capture}, over ood episodes; mean over seeds. "
-        "Rules with one code are treated alike by the layer."
+        f"Cosine similarity between the mean codes of two rules at {where}, {capture}, on held-out compositions; mean over "
+        "seeds. Rules with one code are treated alike by the layer."
     )
     return Drawing("Which rules share a code?", tuple(panels), caption, columns=2)
 

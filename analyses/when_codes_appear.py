@@ -54,11 +54,11 @@ def analyze(models: list[Path]) -> Drawing:
         panels.append(_panel(f"{name}: the code", "R², or share that follows", rows, CODES | {UNTRAINED: "#888888"}, g))
     most = max(int(frames[folder]["places"].max()) for folder in known)
     caption = (
-        "Left: pooled scores on fresh episodes of training compositions and on held-out ones; codes are written at the place "
+        "Left: pooled scores on fresh episodes of training compositions and on held-out ones; codes are written at the site "
         "that is chosen anew at every step, on training compositions. The best code is searched for on fewer episodes. Right: "
         "R² of the code on training compositions left out, and the share of the way that answers move to another code's when "
-        f"that code is written, each at the place where it is largest (of {most}); dashed: the untrained control at that "
-        "place. "
+        f"that code is written, each at the site where it is largest (of {most}); dashed: the untrained control at that "
+        "site. "
         f"Lines are means over seeds, at steps that all of them have. Axes end at {LOWEST:g}. With fewer than {SEEDS} seeds "
         "nothing is claimed."
     )
@@ -68,7 +68,7 @@ def analyze(models: list[Path]) -> Drawing:
 
 
 def _along(folder: Path) -> pd.DataFrame:
-    """line, step, value, model and how many places there are, at the steps that both tables have."""
+    """line, step, value, model and how many sites there are (column places), at the steps that both tables have."""
     own, ladder = (tables.read(folder, table) for table in needs)
     own = own[(own["metric"] == "score") & (own["composition"] == "all") & (own["control"] == "")]
     written = ladder[(ladder["metric"] == "score") & (ladder["split"] == "ood") & (ladder["control"] == "")]
@@ -90,13 +90,13 @@ def _along(folder: Path) -> pd.DataFrame:
 
 
 def _best(ladder: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """At every step, the row of the place with the largest value."""
+    """At every step, the row of the site with the largest value."""
     rows = ladder[(ladder["metric"] == metric) & (ladder["control"] == "") & ladder["value"].notna()]
     return rows.loc[rows.groupby("step")["value"].idxmax()]
 
 
 def _untrained(ladder: pd.DataFrame, followed: pd.DataFrame) -> pd.DataFrame:
-    """The untrained control's rows at the same steps and places."""
+    """The untrained control's rows at the same steps and sites."""
     at = ["step", "site", "role"]
     rows = ladder[(ladder["metric"] == "recovered") & (ladder["control"] == "untrained")]
     return followed[at].merge(rows, on=at)

@@ -36,8 +36,8 @@ def analyze(models: list[Path]) -> Drawing:
     caption = (
         "A factor's loss is the mean over the held-out compositions that it takes part in, weighted as the score is. Use, "
         "inference, form and execution: the parts of it (see failure_has_a_place). Dashed: the loss over all held-out "
-        f"compositions. Grey: 95 % of {DRAWS} deals of the compositions' losses among them; only a factor outside of it "
-        "stands out. Models have a panel each, since factors of different seeds are different things. "
+        f"compositions. Grey: where 95 % of such means lie when the compositions' losses are permuted ({DRAWS} times); only a "
+        "factor outside stands out. Models have a panel each, since factors of different seeds are different things. "
         f"With fewer than {SEEDS} seeds nothing is claimed about an architecture."
     )
     return Drawing("Which factors does the loss fall on?", tuple(panels), caption, columns=min(3, len(panels)))

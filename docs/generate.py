@@ -16,7 +16,7 @@ import pandas as pd
 
 import compolens
 from compolens import citations, recipes, tables
-from compolens.cli.recipe_flags import described, sections
+from compolens.cli.recipe_flags import described, items, sections
 from compolens.foundation.builtin import built_in
 from compolens.foundation.configs import DoesNotApply
 from compolens.foundation.files import read_json
@@ -240,10 +240,8 @@ def recipe_section(name: str, path: Path, function: str) -> str:
 
 
 def as_list(block: str) -> str:
-    """A `Raises:` block as sentences."""
-    return "; ".join(
-        f"`{name}`: {as_markdown(why)}" for name, why in described(f"Args:\n{textwrap.indent(block, '    ')}").items()
-    )
+    """A `Raises:` block as a list."""
+    return "\n\n" + "\n".join(f"- `{name}`: {as_markdown(why)}" for name, why in items(block).items())
 
 
 def needs(path: Path) -> str:

@@ -302,6 +302,7 @@ class Scores:
         self.zeros: dict[tuple, np.ndarray] = {}
 
     def add(self, key: tuple, prediction: Tensor, episodes: Episodes, zeros: Zeros) -> None:
+        """Add a batch under a key: its errors, and the zeros that were reached."""
         error, weight = self.task.errors(prediction, episodes.targets)
         part = torch.stack([error, weight, episodes.composition.double()]).cpu().numpy()
         self.parts.setdefault(key, []).append(part)
@@ -317,6 +318,7 @@ class Scores:
         return what, how | {"renormalised": float(pruning.renormalised)}
 
     def rows(self, known: dict) -> Iterator[dict[str, Any]]:
+        """A row per key: the pooled score, its interval over compositions, and what was reached."""
         for key, parts in self.parts.items():
             error, weight, composition = np.concatenate(parts, axis=1)
             pooled, (what, how) = summarise(error, weight, composition.astype(int)), self._known(key)

@@ -142,7 +142,7 @@ def _plan(spots: list[Site], erasers: dict[Site, Eraser]) -> dict[Key, dict[Site
 
 
 def _readers(spots: list[Site], site: Site | None) -> list[Site]:
-    """Where the code is read: at the site itself and at every later place of a single role; for no site, everywhere."""
+    """Where the code is read: at the site itself and at every later site of a single role; for no site, everywhere."""
     if site is None or not spots:
         return spots
     return [site, *(p for p in spots if p.layer > site.layer and p.role != EVERYWHERE)]

@@ -229,6 +229,7 @@ class _Kept:
         self.counts = {"test": 0, "ood": 0}
 
     def add(self, split: str, site: Site, x: Tensor, code: Tensor, batch: Activations) -> None:
+        """Count a batch's recovered active sets at a site; at the best one keep its first episodes."""
         decoded = self.fitted[site].readout(x)[:, : self.width]
         exact = exact_active_set(decoded, code, self.threshold)
         counts = self.recovered.setdefault((site, split), {})
@@ -267,4 +268,5 @@ class _Kept:
             )
 
     def frame(self) -> pd.DataFrame:
+        """The kept episodes, a row each."""
         return pd.concat(self.parts, ignore_index=True)

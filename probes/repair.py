@@ -114,6 +114,7 @@ class _Trial(NamedTuple):
 
     @property
     def name(self) -> str:
+        """Where the repair is, in words; a site elsewhere by its hook point and role."""
         return f"{self.where}: {self.site.hook_name}, {self.site.role}" if self.where == "elsewhere" else self.where
 
 

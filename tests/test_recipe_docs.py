@@ -113,4 +113,6 @@ def test_the_site_has_flags_as_a_table_and_papers_in_every_row():
         assert len(rows) == len(built_in(kind))
         assert not [row for row in rows if "https://arxiv.org/abs/" not in row.rsplit("|", 2)[1]]
         assert "Args:" not in page
-    assert "| `--l2` | `None` | penalty of the ridge" in generate.probes_page()
+    page = generate.probes_page()
+    assert "| `--l2` | `None` | penalty of the ridge" in page
+    assert "\n- `ConfigError`: draws is below 1.\n" in page and '\n- "exact zeros": share' in page

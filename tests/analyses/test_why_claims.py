@@ -185,7 +185,7 @@ def test_every_place_is_a_point_of_what_is_decoded_and_what_follows(pair):
     assert own["x"].tolist() == untrained["x"].tolist() == pytest.approx(READ)
     assert own["y"].tolist() == pytest.approx(WRITTEN) and untrained["y"].tolist() == pytest.approx(UNTRAINED)
     # ranks of READ and of WRITTEN: 1, 3, 2, 4 and 3, 2, 1, 4
-    assert "HypernetworkTransformer 0.40 (4 places, 2 seeds)" in drawing.caption
+    assert "HypernetworkTransformer 0.40 (4 sites, 2 seeds)" in drawing.caption
 
 
 def test_places_are_read_seed_by_seed_in_the_groups_panel(pair):
@@ -201,7 +201,7 @@ def test_a_place_without_a_readout_is_no_point_and_too_few_have_no_correlation(t
     frame[(frame["metric"] != "left-out R²") | (frame["layer"] == 1)].to_csv(table, index=False)
     drawing = analyze("decodable_is_not_used", [folder])
     assert set(marks(drawing, "Points", panel="All layers and tokens")["hover"]) == {"1 context", "1 readout"}
-    assert "not defined (2 places, 1 seed)" in drawing.caption
+    assert "not defined (2 sites, 1 seed)" in drawing.caption
 
 
 # ---- factors_are_reused ------------------------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ def test_a_table_without_a_chosen_place_names_the_command(tmp_path, tiny_task):
     table = folder / "tables" / "swap_factor.csv"
     frame = pd.read_csv(table, keep_default_na=False)
     frame.assign(chosen=False).to_csv(table, index=False)
-    with pytest.raises(ConfigError, match=r"no scores at a chosen place; type: compolens probe swap_factor .*one --again"):
+    with pytest.raises(ConfigError, match=r"no scores at a chosen site; type: compolens probe swap_factor .*one --again"):
         analyze("factors_are_reused", [folder])
 
 

@@ -48,8 +48,20 @@ def described(docstring: str) -> dict[str, str]:
     Returns:
         Parameter -> its text on one line, in the order of the block; empty without a block.
     """
+    return items(sections(docstring).get("Args", ""))
+
+
+def items(block: str) -> dict[str, str]:
+    """The names that a block lists, each with its text on one line.
+
+    Args:
+        block: the text of an `Args:` or `Raises:` block, without indentation.
+
+    Returns:
+        Name -> text, in the order of the block.
+    """
     found: dict[str, str] = {}
-    for line in sections(docstring).get("Args", "").splitlines():
+    for line in block.splitlines():
         begins = re.match(r"(\w+): (.*)", line)
         if begins:
             found[begins[1]] = begins[2]
