@@ -1,4 +1,4 @@
-"""What both renderers share: a drawing's legend and colour scales, and every panel's places on x."""
+"""What both renderers share: a drawing's legend and colour scales, and every panel's positions on x."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class Scene:
         numbers = np.concatenate([np.empty(0), *map(self.places, columns)])
         self.numbers = numbers[np.isfinite(numbers)]
         self.whole = len(self.numbers) > 0 and bool((self.numbers == self.numbers.round()).all())
-        self.taken: dict[float, list[tuple[str, int]]] = {}  # seats by place
+        self.taken: dict[float, list[tuple[str, int]]] = {}  # seats by position
         for mark in panel.marks:
             if isinstance(mark, Bars | Points) and self.categories:
                 for at in dict.fromkeys(self.places(mark.rows()["x"].dropna()).tolist()):

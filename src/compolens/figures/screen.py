@@ -50,7 +50,7 @@ def on_screen(panels: Sequence[Panel], columns: int | None) -> go.Figure:
             mark.trace(figure, scene)
     return figure.update_layout(
         template="simple_white",
-        barmode="overlay",  # bars come with places of their own
+        barmode="overlay",  # bars come with positions of their own
         height=head + 20 + body + foot + legend,
         margin={"t": head + 20, "b": foot, "l": 70, "r": 90 if columns in bars else 20},
         legend={"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom", "x": 0},
