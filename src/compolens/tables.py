@@ -97,11 +97,20 @@ class StaleTable(UserWarning):
 
 
 def path_of(folder: str | Path, name: str) -> Path:
+    """Where a table is.
+
+    Args:
+        folder: the model's folder.
+        name: the table's name.
+
+    Returns:
+        The path, whether or not it exists.
+    """
     return Path(folder) / "tables" / f"{name}.csv"
 
 
 def file_digest(path: str | Path) -> str:
-    """sha256 of a file, "missing" if there is none."""
+    """sha256 of the file `path`, "missing" if there is none."""
     path = Path(path)
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else "missing"
 
@@ -121,6 +130,9 @@ def save(
 
     Returns:
         The table's path.
+
+    Raises:
+        ConfigError: the table lacks a column of `COLUMNS`, or has no control rows.
     """
     for column in COLUMNS:
         if column not in table:
@@ -146,6 +158,9 @@ def why_stale(folder: str | Path, name: str, recipe: str | Path | None = None) -
         folder: The model's folder.
         name: The table's name.
         recipe: The probe's file; if left out, the one that measured the table (where it is gone, nothing is said of it).
+
+    Returns:
+        The reason in a sentence, "" if there is none.
     """
     path = path_of(folder, name)
     if not path.with_suffix(".json").exists():
@@ -160,7 +175,18 @@ def why_stale(folder: str | Path, name: str, recipe: str | Path | None = None) -
 
 
 def read(folder: str | Path, name: str) -> pd.DataFrame:
-    """One model's table, with empty controls as "". A missing one names the command to type; a stale or changed one warns."""
+    """One model's table, with empty controls as "". A stale or changed one warns.
+
+    Args:
+        folder: the model's folder.
+        name: the table's name.
+
+    Returns:
+        The rows.
+
+    Raises:
+        ConfigError: there is no such table; it names the command to type.
+    """
     path = path_of(folder, name)
     if not path.exists():
         raise ConfigError(f"{folder} has no table {name!r}; measure it with: compolens probe {name} {folder}")
@@ -181,7 +207,8 @@ def _mend(folder: str | Path, name: str) -> str:
 
 
 def at_last_step(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows about trained models, without those along training; of several gathered models, each at its own last step."""
+    """The rows of `frame` about trained models, without those along training; of several gathered models, each at its own last
+    step."""
     if "step" not in frame:
         return frame
     last = frame.groupby("model")["step"].transform("max") if "model" in frame else frame["step"].max()
@@ -189,8 +216,17 @@ def at_last_step(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def with_untrained_control(folder: str | Path, name: str) -> pd.DataFrame:
-    """A model's rows at its last step, with a column `model`; without those of the untrained control of what was never trained
-    (a construction), which is the model itself."""
+    """A model's rows at its last step, with a column `model`.
+
+    Those of the untrained control of what was never trained (a construction) are left out: it is the model itself.
+
+    Args:
+        folder: the model's folder.
+        name: the table's name.
+
+    Returns:
+        The rows.
+    """
     rows = at_last_step(read(folder, name))
     known = settings(folder)
     never_trained = known["steps"] == 0 and known["architecture"] != "Adopted"
@@ -198,12 +234,25 @@ def with_untrained_control(folder: str | Path, name: str) -> pd.DataFrame:
 
 
 def finished(folder: Path) -> bool:
-    """Whether a model folder holds a training that came to its end."""
+    """Whether the model `folder` holds a training that came to its end."""
     return (folder / "scores.json").exists()
 
 
 def at_place(frame: pd.DataFrame, capture: str, layer: int, who: str) -> pd.DataFrame:
-    """The rows of a capture (column role) at a layer, counted from 0, or from the end if negative; `who` is for the errors."""
+    """The rows of a capture (column role) at a layer.
+
+    Args:
+        frame: a table with the columns role and layer.
+        capture: the capture.
+        layer: counted from 0, or from the end if negative.
+        who: named in errors.
+
+    Returns:
+        The rows.
+
+    Raises:
+        ConfigError: there is no such capture or layer.
+    """
     if capture not in set(frame["role"]):
         raise ConfigError(f"{who} has no capture {capture!r}; {nearest(capture, frame['role'].unique())}")
     frame = frame[frame["role"] == capture]
@@ -211,8 +260,20 @@ def at_place(frame: pd.DataFrame, capture: str, layer: int, who: str) -> pd.Data
 
 
 def nth_layer(frame: pd.DataFrame, layer: int, who: str, advice: str = "--layer counts from 0, or from -1 backwards") -> int:
-    """The layer of a table (column layer) that is asked for, counted from 0, or from the end if negative; `who` and `advice`
-    are for the error."""
+    """The layer of a table (column layer) that is asked for.
+
+    Args:
+        frame: a table with the column layer.
+        layer: counted from 0, or from the end if negative.
+        who: named in the error.
+        advice: what the error says to do.
+
+    Returns:
+        The value of the column.
+
+    Raises:
+        ConfigError: there is no such layer.
+    """
     layers = sorted(frame["layer"].unique())
     if not -len(layers) <= layer < len(layers):
         raise ConfigError(f"{who} has layers 0 to {len(layers) - 1}, not {layer}; {advice}")
@@ -220,7 +281,7 @@ def nth_layer(frame: pd.DataFrame, layer: int, who: str, advice: str = "--layer 
 
 
 def find(roots: Iterable[str | Path]) -> list[Path]:
-    """Every model folder at or below the given ones, sorted; a root that holds none is an error."""
+    """Every model folder at or below `roots`, sorted; a root that holds none is a `ConfigError`."""
     found: list[Path] = []
     for root in map(Path, roots):
         if (root / "config.json").is_file():
@@ -235,7 +296,7 @@ def find(roots: Iterable[str | Path]) -> list[Path]:
 
 
 def settings(folder: str | Path) -> dict[str, Any]:
-    """A model's config flattened into columns: model, architecture, task, support, seeds, steps, …
+    """The configuration of the model in `folder`, flattened into columns: model, architecture, task, support, seeds, steps, …
 
     Settings that are off (null or false) are left out: a model that was trained before a setting existed has none either."""
     run = read_json(Path(folder) / "config.json")["run"]
@@ -267,8 +328,16 @@ def _flat(name: str, description: dict[str, Any]) -> dict[str, Any]:
 def gather(folders: str | Path | Iterable[str | Path], table: str) -> pd.DataFrame:
     """One DataFrame from the tables of many models, joined with their configs and seeds as columns.
 
-    folders: paths, or a glob such as "runs/**"; models without the table are left out (`frame.attrs["missing"]` names
-    them); none at all is an error.
+    Args:
+        folders: paths, or a glob such as "runs/**". Models without the table are left out; `frame.attrs["missing"]` names
+            them.
+        table: the table's name.
+
+    Returns:
+        The rows of all models.
+
+    Raises:
+        ConfigError: no model matches, or none has the table.
     """
     patterns = [folders] if isinstance(folders, str | Path) else list(folders)
     paths = [Path(p) for pattern in patterns for p in (sorted(glob.glob(str(pattern), recursive=True)) or [str(pattern)])]
@@ -295,7 +364,15 @@ def gather(folders: str | Path | Iterable[str | Path], table: str) -> pd.DataFra
 
 
 def pooled(folder: str | Path, metric: str = "score") -> pd.DataFrame:
-    """The rows of a model's table `generalization` that pool all compositions under a metric, at its last step."""
+    """The rows of a model's table `generalization` that pool all compositions under a metric, at its last step.
+
+    Args:
+        folder: the model's folder.
+        metric: the metric.
+
+    Returns:
+        The rows.
+    """
     frame = at_last_step(read(folder, "generalization"))
     return frame[(frame["metric"] == metric) & (frame["composition"] == "all")]
 
@@ -307,7 +384,7 @@ WEAK = (*IN_CONTEXT, "best training composition")
 
 
 def worth_drawing(scores: Mapping[str, float]) -> dict[str, float]:
-    """name -> score of references; of those of `IN_CONTEXT` the best alone, under one name whichever it is."""
+    """References out of `scores` (name -> score): of those of `IN_CONTEXT` the best alone, under one name whichever it is."""
     found = {name: value for name, value in scores.items() if name not in IN_CONTEXT}
     if known := [value for name, value in scores.items() if name in IN_CONTEXT]:
         found["best in-context regression"] = max(known)
@@ -315,7 +392,7 @@ def worth_drawing(scores: Mapping[str, float]) -> dict[str, float]:
 
 
 def ceiling_of(references: pd.DataFrame) -> float:
-    """The score that no learner can be expected to exceed, from the rows of the references: the one marked so, else 1."""
+    """The score that no learner can be expected to exceed, from the rows `references`: the one marked so, else 1."""
     marked = references[references["note"] == "ceiling"]["value"].tolist() if "note" in references else []
     return float(marked[0]) if marked else 1.0
 
