@@ -63,7 +63,7 @@ class Stage(Protocol):
 
     @property
     def categories(self) -> list[Any] | None:
-        """The positions on a categorical x axis, in order; None where it is numeric."""
+        """The places on a categorical x axis, in order; None where it is numeric."""
 
     @property
     def cell(self) -> dict[str, int]:
