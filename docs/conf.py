@@ -25,21 +25,33 @@ autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 python_maximum_signature_line_length = 90
 NOTEBOOK = re.compile(r"\]\((?:\.\./)+notebooks/(\w+)\.ipynb\)")
+SECTION = re.compile(r"(Args|Returns|Raises):\n(.*)", re.DOTALL)
 CODE = re.compile(r"``(.+?)``|`([^`]+)`")
 
 
 def as_rst(lines: list[str]) -> list[str]:
     """A docstring as it is written here (plain sentences, `code` in single quotes) in reStructuredText.
 
-    That would read stars, bars and underscores as markup. Whatever is indented or drawn keeps its lines."""
+    That would read stars, bars and underscores as markup. Whatever is indented or drawn keeps its lines, but for the blocks
+    of parameters, which become lists."""
     out: list[str] = []
     for paragraph in "\n".join(lines).strip("\n").split("\n\n"):
         rows = paragraph.split("\n")
-        if any(row.startswith((" ", "|", "+--")) for row in rows):
+        if block := SECTION.fullmatch(paragraph):
+            out += _listed(*block.groups())
+        elif any(row.startswith((" ", "|", "+--")) for row in rows):
             out += ["::", "", *(f"    {row}" for row in rows), ""]
         else:
             out += ["\\ " + _escaped(" ".join(rows)), ""]
     return out
+
+
+def _listed(title: str, text: str) -> list[str]:
+    """A block of a docstring: what is returned as a sentence, parameters and errors one an item."""
+    if title == "Returns":
+        return [f"**{title}:** " + _escaped(" ".join(text.split())), ""]
+    items = (" ".join(item.split()).partition(": ") for item in re.split(r"\n(?= {4}\S)", text))
+    return [f"**{title}:**", "", *(f"* ``{name}``: {_escaped(said)}" for name, _, said in items), ""]
 
 
 def _escaped(text: str) -> str:

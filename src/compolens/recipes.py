@@ -33,7 +33,18 @@ RENAMED = {"verdicts": "diagnoses"}
 
 
 def locate(kind: str, name: str | Path) -> Path:
-    """A recipe's file, from its path or its bare name."""
+    """A recipe's file, from its path or its bare name.
+
+    Args:
+        kind: "probes" or "analyses".
+        name: the path or the name.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        ConfigError: there is no such recipe.
+    """
     path = Path(name)
     name = RENAMED.get(str(name), name)
     if path.suffix == ".py":
@@ -52,7 +63,7 @@ def _verb(kind: str) -> str:
 
 
 def docstring(path: Path) -> str:
-    """A recipe file's first docstring line, read without running it."""
+    """The first docstring line of the recipe file `path`, read without running it."""
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     return text.splitlines()[0] if text else "(no docstring)"
 
@@ -62,7 +73,7 @@ _LOADED = "compolens_file_"
 
 
 def load_file(path: Path) -> ModuleType:
-    """Run a Python file that the caller named and return its module."""
+    """Run the Python file `path`, which the caller named, and return its module; a `ConfigError` where it fails."""
     name = f"{_LOADED}{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path.resolve())
     if spec is None or spec.loader is None:
@@ -93,7 +104,18 @@ def _forget_namesakes(here: Path) -> None:
 
 
 def load_recipe(kind: str, name: str | Path) -> Callable[..., Any]:
-    """The function of a recipe: `probe` or `analyze`. ``load_recipe("probes", "latent_code")(trained, episodes=512)``."""
+    """The function of a recipe: ``load_recipe("probes", "latent_code")(trained, episodes=512)``.
+
+    Args:
+        kind: "probes" or "analyses".
+        name: the recipe's path or bare name.
+
+    Returns:
+        `probe` or `analyze`.
+
+    Raises:
+        ConfigError: the file defines no such function.
+    """
     path = locate(kind, name)
     module = load_file(path)
     function = getattr(module, _verb(kind), None)
@@ -109,7 +131,7 @@ def load_recipe(kind: str, name: str | Path) -> Callable[..., Any]:
 
 
 def options(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The keyword-only parameters of a recipe: its flags."""
+    """The keyword-only parameters of the recipe `function`: its flags."""
     return {
         name: parameter
         for name, parameter in inspect.signature(function, eval_str=True).parameters.items()
@@ -118,14 +140,22 @@ def options(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 def check_steps(steps: str) -> None:
-    """Raise unless this is something to ask for: "final", "all" or a number."""
+    """Raise a `ConfigError` unless `steps` is something to ask for: "final", "all" or a number."""
     if steps not in ("final", "all") and not (steps.isdecimal() and len(steps) < 19):
         raise ConfigError(f"--steps must be final, all or a number, got {shown(steps)}")
 
 
 def wanted_steps(folder: Path, steps: str) -> list[int]:
-    """The steps that "final", "all" or a number asks for; the final one is always among them, so that no analysis ever takes
-    weights along the way for the trained model."""
+    """The steps that are asked for; the final one is always among them, so that no analysis ever takes weights along the way
+    for the trained model.
+
+    Args:
+        folder: the model's folder.
+        steps: "final", "all" or a number.
+
+    Returns:
+        Ascending steps.
+    """
     from compolens import zoo
 
     check_steps(steps)
@@ -145,7 +175,23 @@ def run_probe(
     classes: tuple[Callable[..., Any], ...] = (),
     note: Callable[[str], None] = lambda _: None,
 ) -> Path:
-    """Measure one model with one probe and save the table beside it; steps: "final", "all", or a kept step's number."""
+    """Measure one model with one probe and save the table beside it.
+
+    Args:
+        path: the probe's file.
+        folder: the model's folder.
+        arguments: keyword arguments of the probe.
+        steps: "final", "all", or a kept step's number.
+        device: "cpu" or "cuda".
+        classes: as for `zoo.load`.
+        note: called with what is being done, when there is something to say.
+
+    Returns:
+        The path of the table.
+
+    Raises:
+        DoesNotApply: the family says that the probe cannot be measured on it.
+    """
     import pandas as pd
 
     from compolens import tables, zoo
@@ -247,10 +293,22 @@ def analysis_command(path: Path, models: list[Path], arguments: dict[str, Any], 
 
 
 def draw(path: Path, models: list[Path], arguments: dict[str, Any]) -> tuple[Any, list[Path], dict[str, str]]:
-    """(drawing, models in it, model left out -> reason) of an analysis.
+    """The drawing of an analysis.
 
     A model whose tables lack a column that the analysis reads is left out too: such a table is from before there were
-    digests that tell a damaged one."""
+    digests that tell a damaged one.
+
+    Args:
+        path: the analysis' file.
+        models: model folders.
+        arguments: keyword arguments of the analysis.
+
+    Returns:
+        (drawing, models in it, model left out -> reason).
+
+    Raises:
+        ConfigError: no model has every table that is needed, or the analysis draws nothing from them.
+    """
 
     used, dropped = choose_models(path, models)
     analyze = load_recipe("analyses", path)
@@ -283,7 +341,18 @@ def _lacking(path: Path, models: list[Path], error: KeyError) -> dict[str, str]:
 
 
 def choose_models(path: Path, models: list[Path]) -> tuple[list[Path], dict[str, str]]:
-    """(models that have every table the analysis needs, dropped model -> reason); none left is an error."""
+    """The models that have every table an analysis needs.
+
+    Args:
+        path: the analysis' file.
+        models: model folders.
+
+    Returns:
+        (those models, dropped model -> reason).
+
+    Raises:
+        ConfigError: none is left, or the file does not say what it needs.
+    """
 
     needs = getattr(load_file(path), "needs", None)
     if not isinstance(needs, tuple):

@@ -143,6 +143,15 @@ class UnusableTable(DamagedFile):
 
 
 def path_of(folder: str | Path, name: str) -> Path:
+    """Where a table is.
+
+    Args:
+        folder: the model's folder.
+        name: the table's name.
+
+    Returns:
+        The path, whether or not it exists.
+    """
     return Path(folder) / "tables" / f"{name}.csv"
 
 
@@ -154,7 +163,7 @@ def _files(folder: str | Path, name: str) -> TableFiles:
 
 
 def file_digest(path: str | Path) -> str:
-    """sha256 of a file, "missing" if there is none."""
+    """sha256 of the file `path`, "missing" if there is none."""
     return digests.of_file(path)
 
 
@@ -194,7 +203,18 @@ def save(
 
 # ---- whether a table can be used -------------------------------------------------------------------------------------
 def provenance_of(folder: str | Path, name: str) -> dict[str, Any]:
-    """What a table was measured with; {} where nothing says it, `UnusableTable` where it cannot be read."""
+    """What a table was measured with.
+
+    Args:
+        folder: the model's folder.
+        name: the table's name.
+
+    Returns:
+        {} where nothing says it.
+
+    Raises:
+        UnusableTable: it cannot be read.
+    """
     try:
         return _files(folder, name).provenance()
     except DamagedFile as error:
@@ -208,6 +228,9 @@ def why_stale(folder: str | Path, name: str, recipe: str | Path | None = None) -
         folder: The model's folder.
         name: The table's name.
         recipe: The probe's file; if left out, the one that measured the table (where it is gone, nothing is said of it).
+
+    Returns:
+        The reason in a sentence, "" if there is none.
     """
     table = _files(folder, name)
     try:
@@ -244,9 +267,15 @@ def _about_episodes(table: TableFiles, provenance: dict[str, Any]) -> str:
 
 
 def why_not(folder: str | Path, name: str) -> str:
-    """Why nothing can be drawn from a model's table ("" if it can): there is none, it is stale, damaged, or cannot be read.
-    The sentence names the file, and what to type to have it measured again. Where intervals alone are computed in another way
-    now, it can; `read` says so."""
+    """Why nothing can be drawn from a model's table: there is none, it is stale, damaged, or cannot be read.
+
+    Args:
+        folder: the model's folder.
+        name: the table's name.
+
+    Returns:
+        A sentence that names the file, and what to type to have it measured again; "" where it can be drawn from.
+    """
     if not exists(folder, name):
         return f"{folder} has no table {name!r}; measure it with: compolens probe {name} {folder}"
     try:
@@ -258,24 +287,49 @@ def why_not(folder: str | Path, name: str) -> str:
 
 
 def exists(folder: str | Path, name: str) -> bool:
-    """Whether a model has a table, usable or not."""
+    """Whether a model has a table, usable or not.
+
+    Args:
+        folder: the model's folder.
+        name: the table's name.
+
+    Returns:
+        True if so.
+    """
     return _files(folder, name).exists()
 
 
 def has(folder: str | Path, name: str) -> bool:
-    """Whether a model has a table that can be drawn from."""
+    """Whether a model has a table that can be drawn from.
+
+    Args:
+        folder: the model's folder.
+        name: the table's name.
+
+    Returns:
+        True if so.
+    """
     return not why_not(folder, name)
 
 
 def names(folder: str | Path) -> list[str]:
-    """The names of a model's tables, sorted, whether or not they can be used."""
+    """The names of the tables of the model in `folder`, sorted, whether or not they can be used."""
     place = Path(folder) / "tables"
     table_files.settle(place)
     return sorted(path.stem for path in place.glob("*.csv") if path.is_file())
 
 
 def lacks(folder: str | Path, name: str, column: str) -> UnusableTable:
-    """The error of a table without a column that its probe writes."""
+    """The error of a table without a column that its probe writes.
+
+    Args:
+        folder: the model's folder.
+        name: the table's name.
+        column: the column.
+
+    Returns:
+        The error, to be raised.
+    """
     return _unusable(folder, name, f"it lacks the column {column!r}")
 
 
@@ -374,7 +428,8 @@ def _line(error: Exception) -> str:
 
 
 def at_last_step(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows about trained models, without those along training; of several gathered models, each at its own last step."""
+    """The rows of `frame` about trained models, without those along training; of several gathered models, each at its own last
+    step."""
     if "step" not in frame:
         return frame
     last = frame.groupby("model")["step"].transform("max") if "model" in frame else frame["step"].max()
@@ -382,8 +437,17 @@ def at_last_step(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def with_untrained_control(folder: str | Path, name: str) -> pd.DataFrame:
-    """A model's rows at its last step, with a column `model`; without those of the untrained control of what was never trained
-    (a construction), which is the model itself."""
+    """A model's rows at its last step, with a column `model`.
+
+    Those of the untrained control of what was never trained (a construction) are left out: it is the model itself.
+
+    Args:
+        folder: the model's folder.
+        name: the table's name.
+
+    Returns:
+        The rows.
+    """
     rows = at_last_step(read(folder, name))
     known = settings(folder)
     never_trained = known["steps"] == 0 and known["architecture"] != "Adopted"
@@ -391,12 +455,25 @@ def with_untrained_control(folder: str | Path, name: str) -> pd.DataFrame:
 
 
 def finished(folder: Path) -> bool:
-    """Whether a model folder holds a training that came to its end."""
+    """Whether the model `folder` holds a training that came to its end."""
     return (folder / "scores.json").is_file()
 
 
 def at_place(frame: pd.DataFrame, capture: str, layer: int, who: str) -> pd.DataFrame:
-    """The rows of a capture (column role) at a layer, counted from 0, or from the end if negative; `who` is for the errors."""
+    """The rows of a capture (column role) at a layer.
+
+    Args:
+        frame: a table with the columns role and layer.
+        capture: the capture.
+        layer: counted from 0, or from the end if negative.
+        who: named in errors.
+
+    Returns:
+        The rows.
+
+    Raises:
+        ConfigError: there is no such capture or layer.
+    """
     if capture not in set(frame["role"]):
         raise ConfigError(f"{who} has no capture {capture!r}; {nearest(capture, frame['role'].unique())}")
     frame = frame[frame["role"] == capture]
@@ -404,8 +481,20 @@ def at_place(frame: pd.DataFrame, capture: str, layer: int, who: str) -> pd.Data
 
 
 def nth_layer(frame: pd.DataFrame, layer: int, who: str, advice: str = "--layer counts from 0, or from -1 backwards") -> int:
-    """The layer of a table (column layer) that is asked for, counted from 0, or from the end if negative; `who` and `advice`
-    are for the error."""
+    """The layer of a table (column layer) that is asked for.
+
+    Args:
+        frame: a table with the column layer.
+        layer: counted from 0, or from the end if negative.
+        who: named in the error.
+        advice: what the error says to do.
+
+    Returns:
+        The value of the column.
+
+    Raises:
+        ConfigError: there is no such layer.
+    """
     layers = sorted(frame["layer"].unique())
     if not -len(layers) <= layer < len(layers):
         raise ConfigError(f"{who} has layers 0 to {len(layers) - 1}, not {layer}; {advice}")
@@ -413,7 +502,7 @@ def nth_layer(frame: pd.DataFrame, layer: int, who: str, advice: str = "--layer 
 
 
 def find(roots: Iterable[str | Path]) -> list[Path]:
-    """Every model folder at or below the given ones, sorted; a root that holds none is an error."""
+    """Every model folder at or below `roots`, sorted; a root that holds none is a `ConfigError`."""
     found: list[Path] = []
     for root in map(Path, roots):
         if (root / "config.json").is_file():
@@ -445,7 +534,7 @@ def _below(root: Path) -> list[Path]:
 
 
 def settings(folder: str | Path) -> dict[str, Any]:
-    """A model's config flattened into columns: model, architecture, task, support, seeds, steps, …
+    """The configuration of the model in `folder`, flattened into columns: model, architecture, task, support, seeds, steps, …
 
     Settings that are off (null or false) are left out: a model that was trained before a setting existed has none either."""
     config = digests.read_config(folder)
@@ -541,7 +630,15 @@ def _nobody_has(table: str, models: list[Path]) -> str:
 
 
 def pooled(folder: str | Path, metric: str = "score") -> pd.DataFrame:
-    """The rows of a model's table `generalization` that pool all compositions under a metric, at its last step."""
+    """The rows of a model's table `generalization` that pool all compositions under a metric, at its last step.
+
+    Args:
+        folder: the model's folder.
+        metric: the metric.
+
+    Returns:
+        The rows.
+    """
     frame = at_last_step(read(folder, "generalization"))
     return frame[(frame["metric"] == metric) & (frame["composition"] == "all")]
 
@@ -553,7 +650,7 @@ WEAK = (*IN_CONTEXT, "best training composition")
 
 
 def worth_drawing(scores: Mapping[str, float]) -> dict[str, float]:
-    """name -> score of references; of those of `IN_CONTEXT` the best alone, under one name whichever it is."""
+    """References out of `scores` (name -> score): of those of `IN_CONTEXT` the best alone, under one name whichever it is."""
     found = {name: value for name, value in scores.items() if name not in IN_CONTEXT}
     if known := [value for name, value in scores.items() if name in IN_CONTEXT]:
         found["best in-context regression"] = max(known)
@@ -561,7 +658,7 @@ def worth_drawing(scores: Mapping[str, float]) -> dict[str, float]:
 
 
 def ceiling_of(references: pd.DataFrame) -> float:
-    """The score that no learner can be expected to exceed, from the rows of the references: the one marked so, else 1."""
+    """The score that no learner can be expected to exceed, from the rows `references`: the one marked so, else 1."""
     marked = references[references["note"] == "ceiling"]["value"].tolist() if "note" in references else []
     return float(marked[0]) if marked else 1.0
 

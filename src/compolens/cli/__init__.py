@@ -31,7 +31,8 @@ first, and says what is wrong.
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Entry point; returns the exit status: 0 done, 1 some jobs failed, 2 bad input, 128+signal interrupted."""
+    """Entry point for the arguments `argv`; returns the exit status: 0 done, 1 some jobs failed, 2 bad input, 128+signal
+    interrupted."""
     with terminal.plain():
         return _guarded(sys.argv[1:] if argv is None else argv)
 

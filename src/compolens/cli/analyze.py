@@ -12,6 +12,7 @@ from compolens.cli.recipe_flags import list_recipes, need_both, recipe_arguments
 
 
 def make(commands: Any) -> Parser:
+    """Add `compolens analyze` to `commands`."""
     parser = command_parser(
         commands, "analyze", run, "draw figures from the tables of many models: PDF, PNG, the numbers, and what was used",
         "compolens analyze who_generalizes runs/* --out figures --width column",
@@ -53,6 +54,7 @@ def _width(text: str) -> str:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Do what `options` ask for; returns the exit status."""
     if options.list:
         return list_recipes("analyses")
     from compolens import recipes, tables

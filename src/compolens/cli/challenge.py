@@ -11,6 +11,7 @@ from compolens.cli.flags import Parser, command_parser, common_flags, count, out
 
 
 def make(commands: Any) -> Parser:
+    """Add `compolens challenge` to `commands`."""
     parser = command_parser(
         commands, "challenge", run, "measure a claim again under every defensible choice of how to measure it",
         "compolens challenge runs/F-softmax-0 --claim latent_code --out figures",
@@ -26,6 +27,7 @@ def make(commands: Any) -> Parser:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Do what `options` ask for; returns the exit status."""
     from compolens import challenge, figures, tables
     from compolens.foundation import cells
 

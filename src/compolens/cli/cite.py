@@ -10,6 +10,7 @@ from compolens.foundation.configs import ConfigError
 
 
 def make(commands: Any) -> Parser:
+    """Add `compolens cite` to `commands`."""
     parser = command_parser(
         commands, "cite", run, "print BibTeX: the tool, and the papers behind the tasks, architectures and measures used",
         "compolens cite runs/F-softmax-0 > used.bib",
@@ -23,6 +24,7 @@ def make(commands: Any) -> Parser:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Do what `options` ask for; returns the exit status."""
     from compolens import citations, tables
 
     places = [item.rpartition(":") for item in options.classes]

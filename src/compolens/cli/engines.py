@@ -14,7 +14,18 @@ if TYPE_CHECKING:
 
 
 def engine_of(options: argparse.Namespace, folder: Path) -> Engine:
-    """The engine that the flags ask for; folder: where engines on other machines have jobs report."""
+    """The engine that the flags ask for.
+
+    Args:
+        options: the flags.
+        folder: where engines on other machines have jobs report.
+
+    Returns:
+        The engine.
+
+    Raises:
+        ConfigError: there is no such engine, or a flag belongs to another.
+    """
     engines = {"local": _local, "slurm": _slurm, "ray": _ray}
     if options.engine not in engines:
         raise ConfigError(f"no engine {options.engine!r}; {nearest(options.engine, engines)}")

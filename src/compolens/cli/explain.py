@@ -21,6 +21,7 @@ EXPLAINS = (
 
 
 def make(commands: Any) -> Parser:
+    """Add `compolens explain` to `commands`."""
     parser = command_parser(
         commands, "explain", run,
         "say what is wrong with models, and where: measures what is missing, then the diagnosis and a page with the evidence",
@@ -42,6 +43,7 @@ def make(commands: Any) -> Parser:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Do what `options` ask for; returns the exit status."""
     from compolens import recipes, tables
 
     folders = [Path(f) for f in options.folders]

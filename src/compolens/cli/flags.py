@@ -21,10 +21,12 @@ class Parser(argparse.ArgumentParser):
     """argparse with one-line errors that suggest the nearest flag."""
 
     def error(self, message: str) -> typing.NoReturn:
+        """End the command with `message` in one line, and exit status 2."""
         print(f"{self.prog}: error: {one_line(message)}", file=sys.stderr)
         raise SystemExit(2)
 
     def unknown(self, arguments: list[str]) -> typing.NoReturn:
+        """End the command because of `arguments` that no flag takes; it names the nearest flag."""
         first = arguments[0]
         hint = (
             nearest(first.split("=")[0], self._option_string_actions) if first.startswith("-") else f"try {self.prog} --help"
@@ -33,6 +35,18 @@ class Parser(argparse.ArgumentParser):
 
 
 def command_parser(commands: Any, name: str, run: Callable, text: str, example: str) -> Parser:
+    """A command's parser, with an example at the end of its help.
+
+    Args:
+        commands: what parsers are added to.
+        name: the command.
+        run: options -> exit status.
+        text: what it does.
+        example: a line to type.
+
+    Returns:
+        The parser.
+    """
     parser = commands.add_parser(
         name, help=text, description=text, epilog=f"example:\n  {example}", allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -42,6 +56,12 @@ def command_parser(commands: Any, name: str, run: Callable, text: str, example: 
 
 
 def common_flags(parser: Parser, *names: str) -> None:
+    """Add flags that mean the same in every command.
+
+    Args:
+        parser: of the command.
+        names: which of "jobs", "device", "with" and "data".
+    """
     if "jobs" in names:
         _machine_flags(parser)
     if "device" in names:
@@ -105,26 +125,39 @@ def number(text: str) -> float:
 
 @dataclass(frozen=True)
 class Shard:
-    """The index-th of `count` parts of a list, index from 1."""
+    """One of several equal parts of a list.
+
+    Args:
+        index: which, from 1.
+        count: of how many.
+    """
 
     index: int
     count: int
 
     @classmethod
     def read(cls, text: str) -> Shard:
-        """From "i/n"; what is none is an error of the command line."""
+        """The shard that `text`, "i/n", names; what is none is an error of the command line."""
         index, _, count = text.partition("/")
         if not (index.isdecimal() and count.isdecimal() and 1 <= int(index) <= int(count)):
             raise argparse.ArgumentTypeError(f"must be I/N with I from 1 to N, such as 1/4 or 4/4, got {text!r}")
         return cls(int(index), int(count))
 
     def part(self, names: typing.Iterable[str]) -> list[str]:
-        """Every count-th of the sorted names: a function of the names alone, so that all machines agree."""
+        """Every count-th of the sorted `names`: a function of the names alone, so that all machines agree."""
         return sorted(names)[self.index - 1 :: self.count]
 
 
 def part_of(names: list[str], shard: Shard | None) -> list[str]:
-    """The names of a shard, in the order given; all where there is no shard. An empty part is said, and is no error."""
+    """The names of a shard, in the order given. An empty part is said, and is no error.
+
+    Args:
+        names: all of them.
+        shard: which part (None: all).
+
+    Returns:
+        The names.
+    """
     if shard is None:
         return names
     mine = set(shard.part(names))
@@ -141,8 +174,9 @@ def check_device(device: str) -> None:
 
 
 def outside(places: typing.Iterable[str]) -> tuple[Any, ...]:
-    """The classes and functions that --with names: package.module:Class or file.py:Class. A file is run once for all of them,
-    so that they know one another."""
+    """The classes and functions that --with names, `places`: package.module:Class or file.py:Class.
+
+    A file is run once for all of them, so that they know one another."""
 
     from compolens.recipes import load_file
 
@@ -163,7 +197,18 @@ def outside(places: typing.Iterable[str]) -> tuple[Any, ...]:
 
 
 def finished_models(models: list[Path], named: list[Path]) -> list[Path]:
-    """The models without those still in training, unless the caller named them (which is then an error where it matters)."""
+    """The models without those still in training.
+
+    Args:
+        models: model folders.
+        named: folders that the caller named, which stay (an unfinished one is then an error where it matters).
+
+    Returns:
+        The models that are left.
+
+    Raises:
+        ConfigError: none is left.
+    """
     from compolens import tables
 
     kept = [m for m in models if tables.finished(m) or m in named]
@@ -176,6 +221,12 @@ def finished_models(models: list[Path], named: list[Path]) -> list[Path]:
 
 
 def print_table(columns: list[str], rows: list[list[str]]) -> None:
+    """Print a table in columns.
+
+    Args:
+        columns: their names.
+        rows: a cell per column each.
+    """
     rows = [[one_line(cell) for cell in row] for row in rows]
     widths = [max(len(str(row[i])) for row in [columns, *rows]) for i in range(len(columns))]
     for row in [columns, ["─" * w for w in widths], *rows]:
@@ -183,6 +234,7 @@ def print_table(columns: list[str], rows: list[list[str]]) -> None:
 
 
 def conclude(outcome: Any) -> int:
+    """Say what failed in the `outcome` of jobs; returns the exit status."""
     for name, reason in outcome.failures.items():
         print(f"compolens: error: {one_line(f'{name}: {reason}')}", file=sys.stderr)
     if outcome.signum:

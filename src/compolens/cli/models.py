@@ -12,6 +12,7 @@ from compolens.foundation.configs import ConfigError
 
 
 def make(commands: Any) -> Parser:
+    """Add `compolens models` to `commands`."""
     parser = command_parser(
         commands, "models", run, "list trained models with their scores", "compolens models trained_models"
     )
@@ -171,6 +172,7 @@ def _write_digests(folders: list[Path]) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Do what `options` ask for; returns the exit status."""
     from compolens import tables, zoo
 
     roots = options.folders or [d for d in ("trained_models", "runs") if Path(d).is_dir()]

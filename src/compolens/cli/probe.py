@@ -24,6 +24,7 @@ from compolens.cli.recipe_flags import list_recipes, need_both, recipe_arguments
 
 
 def make(commands: Any) -> Parser:
+    """Add `compolens probe` to `commands`."""
     parser = command_parser(
         commands, "probe", run, "measure trained models: each recipe adds a table to each folder",
         "compolens probe generalization latent_code runs/* --jobs 2",
@@ -41,6 +42,7 @@ def make(commands: Any) -> Parser:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Do what `options` ask for; returns the exit status."""
     if options.list:
         return list_recipes("probes")
     from compolens import recipes, tables
@@ -59,13 +61,30 @@ def run(options: argparse.Namespace) -> int:
 
 
 def models_of(found: list[Path], options: argparse.Namespace) -> list[Path]:
-    """The models of this shard: whole models, so that one process writes all the tables of one. Of all models found, finished
-    or not, so that the parts stay the same while some are in training."""
+    """The models of this shard: whole models, so that one process writes all the tables of one.
+
+    Args:
+        found: all models, finished or not, so that the parts stay the same while some are in training.
+        options: the flags.
+
+    Returns:
+        The models.
+    """
     return [Path(name) for name in part_of([str(folder) for folder in found], options.shard)]
 
 
 def to_measure(models: list[Path], wanted: dict[Path, dict[str, Any]], options: argparse.Namespace, steps: str) -> list[Any]:
-    """A job per model and probe (file -> arguments) whose table is missing, stale, or was measured with other arguments."""
+    """A job per model and probe whose table is missing, stale, or was measured with other arguments.
+
+    Args:
+        models: model folders.
+        wanted: probe's file -> its arguments.
+        options: the flags.
+        steps: "final", "all", or a kept step's number.
+
+    Returns:
+        The jobs.
+    """
     from compolens import jobs
 
     names, work = [folder.name for folder in models], []
@@ -98,7 +117,20 @@ def _up_to_date(folder: Path, file: Path, arguments: dict[str, Any], steps: str)
 def probe_one(
     file: str, folder: str, arguments: dict[str, Any], steps: str, device: str, classes: tuple[str, ...], *, report: Callable
 ) -> str:
-    """One probe on one model, in whatever process this is."""
+    """One probe on one model, in whatever process this is.
+
+    Args:
+        file: the probe's.
+        folder: the model's.
+        arguments: keyword arguments of the probe.
+        steps: "final", "all", or a kept step's number.
+        device: "cpu" or "cuda".
+        classes: as --with has them.
+        report: is told how far it is.
+
+    Returns:
+        The path of the table, relative to here.
+    """
     import torch
 
     from compolens import recipes

@@ -9,6 +9,7 @@ from compolens.cli.flags import Parser, command_parser, common_flags, outside
 
 
 def make(commands: Any) -> Parser:
+    """Add `compolens push` to `commands`."""
     parser = command_parser(
         commands, "push", run, "send a model folder to the Hugging Face hub (log in first: hf auth login)",
         "compolens push runs/F-softmax-0 me/F-softmax-0 --private",
@@ -22,6 +23,7 @@ def make(commands: Any) -> Parser:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Do what `options` ask for; returns the exit status."""
     from compolens.zoo import hub
 
     classes = outside(options.classes)

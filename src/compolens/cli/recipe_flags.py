@@ -72,7 +72,18 @@ def items(block: str) -> dict[str, str]:
 
 
 def split_items(kind: str, items: list[str]) -> tuple[list[Path], list[Path]]:
-    """(recipe files, model folders) from a mixed list of arguments."""
+    """A mixed list of arguments, told apart.
+
+    Args:
+        kind: "probes" or "analyses".
+        items: recipes and folders.
+
+    Returns:
+        (recipe files, model folders).
+
+    Raises:
+        ConfigError: an item is neither.
+    """
     from compolens import recipes
 
     files, folders = [], []
@@ -92,6 +103,17 @@ def split_items(kind: str, items: list[str]) -> tuple[list[Path], list[Path]]:
 
 
 def need_both(kind: str, command: str, files: list[Path], folders: list[Path]) -> None:
+    """Check that a recipe and a folder are named.
+
+    Args:
+        kind: "probes" or "analyses".
+        command: the command, named in errors.
+        files: recipe files.
+        folders: model folders.
+
+    Raises:
+        ConfigError: one is missing.
+    """
     if not files:
         raise ConfigError(f"name a recipe: compolens {command} RECIPE FOLDER…; compolens {command} --list shows them")
     if not folders:
@@ -99,7 +121,16 @@ def need_both(kind: str, command: str, files: list[Path], folders: list[Path]) -
 
 
 def add_recipe_flags(parser: Parser, kind: str, arguments: list[str]) -> None:
-    """The keyword arguments of the recipes named become flags of this call."""
+    """The keyword arguments of the recipes named become flags of this call.
+
+    Args:
+        parser: of the command.
+        kind: "probes" or "analyses".
+        arguments: what was typed.
+
+    Raises:
+        ConfigError: an argument of a recipe would hide a flag of the command.
+    """
     from compolens import recipes
 
     named = [a for a in arguments if a.endswith(".py") or a in recipes.built_in(kind)]
@@ -147,7 +178,16 @@ def _add_flag(parser: Parser, recipe: str, name: str, parameter: inspect.Paramet
 
 
 def recipe_arguments(kind: str, file: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """What this recipe is called with: its defaults, overridden by the flags given."""
+    """What a recipe is called with: its defaults, overridden by the flags given.
+
+    Args:
+        kind: "probes" or "analyses".
+        file: the recipe's.
+        options: the flags.
+
+    Returns:
+        Keyword arguments.
+    """
     from compolens import recipes
 
     known = recipes.options(recipes.load_recipe(kind, file))
@@ -156,6 +196,7 @@ def recipe_arguments(kind: str, file: Path, options: argparse.Namespace) -> dict
 
 
 def list_recipes(kind: str) -> int:
+    """Print the built-in recipes of a `kind`, "probes" or "analyses"; returns the exit status."""
     from compolens import recipes
 
     print_table(

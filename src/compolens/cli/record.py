@@ -13,6 +13,7 @@ from compolens.foundation.configs import ConfigError
 
 
 def make(commands: Any) -> Parser:
+    """Add `compolens record` to `commands`."""
     parser = command_parser(
         commands, "record", run, "export activations: one .npy per hook point beside codes, compositions and tokens",
         "compolens record runs/F-softmax-0 --sites 'blocks.*.hook_resid_p*' --splits train test ood -o activations\n"
@@ -37,6 +38,7 @@ def make(commands: Any) -> Parser:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Do what `options` ask for; returns the exit status."""
     from compolens import activations, zoo
 
     check_device(options.device)

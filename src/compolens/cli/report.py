@@ -10,6 +10,7 @@ from compolens.cli.flags import Parser, command_parser, common_flags, outside
 
 
 def make(commands: Any) -> Parser:
+    """Add `compolens report` to `commands`."""
     parser = command_parser(
         commands, "report", run, "one self-contained HTML page about a set of model folders",
         "compolens report runs/demo/* -o runs/demo/report.html",
@@ -21,6 +22,7 @@ def make(commands: Any) -> Parser:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Do what `options` ask for; returns the exit status."""
     from compolens import tables
 
     write_report("report", options, tables.find([Path(f) for f in options.folders]))
@@ -28,7 +30,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def write_report(command: str, options: argparse.Namespace, models: list[Path]) -> None:
-    """Write the page that --output names, and print its diagnosis; command: what is called, for the page's own words."""
+    """Write the page that --output names, and print its diagnosis.
+
+    Args:
+        command: what is called, for the page's own words.
+        options: the flags.
+        models: model folders.
+    """
     from compolens import report
 
     typed = " ".join(["compolens", command, *options.folders, "-o", options.output])

@@ -18,6 +18,7 @@ from compolens.foundation.configs import ConfigError, nearest
 
 
 def make(commands: Any) -> Parser:
+    """Add `compolens train` to `commands`."""
     parser = command_parser(
         commands, "train", run, "train the runs of a file, each into a folder; an interrupted run goes on where it was",
         "compolens train trained_models/runs.py 'F-*' --out runs --jobs 2",
@@ -34,7 +35,7 @@ def make(commands: Any) -> Parser:
 
 
 def read_runs(file: str) -> dict[str, Any]:
-    """The `runs` of a file, checked."""
+    """The `runs` of the Python file `file`, checked."""
     from compolens.recipes import load_file
     from compolens.training import Run
 
@@ -48,7 +49,18 @@ def read_runs(file: str) -> dict[str, Any]:
 
 
 def with_data(run: Any, data: str | None) -> Any:
-    """The run with its task reading another folder, by its absolute path; None leaves it as it is."""
+    """The run with its task reading another folder, by its absolute path.
+
+    Args:
+        run: the run.
+        data: the folder (None: leave the run as it is).
+
+    Returns:
+        The run.
+
+    Raises:
+        ConfigError: the task reads no data.
+    """
     if data is None:
         return run
     if "data" not in {field.name for field in dataclasses.fields(run.task)}:
@@ -59,6 +71,7 @@ def with_data(run: Any, data: str | None) -> Any:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Do what `options` ask for; returns the exit status."""
     from compolens import jobs
 
     runs, out = read_runs(options.file), Path(options.out)
@@ -120,7 +133,7 @@ def _train_together(work: list[Any], engine: Any, out: Path, rank: int) -> Any:
 
 
 def leases_on(folder: Path) -> Any:
-    """Where the lease on a run's folder lies: beside it."""
+    """The leases among which that on a run's `folder` is: beside it."""
     from compolens.jobs.leases import Leases
 
     return Leases(folder.parent)
@@ -129,7 +142,23 @@ def leases_on(folder: Path) -> Any:
 def train_one(
     file: str, name: str, folder: str, data: str | None, device: str, track: tuple[str, ...] = (), *, report: Callable
 ) -> str:
-    """One run of a file, in whatever process this is, on whatever machine; a run that another process is at is `Held`."""
+    """One run of a file, in whatever process this is, on whatever machine.
+
+    Args:
+        file: defines `runs`.
+        name: of the run.
+        folder: where it goes.
+        data: as in `with_data`.
+        device: "cpu" or "cuda".
+        track: names of trackers.
+        report: is told how far it is.
+
+    Returns:
+        The scores in a line.
+
+    Raises:
+        Held: another process is at this run.
+    """
     from compolens.foundation import digests
     from compolens.training import check_folder, distributed, train
 

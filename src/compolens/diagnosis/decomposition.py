@@ -173,7 +173,7 @@ class Measured:
 
     @property
     def _reading(self) -> pd.DataFrame:
-        """The row about the place where the code is read."""
+        """The row about the site where the code is read."""
         return self.ladder[(self.ladder["rung"] == "own answer") & (self.ladder["chosen"] == 1)]
 
     def frame(self) -> dict[str, float]:
@@ -204,7 +204,7 @@ class Measured:
         return rows[rows["reference"] == "truth"].set_index("learner")["value"]
 
     def parts_told(self, readable: float) -> tuple[float, str]:
-        """(share, place): R² of a training composition's codes as other compositions' parts predict them, over what its own
+        """(share, site): R² of a training composition's codes as other compositions' parts predict them, over what its own
         episodes do, where the model reads its code: at its explicit code if it has one, else at the first layer from there on
         at which the latter is at least `readable`. (NaN, "") if there is none, or no table."""
         if self.structure.empty:

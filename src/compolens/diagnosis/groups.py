@@ -14,7 +14,14 @@ SEEDS = 5
 
 @dataclass
 class Group:
-    """Models that differ in seeds alone. `label` is the architecture, with what tells it from others of the same name."""
+    """Models that differ in seeds alone.
+
+    Args:
+        architecture: the class's name.
+        setting: the task in a few words, as `setting_of` says it.
+        folders: the models.
+        label: the architecture, with what tells it from others of the same name.
+    """
 
     architecture: str
     setting: str
@@ -55,7 +62,7 @@ def _setting_without_the_family(row: dict) -> str:
 
 
 def group(folders: Sequence[Path]) -> list[Group]:
-    """Split model folders into groups that differ in seeds alone, in order of first appearance."""
+    """Split model `folders` into groups that differ in seeds alone, in order of first appearance."""
     groups: dict[tuple, Group] = {}
     for folder in folders:
         row = tables.settings(folder)
@@ -73,15 +80,39 @@ def group(folders: Sequence[Path]) -> list[Group]:
 
 
 def telling(one: Group, groups: Sequence[Group]) -> str:
-    """What a group's colour stands for among others: the architecture, or the label where several are of that architecture."""
+    """What a group's colour stands for among others: the architecture, or the label where several are of that architecture.
+
+    Args:
+        one: the group.
+        groups: all groups, this one among them.
+
+    Returns:
+        The word.
+    """
     return one.label if sum(other.architecture == one.architecture for other in groups) > 1 else one.architecture
 
 
 def title(one: Group, groups: Sequence[Group]) -> str:
-    """What a panel about a group is called among others: its label, with the setting where there is more than one."""
+    """What a panel about a group is called among others: its label, with the setting where there is more than one.
+
+    Args:
+        one: the group.
+        groups: all groups, this one among them.
+
+    Returns:
+        The title.
+    """
     return one.label if len({other.setting for other in groups}) == 1 else f"{one.label}, {one.setting}"
 
 
 def name_among(one: Group, groups: Sequence[Group]) -> str:
-    """The label; with the setting only where another group has the same label."""
+    """The label; with the setting only where another group has the same label.
+
+    Args:
+        one: the group.
+        groups: all groups, this one among them.
+
+    Returns:
+        The name.
+    """
     return one.label if [other.label for other in groups].count(one.label) == 1 else title(one, groups)

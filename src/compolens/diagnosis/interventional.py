@@ -1,6 +1,6 @@
 """What interventions say in a sentence: is the code used where it can be read, and are its factors used one by one?
 
-From the tables `erase_code`, `swap_code` and `swap_factor`, which choose their places on training compositions. Every sentence
+From the tables `erase_code`, `swap_code` and `swap_factor`, which choose their sites on training compositions. Every sentence
 names the controls that it rests on. Reads tables only.
 """
 
@@ -74,14 +74,14 @@ def _rows(frame: pd.DataFrame, **where: str) -> pd.DataFrame:
 
 
 def _number(frames: Sequence[pd.DataFrame], places: Sequence[str], **where: str) -> Number:
-    """The mean over models of the first such row that each has at its own place; NaN where one has none."""
+    """The mean over models of the first such row that each has at its own site; NaN where one has none."""
     found = [_rows(frame, place=place, **where).head(1) for frame, place in zip(frames, places, strict=True)]
     mean = [float(np.mean([row[c].iloc[0] if len(row) else np.nan for row in found])) for c in ("value", "lo", "hi")]
     return Number(where, *mean)
 
 
 def _named(frames: Sequence[pd.DataFrame], places: Sequence[str]) -> str:
-    """The places in words: the first model's, and how many differ."""
+    """The sites in words: the first model's, and how many differ."""
     row = _rows(frames[0], place=places[0]).iloc[0]
     text = "the explicit code" if row["site"] == "hook_code" else f"layer {row['layer']:.0f}, {row['role']} tokens"
     others = sum(place != places[0] for place in places)

@@ -44,7 +44,7 @@ IN_PARTS = 0.5
 up tell all of it, an entry per composition nothing."""
 MOVES = 0.5
 """Writing another code must move the answers of training compositions at least this share of the way to that code's; else no
-place is known where the model reads its code, and nothing is blamed."""
+site is known where the model reads its code, and nothing is blamed."""
 FAITHFUL = 0.05
 """Writing the right code may cost this much on training compositions. Within it, a held-out composition that only another code
 than the right one answers is not executed as the others are: form counts as execution. Beyond it, what is written is not what

@@ -133,7 +133,16 @@ def _rows(folder: Path, table: str, **where: object) -> pd.DataFrame:
 
 
 def per_composition(folder: Path, split: str, reference: str = "model") -> pd.DataFrame:
-    """A model's pooled scores on each composition of a split: composition, value and weight."""
+    """A model's pooled scores on each composition of a split.
+
+    Args:
+        folder: the model's folder.
+        split: "train", "test" or "ood".
+        reference: "model", or the reference that is scored.
+
+    Returns:
+        A row per composition: composition, value and weight.
+    """
     frame = _rows(folder, "generalization", metric="score", split=split, reference=reference)
     for column in ("composition", "weight"):
         if column not in frame:

@@ -14,14 +14,14 @@ Rank = Callable[[str], int]
 
 
 def names_in(panels: Sequence[Panel]) -> list[str]:
-    """Every name that panels show: their titles, their marks' labels, and the categories on their x axes, in this order."""
+    """Every name that `panels` show: their titles, their marks' labels, and the categories on their x axes, in this order."""
     titles = [panel.title for panel in panels]
     labels = [label for panel in panels for mark in panel.marks for label in (mark.label, *mark.legend_labels()) if label]
     return list(dict.fromkeys([*titles, *labels, *(c for panel in panels for c in categories(panel))]))
 
 
 def categories(panel: Panel) -> list[str]:
-    """The names on a panel's x axis, in order of appearance; none where it holds numbers."""
+    """The names on the x axis of `panel`, in order of appearance; none where it holds numbers."""
     columns = [rows["x"] for rows in (mark.rows() for mark in panel.marks) if "x" in rows]
     return list(dict.fromkeys(str(x) for column in columns if is_categorical(column) for x in column.dropna()))
 

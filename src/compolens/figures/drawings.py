@@ -168,7 +168,18 @@ class Drawing:
     def save(
         self, folder: str | Path, name: str, width: str = "page", dpi: int = 300, figure: Figure | None = None
     ) -> list[Path]:
-        """Write the drawing as PDF, PNG, CSV and JSON; see `compolens.figures.save`."""
+        """Write the drawing as PDF, PNG, CSV and JSON, as `figures.save` does.
+
+        Args:
+            folder: where the files go.
+            name: of the files, without suffix.
+            width: a venue or a length, see `WIDTHS`.
+            dpi: of the PNG.
+            figure: the drawing by matplotlib, if it has been changed by hand (None: as it is drawn).
+
+        Returns:
+            The paths of the files.
+        """
         return save(self, folder, name, width, dpi=dpi, figure=figure)
 
     def _repr_png_(self) -> bytes:

@@ -35,6 +35,8 @@ class Page:
         panels: in reading order.
         columns: panels per row (None: as many as have room, up to 3).
         width_in: width of the figure in inches.
+        labels: name -> what is shown for it.
+        among: all panels of the drawing, where these are some of them (None: these are all).
     """
 
     def __init__(
@@ -151,7 +153,14 @@ class Page:
 
 
 class Sizes(NamedTuple):
-    """Font sizes in points, as the style in use has them."""
+    """Font sizes in points, as the style in use has them.
+
+    Args:
+        title: of a panel's title.
+        label: of the axes' labels.
+        tick: of the axes' ticks.
+        legend: of the legend.
+    """
 
     title: float
     label: float

@@ -54,6 +54,8 @@ class Legend:
 
     Args:
         marks: all of the drawing.
+        labels: name -> what is shown for it.
+        series: hex colours for labels that have none.
     """
 
     def __init__(self, marks: Sequence[Mark], labels: Mapping[str, str], series: Sequence[str] = SERIES_COLORS) -> None:
@@ -143,7 +145,7 @@ class Scene:
                         seats.append(self._seat(mark))
 
     def shown(self, name: object) -> str:
-        """A name as this drawing shows it."""
+        """`name` as this drawing shows it."""
         return displayed(name, self.legend.labels)
 
     @property

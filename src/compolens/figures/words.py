@@ -116,7 +116,15 @@ _SETTINGS = (
 
 
 def displayed(text: object, labels: Mapping[str, str]) -> str:
-    """A name as a figure shows it: under the label that was chosen for it, else with short names for classes."""
+    """A name as a figure shows it: under the label that was chosen for it, else with short names for classes.
+
+    Args:
+        text: the name.
+        labels: name -> what is shown for it.
+
+    Returns:
+        The text shown.
+    """
     name = as_text(text)
     if name in labels:
         return labels[name]

@@ -33,7 +33,16 @@ class DoesNotApply(ConfigError):
 
 
 def nearest(name: str, allowed: Iterable[str], n: int = 3) -> str:
-    """A ``did you mean`` clause for a misspelt name; lists what is allowed if nothing is near."""
+    """A ``did you mean`` clause for a misspelt name; lists what is allowed if nothing is near.
+
+    Args:
+        name: what was got.
+        allowed: what may be given.
+        n: most suggestions.
+
+    Returns:
+        The clause.
+    """
     options = sorted({str(option) for option in allowed})
     near = difflib.get_close_matches(name, options, n=n, cutoff=0.5)
     if near:
@@ -43,19 +52,43 @@ def nearest(name: str, allowed: Iterable[str], n: int = 3) -> str:
 
 
 def require(condition: bool, message: str) -> None:
-    """Raise `ConfigError` with the message unless the condition holds."""
+    """Check a condition.
+
+    Args:
+        condition: what has to hold.
+        message: what the error says.
+
+    Raises:
+        ConfigError: it does not hold.
+    """
     if not condition:
         raise ConfigError(message)
 
 
 def require_choice(value: str, allowed: Iterable[str]) -> None:
-    """Raise `ConfigError` unless a setting is one of the words it may be."""
+    """Check that a setting is one of the words it may be.
+
+    Args:
+        value: the setting.
+        allowed: the words.
+
+    Raises:
+        ConfigError: it is none of them.
+    """
     options = list(allowed)
     require(value in options, f"no such choice {value!r}; {nearest(str(value), options)}")
 
 
 def require_positive(owner: object, *names: str) -> None:
-    """Every named field of a dataclass is an int of at least 1."""
+    """Check that fields are whole numbers of at least 1.
+
+    Args:
+        owner: a dataclass.
+        names: its fields.
+
+    Raises:
+        ConfigError: one is not.
+    """
     for name in names:
         value = getattr(owner, name)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -175,12 +208,13 @@ def _hints(cls: Any) -> dict[str, Any]:
 
 
 def frozen(value: Any) -> Any:
-    """Lists as (nested) tuples, so that a dataclass built from JSON equals, and hashes like, the one written in Python."""
+    """Lists in `value` as (nested) tuples, so that a dataclass built from JSON equals, and hashes like, the one written in
+    Python."""
     return tuple(frozen(item) for item in value) if isinstance(value, list | tuple) else value
 
 
 def describe(value: Any) -> Any:
-    """The JSON form of a dataclass (or of a plain value inside one)."""
+    """The JSON form of `value`, a dataclass (or a plain value inside one); a `ConfigError` for anything else."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {f.name: describe(getattr(value, f.name)) for f in dataclasses.fields(value)}
         return {"class": type(value).__name__, **fields}
@@ -205,7 +239,18 @@ def _name(value: Callable[..., Any]) -> str:
 
 
 def construct(description: Any, classes: Iterable[Callable[..., Any]]) -> Any:
-    """The inverse of `describe`, building only from the classes (and functions) given. Unknown ones and keys are errors."""
+    """The inverse of `describe`.
+
+    Args:
+        description: what `describe` returned.
+        classes: classes and functions that may be named; nothing else is ever built.
+
+    Returns:
+        The dataclass.
+
+    Raises:
+        ConfigError: it names an unknown class, or an unknown key.
+    """
     known = {cls.__name__: cls for cls in classes}
     try:
         return _checked(description, known)
@@ -225,7 +270,7 @@ def _checked(description: Any, known: dict[str, Callable[..., Any]]) -> Any:
 
 
 def outside_names(description: Any) -> set[str]:
-    """The names of classes and functions of a user's that a description refers to."""
+    """The names of classes and functions of a user's that a `description` refers to."""
     if isinstance(description, list):
         return set().union(*map(outside_names, description))
     if not isinstance(description, dict):
@@ -266,8 +311,8 @@ def _construct(description: Any, known: dict[str, Callable[..., Any]]) -> Any:
 
 
 def classes_of(value: Any) -> set[Callable[..., Any]]:
-    """The classes of a dataclass and of all dataclasses inside it, with the classes and functions that are settings: what its
-    description can be read back with."""
+    """What the description of `value` can be read back with: the classes of all dataclasses in it, and classes and functions
+    that are settings."""
     if isinstance(value, list | tuple):
         return set().union(*map(classes_of, value))
     if not dataclasses.is_dataclass(value):
@@ -278,7 +323,15 @@ def classes_of(value: Any) -> set[Callable[..., Any]]:
 
 
 def classes_in(package: str, base: type) -> dict[str, type]:
-    """Every public concrete subclass of `base` defined in the modules of a package. The folder is the registry."""
+    """Every public concrete subclass of a class in a package. The folder is the registry.
+
+    Args:
+        package: the package's name.
+        base: the class.
+
+    Returns:
+        name -> class.
+    """
     module = importlib.import_module(package)
     found: dict[str, type] = {}
     for info in sorted(pkgutil.walk_packages(module.__path__, f"{package}."), key=lambda info: info.name):

@@ -31,12 +31,13 @@ TICK = 2_000_000_000
 
 # ---- digests ---------------------------------------------------------------------------------------------------------
 def of_bytes(content: bytes) -> str:
+    """sha256 of `content`."""
     return hashlib.sha256(content).hexdigest()
 
 
 def of_file(path: str | Path) -> str:
-    """sha256 of a file, "missing" where no regular file is there. A large one is read once in the life of a process, unless it
-    changes."""
+    """sha256 of the file `path`, "missing" where no regular file is there. A large one is read once in the life of a process,
+    unless it changes."""
     path = Path(path)
     if not path.is_file():
         return "missing"
@@ -57,20 +58,20 @@ def _read_once(path: str, *stamp: int) -> str:
 
 
 def sealed(description: dict[str, Any]) -> dict[str, Any]:
-    """The description with the sha256 of what it says, so that a changed word in it is noticed."""
+    """The `description` with the sha256 of what it says, so that a changed word in it is noticed."""
     rest = {key: value for key, value in description.items() if key != SEAL}
     plain = json.loads(json.dumps(rest))  # as it will be read: lists for tuples, strings for the keys of mappings
     return {**rest, SEAL: of_bytes(json.dumps(plain, sort_keys=True).encode())}
 
 
 def is_broken(description: dict[str, Any]) -> bool:
-    """Whether a description has a seal that does not fit what it says."""
+    """Whether a `description` has a seal that does not fit what it says."""
     return SEAL in description and sealed(description)[SEAL] != description[SEAL]
 
 
 # ---- what a folder keeps ---------------------------------------------------------------------------------------------
 def kept(folder: str | Path) -> dict[str, str]:
-    """File -> sha256, as the folder keeps them; nothing of a folder from before digests."""
+    """File -> sha256, as `folder` keeps them; nothing of a folder from before digests."""
     path = Path(folder) / FILE
     if not path.exists():
         return {}
@@ -85,19 +86,35 @@ def kept(folder: str | Path) -> dict[str, str]:
 
 
 def is_kept(folder: str | Path, name: str) -> bool | None:
-    """Whether a file of a folder is what was written; None where the folder keeps no digest of it."""
+    """Whether a file of a folder is what was written.
+
+    Args:
+        folder: the model's folder.
+        name: the file, relative to it.
+
+    Returns:
+        None where the folder keeps no digest of it.
+    """
     digest = kept(folder).get(name)
     return None if digest is None else digest == of_file(Path(folder) / name)
 
 
 def check(folder: str | Path, name: str) -> None:
-    """Raise `DamagedFile` where a file is not what the folder says was written."""
+    """Check that a file is what the folder says was written.
+
+    Args:
+        folder: the model's folder.
+        name: the file, relative to it.
+
+    Raises:
+        DamagedFile: it is not.
+    """
     if is_kept(folder, name) is False:
         raise damage(Path(folder) / name)
 
 
 def damage(path: Path) -> DamagedFile:
-    """What is said of a file that is not what was written."""
+    """What is said of the file `path`, which is not what was written."""
     if not path.exists():
         return DamagedFile(f"there is no {path}, which {FILE} beside it names; restore it, or train the run again")
     return DamagedFile(
@@ -107,7 +124,7 @@ def damage(path: Path) -> DamagedFile:
 
 
 def damaged(folder: str | Path) -> list[str]:
-    """A sentence for every file of a folder that is not what was written; all of them are read, weights too."""
+    """A sentence for every file of `folder` that is not what was written; all of them are read, weights too."""
     try:
         names = [name for name in kept(folder) if name in KEPT or STEP.fullmatch(name)]
         begun = not (Path(folder) / SCORES).exists()  # what is there now is not yet the end
@@ -119,20 +136,25 @@ def damaged(folder: str | Path) -> list[str]:
 
 # ---- writing ---------------------------------------------------------------------------------------------------------
 def begin(folder: Path) -> None:
-    """Keep the digest of a description that was just written, or found to be the one that was asked for."""
+    """Keep the digest of the description in `folder` that was just written, or found to be the one that was asked for."""
     if not (folder / FILE).exists():
         _write(folder, {CONFIG: of_file(folder / CONFIG)})
 
 
 def finish(folder: Path, scores: dict[str, Any]) -> None:
-    """Keep the digests of everything in a folder, then write its scores, which makes it finished."""
+    """Keep the digests of everything in a folder, then write its scores, which makes it finished.
+
+    Args:
+        folder: the model's folder.
+        scores: what scores.json holds.
+    """
     content = files.json_bytes(scores)
     _write(folder, _present(folder) | {SCORES: of_bytes(content)})
     files.write_atomically(folder / SCORES, content)
 
 
 def take(folder: Path) -> None:
-    """Keep the digests of a finished folder as it is now: for folders from before digests."""
+    """Keep the digests of the finished `folder` as it is now: for folders from before digests."""
     _write(folder, _present(folder) | {SCORES: of_file(folder / SCORES)})
 
 
@@ -175,12 +197,13 @@ def read_config(folder: str | Path) -> dict[str, Any]:
 
 
 def read_run(folder: str | Path) -> dict[str, Any]:
-    """What config.json in `folder` says of the run; see `read_config`."""
+    """What config.json in `folder` says of a run, ``{"class": "Run", "architecture": {…}, …}``, whether or not it is what was
+    written (`check` says that): one line that names the file where it says nothing of the kind."""
     return read_config(folder)["run"]
 
 
 def read_scores(folder: str | Path) -> dict[str, Any]:
-    """What scores.json of a finished folder says; one line that names the file where it is not what was written."""
+    """What scores.json of the finished `folder` says; one line that names the file where it is not what was written."""
     path = Path(folder) / SCORES
     scores = files.read_json(path)
     if not isinstance(scores, dict):

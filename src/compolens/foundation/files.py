@@ -57,7 +57,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def json_bytes(value: Any) -> bytes:
-    """Indented JSON, as `write_json` writes it."""
+    """Indented JSON of `value`, as `write_json` writes it."""
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
@@ -166,6 +166,7 @@ def read_tensors(path: Path, whole: bool = False) -> tuple[dict[str, Any], dict[
 
     Raises:
         ConfigError: the file is truncated or corrupted; one line says which it is.
+        DamagedFile: it is not what was written.
     """
     from safetensors import SafetensorError, safe_open
 

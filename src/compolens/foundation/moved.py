@@ -76,7 +76,7 @@ _PACKAGE = __name__.partition(".")[0]
 
 
 class _Elsewhere(importlib.abc.Loader):
-    """Puts the module of the new name in the place of the old one."""
+    """Puts the module of the new name instead of that of the old one."""
 
     def __init__(self, new: str) -> None:
         self.new = new

@@ -33,7 +33,12 @@ LOOKS = 20
 
 
 class Whole(NamedTuple):
-    """A part of a table, with the provenance that it was saved with ({}: there is none)."""
+    """A part of a table.
+
+    Args:
+        content: its bytes.
+        provenance: what it was saved with ({}: there is none).
+    """
 
     content: bytes
     provenance: dict[str, Any]
@@ -41,12 +46,18 @@ class Whole(NamedTuple):
 
 @dataclass(frozen=True)
 class TableFiles:
-    """The files of the table `name` in `folder`, which is a model's folder of tables."""
+    """The files of a table.
+
+    Args:
+        folder: a model's folder of tables.
+        name: the table's name.
+    """
 
     folder: Path
     name: str
 
     def path(self, part: str) -> Path:
+        """The file of a `part`, whether or not it exists."""
         return self.folder / f"{self.name}{SUFFIX[part]}"
 
     @property
@@ -55,7 +66,15 @@ class TableFiles:
         return self.folder / f"{self.name}.json"
 
     def waiting(self, part: str, digest: str) -> Path:
-        """Where a part lies that is not in its place yet."""
+        """The file of a part that is not in its place yet.
+
+        Args:
+            part: which part.
+            digest: sha256 of its content.
+
+        Returns:
+            The path, whether or not it exists.
+        """
         return self.folder / f".{self.name}{SUFFIX[part]}.{digest[:16]}.tmp"
 
     # ---- reading -----------------------------------------------------------------------------------------------------
@@ -82,8 +101,8 @@ class TableFiles:
         return found
 
     def read(self, part: str) -> Whole:
-        """A part as it was saved; `DamagedFile` where it is not that, or not there. Nothing can be said of a part of a table
-        from before digests."""
+        """A `part` as it was saved; a `DamagedFile` where it is not that, or not there. Nothing can be said of a part of a
+        table from before digests."""
         for _ in range(LOOKS):
             provenance = self.provenance()
             content = self._copy(part, provenance.get(part))
@@ -170,7 +189,7 @@ def _flush(folder: Path) -> None:
 
 # ---- what a killed process left behind -------------------------------------------------------------------------------
 def settle(folder: Path) -> None:
-    """Sweep, if there is anything to sweep and nobody saves there now."""
+    """Sweep `folder`, if there is anything to sweep and nobody saves there now."""
     if next(folder.glob(".*.tmp"), None) is None:
         return
     with contextlib.suppress(OSError), alone_in(folder, 0.0) as alone:  # a folder that may not be written is read as it is
@@ -179,7 +198,8 @@ def settle(folder: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Put into place what was saved and is not there yet, and remove half-written files; only while alone in the folder."""
+    """Put into place what was saved in `folder` and is not there yet, and remove half-written files; only while alone in the
+    folder."""
     for path in folder.glob(".*.tmp"):
         found = WAITING.fullmatch(path.name)
         if found is None or not _was_saved(TableFiles(folder, found["name"]), found["suffix"], path):
@@ -201,10 +221,18 @@ def _was_saved(table: TableFiles, suffix: str, waiting: Path) -> bool:
 
 @contextlib.contextmanager
 def alone_in(folder: Path, seconds: float) -> Iterator[bool]:
-    """Whether no other process saves in the folder, for as long as the context lives; waits for others that long.
+    """Whether no other process saves in the folder, for as long as the context lives.
 
-    False where the file system knows no locks (saving goes on, and sweeps nothing), or where another is still at it and
-    `seconds` is 0; another that is still at it later is a `SaveError`.
+    Args:
+        folder: the folder.
+        seconds: how long others are waited for.
+
+    Returns:
+        A context; it gives False where the file system knows no locks (saving goes on, and sweeps nothing), or where another
+        is still at it and `seconds` is 0.
+
+    Raises:
+        SaveError: another process is still at it after that time.
     """
     path, end = folder / ".lock", time.monotonic() + seconds
     while True:

@@ -48,7 +48,16 @@ class Lost(Held):
 
 
 class Holder(NamedTuple):
-    """What a lease says: who holds it, since when (Unix time), and the heartbeat (modification time in ns)."""
+    """What a lease says.
+
+    Args:
+        token: of this lease, never used twice.
+        host: the machine's name.
+        pid: of the process.
+        birth: when the process began, as `birth` says it.
+        machine: tells the machine from others, as `machine` says it.
+        beat: the heartbeat, the file's modification time in ns.
+    """
 
     token: str
     host: str
@@ -67,7 +76,13 @@ class Holder(NamedTuple):
 
 @dataclass(frozen=True)
 class Leases:
-    """The leases on what lies in a folder. beat: seconds between heartbeats; missed: how many make a lease dead."""
+    """The leases on what lies in a folder.
+
+    Args:
+        folder: the folder.
+        beat: seconds between heartbeats, above 0.
+        missed: how many missed ones make a lease dead; at least 2, since a heartbeat may come late.
+    """
 
     folder: Path
     beat: float = BEAT
@@ -78,11 +93,11 @@ class Leases:
         require(self.missed >= 2, f"Leases: missed must be at least 2 (a heartbeat may come late), got {self.missed}")
 
     def path(self, name: str) -> Path:
-        """Where the lease on a name lies, if there is one."""
+        """The file of the lease on `name`, whether or not it exists."""
         return self.folder / ".claims" / f"{name}.claim"
 
     def holder(self, name: str) -> Holder | None:
-        """Who holds the lease on a name; None if nobody does. Opened afresh, which makes a network file system look anew."""
+        """Who holds the lease on `name`; None if nobody does. Opened afresh, which makes a network file system look anew."""
         try:
             descriptor = os.open(self.path(name), os.O_RDONLY | os.O_NONBLOCK)  # which a pipe cannot hold up
             with os.fdopen(descriptor, "rb") as file:
@@ -100,7 +115,7 @@ class Leases:
 
     @contextlib.contextmanager
     def take(self, name: str) -> Iterator[Lease]:
-        """Hold the lease on a name for as long as the context lives; raises `Held` if another process holds it."""
+        """A context that holds the lease on `name`; raises `Held` if another process holds it."""
         lease = self._make(name)
         held = self.holder(name) if lease is None else None
         if held is not None and held.died_here() and self.remove(name, held.token):
@@ -115,10 +130,17 @@ class Leases:
             self._release(lease)
 
     def remove(self, name: str, token: str) -> bool:
-        """Remove the lease of a dead holder, known by its token; False if it is no longer there or another does it.
+        """Remove the lease of a dead holder.
 
         To take a lease away is to hold the right to, itself a lease, named after the one that goes. Tokens are never used
         twice, so whoever comes late with this one finds another, and removes nothing.
+
+        Args:
+            name: what the lease is on.
+            token: of the dead holder.
+
+        Returns:
+            False if it is no longer there or another process removes it.
         """
         right = self._make(self.right(name, token))
         if right is None:
@@ -137,7 +159,15 @@ class Leases:
             self._discard(right.name)
 
     def right(self, name: str, token: str) -> str:
-        """The name of the right to remove a lease."""
+        """The name of the right to remove a lease.
+
+        Args:
+            name: what the lease is on.
+            token: of its holder.
+
+        Returns:
+            The name, itself that of a lease.
+        """
         return f"{name}~{token}"
 
     def _make(self, name: str) -> Lease | None:
@@ -185,7 +215,14 @@ class Leases:
 
 
 class Lease:
-    """A lease that is held, renewed by a thread. Its file stays open: a heartbeat reaches our file, nobody else's."""
+    """A lease that is held, renewed by a thread. Its file stays open: a heartbeat reaches our file, nobody else's.
+
+    Args:
+        leases: of the folder.
+        name: what it is on.
+        token: of this lease.
+        descriptor: of its open file.
+    """
 
     def __init__(self, leases: Leases, name: str, token: str, descriptor: int) -> None:
         self.leases, self.name, self.token, self.descriptor = leases, name, token, descriptor
@@ -245,6 +282,10 @@ class Watch:
 
     Only changes of the heartbeat are looked at, and the time between looks is our own clock's: clocks need not agree. A look
     counts for one heartbeat at most, so that a file server that hangs for an hour does not make everybody dead.
+
+    Args:
+        leases: of the folder.
+        name: what the lease is on.
     """
 
     def __init__(self, leases: Leases, name: str) -> None:
@@ -290,7 +331,7 @@ def machine() -> str:
 
 
 def birth(pid: int) -> str:
-    """When a living process of this machine began, in ticks since boot; "" if there is none (or no way to know)."""
+    """When the living process `pid` of this machine began, in ticks since boot; "" if there is none (or no way to know)."""
     try:
         words = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except (OSError, IndexError):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def prediction_distance(a: Tensor, b: Tensor) -> Tensor:
-    """|a - b| of answers.
+    """Distance |a - b| of answers.
 
     Args:
         a: (batch, d_y).

@@ -44,7 +44,7 @@ def _fix(module: nn.Module, name: str, value: Tensor) -> None:
 
 
 class _Identity(nn.Module):
-    """In a norm's place; `w`, its gain, is 1."""
+    """Instead of a norm; `w`, its gain, is 1."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -62,7 +62,7 @@ class InterleavedTokens(_Layout):
 
 @dataclass(frozen=True)
 class LinearRegression(TaskFamily):
-    """In-context linear regression; the module says what an episode looks like.
+    """In-context linear regression: y = W^T x (+ noise), shown through N pairs; the module says what an episode looks like.
 
     >>> task = LinearRegression.von_oswald()
     >>> episodes = task.sample(2, "train", task.rng(0, "train"))

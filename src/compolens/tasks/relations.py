@@ -1,7 +1,7 @@
 """Relations between blocks: which of several relations makes c of a and b, shown twice, then asked for (after 2511.20194).
 
 An episode is L blocks of three panels. The same relation, a pair of operators, one for each operand, holds in all of them:
-c = left(a) + right(b). The last c is hidden (its tokens are zero, but for their place):
+c = left(a) + right(b). The last c is hidden (its tokens are zero, but for their position):
 
     block 0    a  b  c   \\ examples
     block 1    a  b  c   /
@@ -363,9 +363,9 @@ class RelationImages(_Relations):
 
     @cached_property
     def _sources(self) -> Tensor:
-        """(8, tokens * width): which pixel, in the order of tokens, each symmetry brings to a place."""
+        """(8, tokens * width): which pixel, in the order of tokens, each symmetry brings to a position."""
         side, n = self.patch, self.size // self.patch
-        order = torch.arange(self.size**2).view(n, side, n, side).transpose(1, 2).reshape(-1)  # place in tokens -> pixel
+        order = torch.arange(self.size**2).view(n, side, n, side).transpose(1, 2).reshape(-1)  # position in tokens -> pixel
         place = order.argsort()
         image = torch.arange(self.size**2).view(self.size, self.size)
         turned = [torch.rot90(m, k) for m in (image, image.flip(1)) for k in range(4)]

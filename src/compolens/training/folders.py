@@ -17,13 +17,30 @@ RESUME = "resume.safetensors"
 
 
 def kept_weights(folder: Path, step: int) -> Path:
-    """Where the weights of a kept step lie."""
+    """Where the weights of a kept step are.
+
+    Args:
+        folder: the model's folder.
+        step: the step.
+
+    Returns:
+        The path, whether or not it exists.
+    """
     return folder / "steps" / f"{step}.safetensors"
 
 
 @contextlib.contextmanager
 def leased(run: Run, folder: Path, group: Processes) -> Iterator[dict[str, Any] | None]:
-    """The folder, locked and described; yields the scores of a training that has already ended."""
+    """The folder, locked and described, for as long as the context lasts.
+
+    Args:
+        run: what the folder is of.
+        folder: the model's folder.
+        group: the processes that train together.
+
+    Returns:
+        A context; it gives the scores of a training that has already ended, else None.
+    """
     with contextlib.ExitStack() as held:
 
         def lease() -> str:
@@ -49,7 +66,15 @@ def _sweep(folder: Path) -> None:
 
 
 def check_folder(run: Run, folder: Path) -> None:
-    """Raise if the folder holds another run, or something that is no run."""
+    """Require that a folder holds this run, or nothing.
+
+    Args:
+        run: the run.
+        folder: its folder, which need not exist.
+
+    Raises:
+        ConfigError: it holds another run, or something that is no run.
+    """
     config = folder / "config.json"
     if config.exists():
         described = digests.read_run(folder)
@@ -73,7 +98,16 @@ def _difference(old: Any, new: Any, path: str = "") -> str:
 
 
 def card(run: Run, name: str, scores: dict[str, Any]) -> str:
-    """The model card: what was trained on what, the split, the scores with their standard error over compositions."""
+    """The model card: what was trained on what, the split, the scores with their standard error over compositions.
+
+    Args:
+        run: the run.
+        name: the model's name.
+        scores: as in scores.json.
+
+    Returns:
+        Markdown.
+    """
     split = run.task.describe_split()
     trained = f"{scores['step']:,} steps of {run.batch_size} episodes" if run.steps else "not trained here"
     environments = "; ".join(

@@ -45,12 +45,28 @@ def adopt(
 ) -> AdoptedNetwork:
     """Any network in evaluation mode, on any task, for every probe and recipe; the network itself stays as it is.
 
-    sites, call, reinit, roles: as in `Adopted`; what tensors sites must hold: (batch, positions, width) for the residual
-    stream ("blocks.*.hook_resid_*"), the batch first for all. The output is (batch, seq, d_out), or the answers alone,
-    (batch, answers, d_out), or (batch, d_out) where there is one. built_by, arguments: what makes the network again
-    when its folder is loaded, ``built_by(**arguments)`` (default: the network's class, without arguments).
-    evaluation_episodes: as in `Run`. Everything is tried on a few episodes; what does not fit is a `ConfigError`, and a site
-    of the residual stream, or an explicit code, of which a part goes round its hook point is a warning.
+    Everything is tried on a few episodes. A site of the residual stream, or an explicit code, of which a part goes round its
+    hook point is a warning.
+
+    Args:
+        module: the network, in evaluation mode. Its output is (batch, seq, d_out), or the answers alone, (batch, answers,
+            d_out), or (batch, d_out) where there is one.
+        task: the family.
+        sites: as in `Adopted`. Tensors there are (batch, positions, width) for the residual stream ("blocks.*.hook_resid_*"),
+            the batch first for all.
+        call: as in `Adopted`.
+        reinit: as in `Adopted`.
+        built_by: what makes the network again when its folder is loaded, ``built_by(**arguments)`` (default: the network's
+            class).
+        arguments: its arguments, plain values by name.
+        roles: as in `Adopted`.
+        evaluation_episodes: as in `Run`.
+
+    Returns:
+        The network as a trained model, which `save` makes a folder of.
+
+    Raises:
+        ConfigError: something does not fit; it says what.
     """
     require(isinstance(task, TaskFamily), f"adopt wants a task family such as Hyperteacher(), got {task!r}")
     _check_module(module)
@@ -72,9 +88,19 @@ class AdoptedNetwork(TrainedModel):
     """A network that was trained elsewhere, with its task. `folder` is where it would lie; nothing is there before `save`."""
 
     def save(self, folder: str | Path, note: str = "") -> Path:
-        """Write an ordinary model folder, scored on train, test and ood; note: for its card, such as where it was trained.
+        """Write an ordinary model folder, scored on train, test and ood.
 
         The folder keeps weights, and names of classes and functions. That it can be loaded again is tried first.
+
+        Args:
+            folder: where it goes.
+            note: for its card, such as where the network was trained.
+
+        Returns:
+            The folder.
+
+        Raises:
+            ConfigError: the folder holds another model, or the network cannot be made again.
         """
         folder, run = Path(folder), self.run
         config = run.config()

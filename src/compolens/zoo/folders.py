@@ -103,7 +103,18 @@ class TrainedModel:
 
 
 def read_run(folder: str | Path, classes: Iterable[Callable[..., Any]] = ()) -> Run:
-    """The `Run` a folder describes, built from known classes and the ones handed over, never from the folder."""
+    """The `Run` a folder describes, never built from code in the folder.
+
+    Args:
+        folder: the model's folder.
+        classes: classes of your own that the run uses, looked up by name among these and the built-in ones.
+
+    Returns:
+        The run.
+
+    Raises:
+        ConfigError: there is no config.json, or it describes no run.
+    """
     folder = Path(folder)
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} holds no trained model (no config.json); `compolens models DIR` lists those below DIR")
@@ -119,14 +130,14 @@ def read_run(folder: str | Path, classes: Iterable[Callable[..., Any]] = ()) -> 
 
 
 def kept_steps(folder: str | Path) -> list[int]:
-    """The steps of a folder that can be loaded: those kept along the way, ascending, then the final one."""
+    """The steps of `folder` that can be loaded: those kept along the way, ascending, then the final one."""
     run_steps = read_step(Path(folder))
     steps = {int(path.stem) for path in (Path(folder) / "steps").glob("*.safetensors") if path.stem.isdigit()}
     return [*sorted(steps - {run_steps}), run_steps]
 
 
 def read_step(folder: Path) -> int:
-    """The final step of a finished folder."""
+    """The final step of the finished `folder`; a `ConfigError` where it is not finished."""
     if not (folder / "scores.json").exists():
         raise ConfigError(f"{folder} is not finished (no scores.json); run the same `compolens train` command to go on")
     step = digests.read_scores(folder).get("step")
@@ -136,7 +147,7 @@ def read_step(folder: Path) -> int:
 
 
 def step_reached(folder: Path) -> int:
-    """How far a training that has not ended has come, as of its last checkpoint."""
+    """How far a training in `folder` that has not ended has come, as of its last checkpoint."""
     path = folder / RESUME
     if not path.exists():
         return 0
@@ -149,9 +160,21 @@ def step_reached(folder: Path) -> int:
 def load(
     folder: str | Path, step: int | None = None, classes: Iterable[Callable[..., Any]] = (), device: str = "cpu"
 ) -> TrainedModel:
-    """Load a trained model. `step`: one of the kept steps (default: the final weights); `classes`: classes of your own
-    that the run uses; they are looked up by name among these and the built-in ones, and nowhere else. A recording's folder
-    gives a model that replays it."""
+    """Load a trained model; a recording's folder gives a model that replays it.
+
+    Args:
+        folder: the model's folder.
+        step: one of the kept steps (None: the final weights).
+        classes: classes of your own that the run uses; they are looked up by name among these and the built-in ones, and
+            nowhere else.
+        device: "cpu" or "cuda".
+
+    Returns:
+        The model, in evaluation mode, with its run and task.
+
+    Raises:
+        ConfigError: the folder is not finished, keeps no such step, or its weights do not fit its config.json.
+    """
     folder = Path(folder)
     check_device(device)
     run = read_run(folder, classes)
@@ -204,7 +227,15 @@ def _replayed(run: Run, folder: Path, step: int | None, device: str) -> TrainedM
 
 
 def overview(folder: Path, classes: Iterable[Callable[..., Any]] = ()) -> dict[str, Any]:
-    """One row of `compolens models`: what it is and how it scores, or why it does not load."""
+    """One row of `compolens models`: what it is and how it scores, or why it does not load.
+
+    Args:
+        folder: the model's folder.
+        classes: as for `load`.
+
+    Returns:
+        column -> value; "note" says what is missing.
+    """
     row: dict[str, Any] = {"model": folder.name}
     try:
         run = read_run(folder, classes)

@@ -62,8 +62,20 @@ def load(
 ) -> zoo.TrainedModel:
     """A trained model from a folder, as `zoo.load`; or, where there is no such folder, from the hub by its "owner/name".
 
-    revision: a branch, tag or commit of the repository (default: its newest). What was fetched stays in the hub's cache, so
-    that a model loads again without a network. ConfigError where it can neither be reached nor lies in the cache.
+    What was fetched stays in the hub's cache, so that a model loads again without a network.
+
+    Args:
+        folder: a model's folder, or "owner/name".
+        step: one of the kept steps (None: the final weights).
+        classes: classes of your own that the run uses.
+        device: "cpu" or "cuda".
+        revision: a branch, tag or commit of the repository (None: its newest).
+
+    Returns:
+        The model, in evaluation mode, with its run and task.
+
+    Raises:
+        ConfigError: the hub can neither be reached nor is the model in the cache, or the folder does not load.
     """
     if _is_here(str(folder)):
         require(revision is None, f"{folder} is a folder here, which has no revisions; leave out revision={revision!r}")
@@ -91,8 +103,20 @@ def _is_here(name: str) -> bool:
 
 
 def fetch(name: str, revision: str | None = None) -> Path:
-    """The folder of a model from the hub, in the hub's cache; fetched unless it lies there already. Files that are no part of
-    a model folder stay where they are."""
+    """The folder of a model from the hub, in the hub's cache; fetched unless it is there already.
+
+    Files that are no part of a model folder are not fetched.
+
+    Args:
+        name: "owner/name".
+        revision: a branch, tag or commit (None: the newest).
+
+    Returns:
+        The folder.
+
+    Raises:
+        ConfigError: the hub gave no model of that name.
+    """
     import huggingface_hub
 
     require(bool(NAME.fullmatch(name)), f"a model on the hub is named owner/name, got {name!r}")
@@ -113,11 +137,23 @@ def push(
     revision: str | None = None,
     classes: Iterable[Callable[..., Any]] = (),
 ) -> str:
-    """Send a model folder to the hub as "owner/name" and return its address there. Log in first: ``hf auth login``.
+    """Send a model folder to the hub. Log in first: ``hf auth login``.
 
-    The folder must be finished, load, and hold nothing but what a model folder holds (ConfigError). The card gets what the
-    hub reads at its head. revision: a branch, made if there is none; private: seen by its owner alone, if it is new; classes:
-    as for `load`. Tables and kept steps that the folder no longer has are removed there too.
+    The folder must be finished, load, and hold nothing but what a model folder holds. The card gets what the hub reads at its
+    head. Tables and kept steps that the folder no longer has are removed there too.
+
+    Args:
+        folder: the model's folder.
+        name: "owner/name".
+        private: seen by its owner alone, if the repository is new.
+        revision: a branch, made if there is none (None: the main one).
+        classes: as for `load`.
+
+    Returns:
+        The model's address on the hub.
+
+    Raises:
+        ConfigError: the folder or the name will not do, or the hub refused.
     """
     import huggingface_hub
 
@@ -142,7 +178,8 @@ def push(
 
 
 def checked_files(folder: Path) -> list[str]:
-    """The files of a finished model folder, relative to it and sorted; ConfigError if it is unfinished or holds others."""
+    """The files of the finished model `folder`, relative to it and sorted; a `ConfigError` if it is unfinished or holds
+    others."""
     zoo.read_step(folder) if (folder / "config.json").is_file() else zoo.read_run(folder)
     require(not is_recording(folder), f"{folder} is a recording, no model; push the model that it was recorded from")
     if told := digests.damaged(folder):

@@ -15,9 +15,15 @@ from compolens.tasks.base import SPLITS
 class Arrays(NamedTuple):
     """Checked arrays, a row per episode, sorted by split; float32 or int64.
 
-    tokens (n, seq, d_in) floats or (n, seq) ids; targets (n, seq, d_out) floats or (n, seq) classes, zero away from the
-    answers where only these were given (`everywhere` False); codes name -> (n, ...); composition (n,); names: what
-    compositions are called, () if by their number; split (n,) words.
+    Args:
+        tokens: (n, seq, d_in) floats, or (n, seq) ids.
+        targets: (n, seq, d_out) floats or (n, seq) classes, zero away from the answers where only these were given.
+        codes: name -> (n, ...).
+        composition: (n,) numbers.
+        names: what compositions are called, () if by their number.
+        split: (n,) words.
+        answers: positions that are asked for, at least 0.
+        everywhere: whether targets were given at every position.
     """
 
     tokens: np.ndarray
@@ -39,7 +45,23 @@ def checked(
     answers: Sequence[int],
     at_least: int,
 ) -> Arrays:
-    """The arrays as they will be stored, or a `ConfigError` that says what is wrong and where. Answers may be negative."""
+    """The arrays as they will be stored.
+
+    Args:
+        tokens: (n, seq, d_in) floats, or (n, seq) ids.
+        targets: at every position or at the answers alone, as in `FixedEpisodes.write`.
+        codes: name -> (n, ...).
+        composition: (n,) numbers or words.
+        split: (n,) words "train", "test", "ood".
+        answers: positions that are asked for; may be negative.
+        at_least: episodes per composition and split.
+
+    Returns:
+        The arrays, rows sorted by split.
+
+    Raises:
+        ConfigError: what is wrong, and where.
+    """
     require(isinstance(codes, Mapping), f"codes must be a mapping from names to arrays, got {shown(codes)}")
     require(_whole(at_least) and at_least >= 1, f"at_least must be a whole number of at least 1, got {shown(at_least)}")
     x, y = numbers("tokens", tokens), numbers("targets", targets)
@@ -75,7 +97,18 @@ MOST_CLASSES = 2**18
 
 
 def numbers(name: str, value: Any) -> np.ndarray:
-    """A numpy array, torch tensor, list or column of lists as float32 or int64; whatever cannot be kept so is named."""
+    """An array of finite numbers from whatever holds them.
+
+    Args:
+        name: what it is called in errors.
+        value: a numpy array, torch tensor, list or column of lists, a row per episode.
+
+    Returns:
+        float32 or int64.
+
+    Raises:
+        ConfigError: rows of different shapes, or anything that is no finite number; it names the first.
+    """
     try:
         array = _dense(_array(value))
     except ValueError as error:

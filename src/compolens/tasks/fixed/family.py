@@ -39,14 +39,17 @@ UNPLACED = "it does not say at which pair of positions a code acts"
 class FixedEpisodes(StoredEpisodes, TaskFamily):
     """The family; the module says how a folder is written.
 
-    data: the folder, opened when something is first asked of it. It stands in config.json; `--data DIR` replaces it, and equal
-    descriptions draw equal episodes only from equal folders. A recording (`compolens.record(…, to=folder)`) is one, too.
+    Equal descriptions draw equal episodes only from equal folders. A recording (`compolens.record(…, to=folder)`) is such a
+    folder, too.
 
     Targets that are floats are regressed on (squared error; the score is R², where 0 is the mean answer of training, position
     by position, and may be negative); whole numbers are classes (cross-entropy; an episode is right if all its answers are).
     Token ids are shown as one-hot vectors. A code of floats is continuous, of whole numbers categorical, unless `kinds` says
     otherwise. A measurement uses no episode twice: where it asks for more than are stored, it has all of them and a
     `FewerEpisodes` warning says so; of test and ood, one half is kept for what is fitted there, the other for what is scored.
+
+    Args:
+        data: the folder, opened when something is first asked of it. It stands in config.json; `--data DIR` replaces it.
     """
 
     data: str = ""
@@ -81,14 +84,28 @@ class FixedEpisodes(StoredEpisodes, TaskFamily):
     ) -> FixedEpisodes:
         """Check arrays (numpy, torch or lists, a row per episode), write them to a folder, and return the family.
 
-        tokens: (n, seq, d_in) floats, or (n, seq) ids; targets: (n, seq, d_out) floats or (n, seq) classes, or only those of
-        the answers, (n, answer, d_out), (n, answer), or for a single answer (n, d_out), (n,); composition: (n,) numbers or
-        words; split: (n,) words "train", "test", "ood"; codes: name -> (n, ...); kinds: name -> "continuous" or "categorical";
-        inputs: what was drawn independently of the code; answers: positions that are asked for (default: the last).
+        Args:
+            folder: where the episodes go.
+            tokens: (n, seq, d_in) floats, or (n, seq) ids.
+            targets: (n, seq, d_out) floats or (n, seq) classes, or only those of the answers, (n, answer, d_out), (n, answer),
+                or for a single answer (n, d_out), (n,).
+            composition: (n,) numbers or words.
+            split: (n,) words "train", "test", "ood".
+            codes: name -> (n, ...), the true latent codes.
+            kinds: name -> "continuous" or "categorical", where the code's type says the wrong one.
+            inputs: (n, ...) what was drawn independently of the code.
+            answers: positions that are asked for (default: the last).
+            d_x: where tokens are (input, answer) pairs, the leading coordinates that are the input; targets are then those
+                answers.
+            mask: (seq, seq) bool, True where [query, key] may attend.
+            blocks: groups of positions that belong together, that of the answers last.
+            at_least: episodes per composition and split.
 
-        For architectures that want them: d_x, where tokens are (input, answer) pairs whose first d_x coordinates are the input
-        and whose targets are those answers; mask (seq, seq) bool, True where [query, key] may attend; blocks: groups of
-        positions that belong together, that of the answers last. at_least: episodes per composition and split.
+        Returns:
+            The family that draws from the folder.
+
+        Raises:
+            ConfigError: an array does not fit, or the folder holds other episodes.
         """
         require(isinstance(folder, str | os.PathLike), f"the folder must be a path, got {shown(folder)}")
         found = checked(tokens, targets, {} if codes is None else codes, composition, split, answers, at_least)
@@ -113,10 +130,23 @@ class FixedEpisodes(StoredEpisodes, TaskFamily):
 
     @classmethod
     def convert(cls, file: str | Path, folder: str | Path, **settings: Any) -> FixedEpisodes:
-        """Write the episodes of a .npz, .safetensors or .parquet file, whose arrays or columns are called tokens, targets,
-        composition, split and codes.<name> (and inputs); the settings are those of `write`. In a parquet file tokens and the
-        like are columns of lists; split and composition may be words there and in .npz, numbers in .safetensors, where
-        split 0, 1, 2 stands for train, test, ood."""
+        """Write the episodes of a file, and return the family.
+
+        The arrays or columns are called tokens, targets, composition, split and codes.<name> (and inputs). In a parquet file
+        tokens and the like are columns of lists; split and composition may be words there and in .npz, numbers in
+        .safetensors, where split 0, 1, 2 stands for train, test, ood.
+
+        Args:
+            file: a .npz, .safetensors or .parquet file.
+            folder: where the episodes go.
+            settings: the other keyword arguments of `write`.
+
+        Returns:
+            The family that draws from the folder.
+
+        Raises:
+            ConfigError: the file cannot be read, lacks a column, or has one that means nothing here.
+        """
         path = Path(file)
         require(path.suffix in READERS, f"{path}: cannot read {path.suffix or 'that'}; allowed: {', '.join(READERS)}")
         require(path.is_file(), f"there is no file {path}")

@@ -19,7 +19,20 @@ from compolens.tasks.fixed.stored import MANIFEST, Stored, write_manifest
 
 
 def describe_arrays(found: Arrays, kinds: Mapping[str, str], d_x: int | None, blocks: Any) -> dict[str, Any]:
-    """What the arrays do not say themselves."""
+    """What the arrays do not say themselves.
+
+    Args:
+        found: the checked arrays.
+        kinds: code -> "continuous" or "categorical", where its type says the wrong one.
+        d_x: leading coordinates of a token that are the input, or None.
+        blocks: groups of positions, or None.
+
+    Returns:
+        What the manifest holds besides the arrays.
+
+    Raises:
+        ConfigError: a code's name cannot be part of a file's, or a setting does not fit.
+    """
     for name, code in found.codes.items():
         named = isinstance(name, str) and bool(re.fullmatch(r"[\w -]{1,100}", name))
         require(named, f"a code's name is part of a file's: at most 100 letters, digits, _ and -; got {shown(name)}")
@@ -77,7 +90,16 @@ def _rows(split: np.ndarray) -> dict[str, list[int]]:
 
 
 def save(folder: Path, arrays: dict[str, np.ndarray], described: dict[str, Any]) -> None:
-    """Write arrays, then the manifest; the same episodes once more change nothing, others are refused."""
+    """Write arrays, then the manifest; the same episodes once more change nothing, others are refused.
+
+    Args:
+        folder: where they go.
+        arrays: file name without suffix -> array.
+        described: what `describe_arrays` returns.
+
+    Raises:
+        ConfigError: the folder holds other episodes, or cannot be written.
+    """
     digest = hashlib.sha256(repr(sorted(described.items(), key=lambda item: item[0])).encode())
     for name in sorted(arrays):
         digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())
@@ -114,6 +136,7 @@ def _remove(folder: Path, arrays: Mapping[str, Any]) -> None:
 
 
 def from_npz(path: Path) -> dict[str, Any]:
+    """The arrays of the .npz file `path` by name; nothing is unpickled."""
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
@@ -122,6 +145,7 @@ def from_npz(path: Path) -> dict[str, Any]:
 
 
 def from_safetensors(path: Path) -> dict[str, Any]:
+    """The arrays of the .safetensors file `path` by name; "split" 0, 1, 2 become words."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -138,6 +162,7 @@ def from_safetensors(path: Path) -> dict[str, Any]:
 
 
 def from_parquet(path: Path) -> dict[str, Any]:
+    """The columns of the .parquet file `path` by name."""
     import pandas as pd
     from pyarrow import ArrowException
 

@@ -36,7 +36,7 @@ class FewerEpisodes(UserWarning):
 
 
 class Stored:
-    """The arrays of a folder, memory-mapped: only rows that are taken are read."""
+    """The arrays of `folder`, memory-mapped: only rows that are taken are read."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -44,7 +44,7 @@ class Stored:
         self._arrays: dict[str, np.ndarray] = {}
 
     def array(self, name: str) -> np.ndarray:
-        """One array, read-only: "tokens", "targets", "composition", "codes.<name>", "more/inputs", …"""
+        """The array called `name`, read-only: "tokens", "targets", "composition", "codes.<name>", "more/inputs", …"""
         if name not in self._arrays:
             path = self.folder / f"{name}.npy"
             files.require_regular(path)
@@ -77,7 +77,7 @@ class Stored:
         return {split: (start, stop) for split, (start, stop) in self.manifest["rows"].items()}
 
     def of_split(self, split: str) -> np.ndarray:
-        """(row,) the rows of a split; one that is not stored is an error."""
+        """(row,) the rows of `split`; one that is not stored is a `ConfigError`."""
         if split not in self.rows:
             held = ", ".join(self.rows)
             raise ConfigError(f"{self.folder} holds no episodes of split {split!r}, only of {held}; write it with that split")
@@ -90,7 +90,7 @@ class Stored:
 
     @cached_property
     def rank(self) -> np.ndarray:
-        """(row,) the place of an episode among those of its composition."""
+        """(row,) the rank of an episode among those of its composition."""
         _, which, count = np.unique(self.composition, return_inverse=True, return_counts=True)
         order = np.argsort(which, kind="stable")
         rank = np.empty(len(which), dtype=np.int64)
@@ -98,7 +98,7 @@ class Stored:
         return rank
 
     def take(self, rows: np.ndarray) -> Episodes:
-        """The episodes of these rows, in memory; token ids as one-hot vectors where a vocabulary is known."""
+        """The episodes of `rows` (n,), in memory; token ids as one-hot vectors where a vocabulary is known."""
 
         def read(name: str) -> Tensor:
             return torch.from_numpy(np.array(self.array(name)[rows]))
@@ -132,7 +132,12 @@ def _read(folder: Path) -> dict[str, Any]:
 
 
 def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
-    """All of it or none, and last: a folder without it was interrupted. It holds what the arrays' files are by then."""
+    """Write episodes.json, all of it or none, and last: a folder without it was interrupted.
+
+    Args:
+        folder: where it goes.
+        manifest: what it holds, JSON-ready.
+    """
     arrays = {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.npy"))}
     known = {name: {"bytes": path.stat().st_size, "sha256": digests.of_file(path)} for name, path in arrays.items()}
     files.write_json(folder / MANIFEST, digests.sealed({"format": 1, **manifest, "files": known}))
@@ -150,8 +155,20 @@ class StoredEpisodes(ABC):
         """Where the episodes lie."""
 
     def sample(self, n: int, split: str, rng: torch.Generator, compositions: Sequence[int] | None = None) -> Episodes:
-        """n episodes of those stored, all equally likely: none twice, or, if fewer are stored, each as often as any, give or
-        take one. `inputs` are the rows' numbers unless inputs were stored."""
+        """Episodes of those stored, all equally likely: none twice, or, if fewer are stored, each as often as any, give or
+        take one.
+
+        `Episodes.inputs` are the rows' numbers unless inputs were stored.
+
+        Args:
+            n: how many, at least 1.
+            split: "train", "test" or "ood".
+            rng: the generator.
+            compositions: only these of the split's compositions (None: all).
+
+        Returns:
+            `n` episodes, on the generator's device.
+        """
         require(n >= 1, f"need at least one episode, got n={n}")
         pool = self._pool(split, compositions)
         whole, rest = divmod(n, len(pool))
@@ -166,6 +183,16 @@ class StoredEpisodes(ABC):
 
         Of the splits test and ood, one half of every composition's episodes goes to what is fitted there (a seed that ends in
         one of `FITTED`), the other to what is scored ("…/score"), so that no readout is scored on episodes it was fitted on.
+
+        Args:
+            n: most episodes.
+            split: "train", "test" or "ood".
+            seed: of the measurement, and what for ("0/score").
+            batch: most episodes at once.
+            compositions: only these of the split's compositions (None: all).
+
+        Returns:
+            Batches of episodes; a `FewerEpisodes` warning says where fewer than `n` are stored.
         """
         pool, purpose = self._pool(split, compositions), str(seed).rpartition("/")[2]
         if split != "train" and (purpose in FITTED or purpose == "score"):

@@ -137,7 +137,7 @@ class Raven(TaskFamily):
 
     @property
     def blocks(self) -> tuple[tuple[int, ...], ...]:
-        """The rows of the grid, the one with the question last; equal places in them show equal parts of a panel."""
+        """The rows of the grid, the one with the question last; equal positions in them show equal parts of a panel."""
         length = 3 * self.patches**2
         return tuple(tuple(range(row * length, (row + 1) * length)) for row in range(3))
 
@@ -171,7 +171,7 @@ class Raven(TaskFamily):
 
     @cached_property
     def _files(self) -> dict[str, Tensor]:
-        """split -> (file,) the places of its puzzles."""
+        """split -> (file,) the indices of its puzzles."""
         trained, held_out = (torch.isin(self._composition, torch.tensor(part)) for part in self._split[:2])
         public = self._puzzles.subset == 0
         masks = {"train": trained & public, "test": trained & ~public, "ood": held_out}

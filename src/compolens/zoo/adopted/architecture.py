@@ -28,15 +28,19 @@ NO_UNTRAINED_CONTROL = "the network was adopted without a way to initialise it a
 class Adopted(Architecture):
     """A network of the user's, described by what makes it and by what its parts are called here.
 
-    module: a class or function of the user's; ``module(**arguments)`` is the network. arguments: plain values, by name.
-    sites: hook name -> a submodule's name, or (name, "output" or "input") or the same with an index into a tuple (a key into a
-    mapping; for inputs a position or keyword, without which the first argument is meant, and every other that is the same
-    tensor); names as TransformerLens has them, and "hook_code" for an explicit code. call: (module, tokens) -> output; None:
-    module(tokens). reinit: makes the network with fresh weights, from the same arguments; None: there is no untrained control.
-    roles: token role -> positions in the network's own sequence, at least "context" and "readout", where this is not the
-    episode's. n_layers: how many blocks the sites name; found from these.
-
     A folder keeps `module`, `call` and `reinit` by name: `load(folder, classes=[…])` looks them up among what it is given.
+
+    Args:
+        module: a class or function of the user's; ``module(**arguments)`` is the network.
+        arguments: plain values, by name.
+        sites: hook name -> a submodule's name, or (name, "output" or "input"), or the same with an index into a tuple (a key
+            into a mapping; for inputs a position or keyword, without which the first argument is meant, and every other that
+            is the same tensor). Hook names are TransformerLens', and "hook_code" for an explicit code.
+        call: (module, tokens) -> output (None: module(tokens)).
+        reinit: makes the network with fresh weights, from the same arguments (None: there is no untrained control).
+        roles: token role -> positions in the network's own sequence, at least "context" and "readout", where this is not the
+            episode's.
+        n_layers: how many blocks the sites name; found from these.
     """
 
     module: Callable[..., nn.Module]
@@ -77,7 +81,17 @@ class Adopted(Architecture):
         return self.around(self._made(), d_out=d_out, seq=seq, answers=answers)
 
     def around(self, network: nn.Module, *, d_out: int, seq: int | None, answers: Sequence[int]) -> AdoptedModel:
-        """The model with a network that exists already."""
+        """The model with a network that exists already.
+
+        Args:
+            network: the network.
+            d_out: width of an answer.
+            seq: tokens of an episode (None: any number).
+            answers: positions that count, may be negative.
+
+        Returns:
+            The network behind hook points.
+        """
         roles, n_layers = dict(self.roles), _layers(self.sites)
         return AdoptedModel(network, self.sites, self.call, roles, n_layers=n_layers, d_out=d_out, seq=seq, answers=answers)
 

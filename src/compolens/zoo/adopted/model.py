@@ -36,12 +36,21 @@ class _Parts(nn.Module):
 
 
 class AdoptedModel(HookedModel):
-    """A bare module behind hook points; ``model(tokens)`` is the bare module's output, placed at the task's answers where it
-    has only these.
+    """A bare module behind hook points; ``model(tokens)`` is its output, put at the task's answers where it has only these.
 
-    Hook points have the names of `sites`; weights are those of the module, under "module.". Where torch fuses a whole layer
+    Hook points have the names of the sites; weights are those of the module, under "module.". Where torch fuses a whole layer
     (nn.TransformerEncoderLayer and nn.MultiheadAttention, without gradients), it does not while a hook point in it is in use:
     what is read is then equal up to rounding.
+
+    Args:
+        module: the network.
+        sites: (hook name, submodule, "input" or "output", index or None) of every hook point.
+        call: (module, tokens) -> output (None: module(tokens)).
+        roles: token role -> positions in the network's own sequence ({}: those of the episode).
+        n_layers: how many blocks the sites name.
+        d_out: width of an answer.
+        seq: tokens of an episode (None: any number).
+        answers: positions that count, may be negative.
     """
 
     def __init__(
@@ -104,6 +113,7 @@ class AdoptedModel(HookedModel):
         parent.add_module(last, tap.point)
 
     def forward(self, tokens: Tensor) -> Tensor:
+        """The prediction (batch, seq, d_out) for `tokens`."""
         used = [tap for tap in self.taps if tap.in_use]
         with self._attached(used) if used else contextlib.nullcontext():
             output = self.module(tokens) if self.call is None else self.call(self.module, tokens)

@@ -14,8 +14,14 @@ from compolens.hooks import HookPoint
 
 
 class Tap(ABC):
-    """One hook point and the submodule at which it reads and writes; index: into a tuple or list, or a key; None: the tensor
-    itself."""
+    """One hook point and the submodule at which it reads and writes.
+
+    Args:
+        name: the hook point's name.
+        path: the submodule's name.
+        index: into a tuple or list, or a key (None: the tensor itself).
+        point: the hook point.
+    """
 
     side: str
 
@@ -29,10 +35,11 @@ class Tap(ABC):
 
     @abstractmethod
     def attach(self, submodule: nn.Module) -> RemovableHandle:
-        """Let what passes at the submodule pass through the hook point, until the handle is removed."""
+        """Let what passes at `submodule` pass through the hook point, until the handle is removed."""
 
     def through(self, value: Any) -> Tensor:
-        """What the hook point makes of a tensor; a code (batch, d_code) is shown as (batch, 1, d_code)."""
+        """What the hook point makes of the tensor `value`; a code (batch, d_code) is shown as (batch, 1, d_code), anything but
+        a tensor is a `ConfigError`."""
         self.fired += 1
         if not isinstance(value, Tensor):
             raise ConfigError(
@@ -44,6 +51,7 @@ class Tap(ABC):
         return self.point(value)
 
     def missing(self, value: Any) -> ConfigError:
+        """The error for `value`, which has no such index."""
         return ConfigError(
             f"site {self.name!r}: the {self.side} of {self.path!r} is a {shown(value)} and has no index {self.index!r}; "
             f"allowed: {_indices(value)}"
@@ -109,6 +117,7 @@ def _exchanged(container: Any, index: Any, value: Tensor) -> Any:
 
 
 def shown(value: Any) -> str:
+    """What `value` is, for errors: its kind and shape."""
     if isinstance(value, Tensor):
         return f"tensor {tuple(value.shape)}"
     return f"{type(value).__name__} of {len(value)}" if hasattr(value, "__len__") else type(value).__name__
