@@ -60,7 +60,17 @@ def room_of(path):
 
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 RECIPES = sorted(path for kind in ("probes", "analyses") for path in (ROOT / kind).glob("*.py"))
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in [*SOURCES, *RECIPES, PACKAGE / "__init__.py"]}
+
+
+class Trees(dict):
+    """path -> its syntax tree, read when it is first asked for."""
+
+    def __missing__(self, path):
+        self[path] = ast.parse(path.read_text(encoding="utf-8"))
+        return self[path]
+
+
+TREES = Trees()
 
 
 def over(paths):
@@ -82,7 +92,7 @@ def over(paths):
     return decorate
 
 
-EVERY_FILE, EVERY_ROOM = over(TREES), over([*SOURCES, *RECIPES])
+EVERY_FILE, EVERY_ROOM = over([*SOURCES, *RECIPES, PACKAGE / "__init__.py"]), over([*SOURCES, *RECIPES])
 
 
 def home(name):
