@@ -3,6 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= 2
 export OMP_NUM_THREADS ?= 1
+export PYTHONDONTWRITEBYTECODE :=  # or every process of the tests compiles the package, and the tests, for itself
 MEASURES := generalization latent_code patching
 CODES := attention_code latent_geometry activation_sparsity
 CLAIMS := who_generalizes where_codes_live where_the_task_is_decided

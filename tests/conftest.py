@@ -9,6 +9,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["WANDB_MODE"] = "disabled"
 os.environ["MPLBACKEND"] = "Agg"
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or every process that a test begins compiles the package for itself
 
 import pytest
 import torch

@@ -60,9 +60,39 @@ def room_of(path):
 
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 RECIPES = sorted(path for kind in ("probes", "analyses") for path in (ROOT / kind).glob("*.py"))
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in [*SOURCES, *RECIPES, PACKAGE / "__init__.py"]}
-EVERY_FILE = pytest.mark.parametrize("path", TREES, ids=lambda path: str(path.relative_to(ROOT)))
-EVERY_ROOM = pytest.mark.parametrize("path", [*SOURCES, *RECIPES], ids=lambda path: str(path.relative_to(ROOT)))
+
+
+class Trees(dict):
+    """path -> its syntax tree, read when it is first asked for."""
+
+    def __missing__(self, path):
+        self[path] = ast.parse(path.read_text(encoding="utf-8"))
+        return self[path]
+
+
+TREES = Trees()
+
+
+def over(paths):
+    """What a test says of one path, said of all of them in one test, which names each path that it is not true of."""
+
+    def decorate(test):
+        def test_every_path():
+            wrong = {}
+            for path in paths:
+                try:
+                    test(path)
+                except AssertionError as error:
+                    wrong[str(path.relative_to(ROOT))] = str(error)
+            assert not wrong, "\n".join(f"{path}: {said}" for path, said in wrong.items())
+
+        test_every_path.__doc__ = test.__doc__
+        return test_every_path
+
+    return decorate
+
+
+EVERY_FILE, EVERY_ROOM = over([*SOURCES, *RECIPES, PACKAGE / "__init__.py"]), over([*SOURCES, *RECIPES])
 
 
 def home(name):

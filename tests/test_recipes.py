@@ -129,7 +129,7 @@ def figures(request, models, tiny, shared):
     done_once(root, {"bare": lambda: shutil.copytree(tiny["softmax"], root / "models" / "bare")})
     if set(ALONG) & set(wanted):
         done_once(root, {f"along-{model}": partial(along, model) for model in MODELS})
-    measured = [models / model for model in DRAWN]
+    measured = [models / model for model in DRAWN] if set(wanted) - set(ALONG) else []
     done_once(root, {claim: partial(draw, claim, *([root / "along"] if claim in ALONG else measured)) for claim in wanted})
     return root
 
