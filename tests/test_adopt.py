@@ -14,6 +14,7 @@ import compolens
 from compolens import Adopted, Run, adopt, challenge, cli, recipes
 from compolens.activations.sites import Place, put, residual_sites
 from compolens.activations.streams import draw
+from compolens.foundation import digests
 from compolens.foundation.configs import ConfigError, DoesNotApply
 from compolens.interventions.repairs import Budget, fine_tune, folds, parameters_downstream, whole
 from compolens.network_baselines import FrozenReadout, Linearised
@@ -219,7 +220,7 @@ def test_answers_alone_are_placed_where_they_belong(net, tiny_task, tokens):
 # ---- folders -------------------------------------------------------------------------------------------------------------
 def test_a_saved_network_is_an_ordinary_folder(adopted, tokens, tmp_path):
     folder = adopted.save(tmp_path / "net", note="trained in a paper")
-    files = {"config.json", "weights.safetensors", "scores.json", "history.csv", "README.md"}
+    files = {"config.json", "weights.safetensors", "scores.json", "history.csv", "digests.json", "README.md"}
     assert {path.name for path in folder.iterdir()} == files
     again = load(folder, classes=[Stepped])
     assert bits(again.model(tokens)) == bits(adopted.model(tokens)) and again.run == adopted.run
@@ -304,6 +305,7 @@ def saved(tiny_task, tmp_path_factory):
     for name, reinit in (("without", None), ("with", Stepped)):
         adopt(Stepped().eval(), tiny_task, sites=sites, reinit=reinit, evaluation_episodes=16).save(root / name)
     shutil.copy(root / "with" / "weights.safetensors", root / "without" / "weights.safetensors")
+    digests.take(root / "without")
     return root
 
 

@@ -216,7 +216,7 @@ def test_gathering_nothing_but_stale_tables_is_an_error_that_says_why(zoo, recip
     recipe.write_text("def probe(trained): return 2\n")
     with (
         pytest.warns(StaleTable),
-        pytest.raises(ConfigError, match="the probe changed since .*; measure it again with: compolens probe"),
+        pytest.raises(ConfigError, match=r"the probe changed since .*; measure it again with: compolens probe"),
     ):
         tables.gather(str(zoo / "*"), "codes")
 

@@ -307,7 +307,9 @@ def test_too_large_a_learning_rate_is_a_divergence_not_a_result(tmp_path):
 def test_a_full_disk_leaves_the_previous_checkpoint_and_says_so_in_one_line(uninterrupted, tmp_path, monkeypatch, call):
     folder = tmp_path / "run"
     with monkeypatch.context() as patch:
-        at_call(patch, os, call, 2 + 2 * 7 + 1, fail(errno.ENOSPC))  # description and its digest, 7 times checkpoint and history
+        at_call(
+            patch, os, call, 2 + 2 * 7 + 1, fail(errno.ENOSPC)
+        )  # description and its digest, 7 times checkpoint and history
         with pytest.raises(files.SaveError) as error:
             train(make_run(), folder, save_every=0)
     assert f"could not save {folder / RESUME}: No space left on device; what was there before is untouched" in str(error.value)

@@ -104,6 +104,8 @@ def push(
     require(bool(NAME.fullmatch(name)), f"a model on the hub is named owner/name, such as me/F-softmax-0; got {name!r}")
     files = checked_files(folder)
     zoo.load(folder, classes=classes)
+    if told := digests.damaged(folder):
+        raise DamagedFile(told[0])
     hub = huggingface_hub.HfApi()
     with tempfile.TemporaryDirectory() as place:
         _stage(folder, files, Path(place), name)
@@ -124,8 +126,6 @@ def checked_files(folder: Path) -> list[str]:
     """The files of a finished model folder, relative to it and sorted; ConfigError if it is unfinished or holds others."""
     zoo.read_step(folder) if (folder / "config.json").is_file() else zoo.read_run(folder)
     require(not is_recording(folder), f"{folder} is a recording, no model; push the model that it was recorded from")
-    if told := digests.damaged(folder):
-        raise DamagedFile(told[0])
     found = [path for path in folder.rglob("*") if path.is_file() and not _is_litter(path)]
     names = sorted(path.relative_to(folder).as_posix() for path in found)
     strange = [name for name in names if not _allowed(name)]
