@@ -297,6 +297,16 @@ def test_scores_that_say_something_else_are_named(old, change):
             tables.settings(old)
 
 
+def test_scores_that_are_gone_are_missed(model):
+    assert "although" not in zoo.overview(model).get("note", "")
+    (model / "scores.json").unlink()
+    assert "although digests.json names them: they were deleted" in zoo.overview(model)["note"]
+    with pytest.raises(ConfigError, match=r"not finished \(no scores\.json\), although digests\.json names them"):
+        zoo.load(model)
+    (model / "digests.json").unlink()
+    assert zoo.overview(model)["note"] == "not finished: step 0 of 2"
+
+
 def test_a_finished_training_whose_scores_were_changed_says_so(model):
     flipped(model / "scores.json", (model / "scores.json").read_bytes().index(b"0."))
     with pytest.raises(DamagedFile, match=r"scores\.json"):

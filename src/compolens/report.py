@@ -33,8 +33,15 @@ def write(
     command: str = "",
     note: Callable[[str], None] = lambda _: None,
 ) -> tuple[Path, list[str]]:
-    """Write the page; returns its path and the verdict as plain lines. command: what regenerates it, as shown on the page; note:
-    told of every model and every table that is left out, and why, which stands on the page too."""
+    """Write the page; returns its path and the verdict as plain lines.
+
+    Args:
+        folders: Model folders.
+        path: The page.
+        classes: Classes of your own that the folders name.
+        command: What regenerates the page, as shown on it.
+        note: Told of every model and every table that is left out, and why, which stands on the page too.
+    """
     measured, notes = _choose(folders, classes)
     for sentence in notes:
         note(sentence)
