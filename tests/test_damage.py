@@ -428,3 +428,8 @@ def test_git_leaves_the_line_ends_of_hashed_files_alone():
     if done.returncode:
         pytest.skip("not a git checkout")
     assert [line.rsplit(": ", 1)[1] for line in done.stdout.splitlines()] == ["unset"] * len(names)
+
+
+def test_what_is_shipped_is_as_it_was_written():
+    folders = [path.parent for path in (ROOT / "trained_models").glob("**/digests.json")]
+    assert folders and [sentence for folder in folders for sentence in digests.damaged(folder)] == []
