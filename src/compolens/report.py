@@ -6,7 +6,7 @@ Opens from disk without a network: plotly is inlined once, figures are rendered 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,13 @@ MAX_ATTENTION = 4
 """Attention is drawn for the first model of at most this many groups."""
 
 
-def write(folders: Sequence[Path], path: Path, classes: tuple[type, ...] = (), command: str = "") -> tuple[Path, list[str]]:
+def write(
+    folders: Sequence[Path],
+    path: Path,
+    classes: tuple[type, ...] = (),
+    command: str = "",
+    note: Callable[[str], None] = lambda _: None,
+) -> tuple[Path, list[str]]:
     """Write the page.
 
     Args:
@@ -34,6 +40,7 @@ def write(folders: Sequence[Path], path: Path, classes: tuple[type, ...] = (), c
         path: of the page.
         classes: as for `zoo.load`.
         command: what regenerates the page, as shown on it.
+        note: told of every model and every table that is left out, and why, which stands on the page too.
 
     Returns:
         Its path, and the diagnosis as plain lines.
@@ -42,6 +49,8 @@ def write(folders: Sequence[Path], path: Path, classes: tuple[type, ...] = (), c
         ConfigError: no folder is finished, or nothing was measured.
     """
     measured, notes = _choose(folders, classes)
+    for sentence in notes:
+        note(sentence)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", tables.StaleTable)
         judged = sentences.sentences(measured)

@@ -234,10 +234,13 @@ def why_stale(folder: str | Path, name: str, recipe: str | Path | None = None) -
     """
     table = _files(folder, name)
     try:
-        if not table.provenance():
-            return "it has no provenance"
+        known = table.provenance()
     except DamagedFile as error:
         return str(error)
+    if not known:
+        return "it has no provenance"
+    if not all(isinstance(known.get(key), str) for key in ("weights", "recipe")):
+        return "its provenance does not say what it was measured with"
     try:
         provenance = table.read(TABLE).provenance
     except DamagedFile:

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pandas as pd
 import pytest
-from handmade import analyze, marks, save, write
+from handmade import analyze, marks, put_back, save, write
 
 from compolens import HypernetworkTransformer, Run, SoftmaxTransformer
 from compolens.diagnosis import decomposition
@@ -198,7 +198,7 @@ def test_a_place_without_a_readout_is_no_point_and_too_few_have_no_correlation(t
     folder = measured(model(tmp_path, "one", tiny_task))
     table = folder / "tables" / "inference_or_execution.csv"
     frame = pd.read_csv(table, keep_default_na=False)
-    frame[(frame["metric"] != "left-out R²") | (frame["layer"] == 1)].to_csv(table, index=False)
+    put_back(table, frame[(frame["metric"] != "left-out R²") | (frame["layer"] == 1)])
     drawing = analyze("decodable_is_not_used", [folder])
     assert set(marks(drawing, "Points", panel="All layers and tokens")["hover"]) == {"1 context", "1 readout"}
     assert "not defined (2 sites, 1 seed)" in drawing.caption
@@ -241,7 +241,7 @@ def test_a_table_without_a_chosen_place_names_the_command(tmp_path, tiny_task):
     folder = swapped(model(tmp_path, "one", tiny_task))
     table = folder / "tables" / "swap_factor.csv"
     frame = pd.read_csv(table, keep_default_na=False)
-    frame.assign(chosen=False).to_csv(table, index=False)
+    put_back(table, frame.assign(chosen=False))
     with pytest.raises(ConfigError, match=r"no scores at a chosen site; type: compolens probe swap_factor .*one --again"):
         analyze("factors_are_reused", [folder])
 
@@ -277,7 +277,7 @@ def test_models_measured_at_one_step_are_left_out_and_named(pair, tmp_path, tiny
     half = measured(model(tmp_path, "half", tiny_task, 1), steps=(1, 2))
     table = half / "tables" / "generalization.csv"
     frame = pd.read_csv(table, keep_default_na=False)
-    frame[frame["step"] == 2].to_csv(table, index=False)
+    put_back(table, frame[frame["step"] == 2])
     drawing = analyze("when_codes_appear", [single, *pair, half])
     assert {panel.title.split(":")[0] for panel in drawing.panels} == {"HypernetworkTransformer"}
     assert "left out: single, half." in drawing.caption

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from handmade import save, write
+from handmade import put_back, save, write
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -120,9 +120,9 @@ def test_of_the_places_where_a_code_is_read_the_best_counts(tmp_path, tiny_task)
     frame = pd.read_csv(table, keep_default_na=False)
     later = frame[frame["rung"].str.endswith("code written")].assign(site="later", chosen=0)
     later.loc[later["split"] == "ood", "value"] += 0.35
-    pd.concat([frame, later]).to_csv(table, index=False)
+    put_back(table, pd.concat([frame, later]))
     assert diagnosis.diagnose([folder]).label == "infers but does not use"
-    pd.concat([frame, later.assign(effective=0)]).to_csv(table, index=False)
+    put_back(table, pd.concat([frame, later.assign(effective=0)]))
     assert diagnosis.diagnose([folder]).label == "cannot execute"
 
 
@@ -131,7 +131,7 @@ def edit(folder, which, value):
     table = folder / "tables" / "inference_or_execution.csv"
     frame = pd.read_csv(table, keep_default_na=False)
     frame.loc[which(frame), "value"] = value
-    frame.to_csv(table, index=False)
+    put_back(table, frame)
 
 
 def test_answers_nearer_to_the_truth_are_not_taken_for_a_rivals(tmp_path, tiny_task):
@@ -270,7 +270,7 @@ def test_without_an_explicit_code_it_is_read_off_the_first_layer_from_the_place_
     folder = make(tmp_path, tiny_task, ood=0.6, true=0.97, best=0.97)
     table = folder / "tables" / "inference_or_execution.csv"
     frame = pd.read_csv(table, keep_default_na=False)
-    frame.assign(site="blocks.0", role="context", layer=layer).to_csv(table, index=False)
+    put_back(table, frame.assign(site="blocks.0", role="context", layer=layer))
     places = (("blocks.0", 1, 0.8, 0.9), ("blocks.1", 2, 0.0, 0.3), ("blocks.2", 3, 0.1, 0.9))
     rows = left_out(
         *((site, "context", at, others, own) for site, at, others, own in places), ("blocks.0", "readout", 1, 0.0, 1.0)

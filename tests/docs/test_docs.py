@@ -18,6 +18,7 @@ import pytest
 from once import done_once
 
 from compolens import citations, cli, recipes, tables
+from compolens.foundation import files
 from compolens.foundation.builtin import built_in
 from compolens.models import ARCHITECTURES
 from compolens.tasks import FAMILIES
@@ -257,7 +258,7 @@ def test_the_zoo_has_every_folder_and_its_scores(generate, tiny_models, tmp_path
     assert sum(line.startswith("| `") for line in text.splitlines()) == len(folders)
     assert all(f"| `{folder.name}` | " in text for folder in folders)
     copy = shutil.copytree(tiny_models["softmax"], tmp_path / "zoo" / "mine")
-    scores = tables.read_json(copy / "scores.json")
+    scores = files.read_json(copy / "scores.json")
     shown = " | ".join(f"{scores[split]['score']:.3f}" for split in ("train", "test", "ood"))
     assert f"| `mine` | SoftmaxTransformer | Hyperteacher | 2 | {shown} |" in generate.zoo_page(tmp_path / "zoo")
     (copy / "scores.json").unlink()
@@ -299,7 +300,7 @@ def test_every_notebook_is_a_page_with_what_it_printed_and_drew(generate, tmp_pa
     pages = generate.notebook_pages(tmp_path)
     for path in (ROOT / "notebooks").glob("*.ipynb"):
         page = pages[f"notebooks/{path.stem}.md"]
-        cells = tables.read_json(path)["cells"]
+        cells = files.read_json(path)["cells"]
         drawn = sum("image/png" in output.get("data", {}) for cell in cells for output in cell.get("outputs", []))
         assert drawn and page.count("![](") == drawn == len(list((tmp_path / "notebooks").glob(f"{path.stem}-*.png")))
         assert f"\n{path.stem}\n" in pages["notebooks/index.md"]

@@ -15,6 +15,7 @@ import compolens
 from compolens import Adopted, Run, adopt, challenge, cli, recipes
 from compolens.activations.sites import Site, put, residual_sites
 from compolens.activations.streams import draw
+from compolens.foundation import digests
 from compolens.foundation.configs import ConfigError, DoesNotApply
 from compolens.interventions.repairs import Budget, fine_tune, folds, parameters_downstream, whole
 from compolens.network_baselines import FrozenReadout, Linearised
@@ -220,7 +221,7 @@ def test_answers_alone_are_placed_where_they_belong(net, tiny_task, tokens):
 # ---- folders -------------------------------------------------------------------------------------------------------------
 def test_a_saved_network_is_an_ordinary_folder(adopted, tokens, tmp_path):
     folder = adopted.save(tmp_path / "net", note="trained in a paper")
-    files = {"config.json", "weights.safetensors", "scores.json", "history.csv", "README.md"}
+    files = {"config.json", "weights.safetensors", "scores.json", "history.csv", "digests.json", "README.md"}
     assert {path.name for path in folder.iterdir()} == files
     again = load(folder, classes=[Stepped])
     assert bits(again.model(tokens)) == bits(adopted.model(tokens)) and again.run == adopted.run
@@ -305,6 +306,7 @@ def saved(tiny_task, tmp_path_factory):
     for name, reinit in (("without", None), ("with", Stepped)):
         adopt(Stepped().eval(), tiny_task, sites=sites, reinit=reinit, evaluation_episodes=16).save(root / name)
     shutil.copy(root / "with" / "weights.safetensors", root / "without" / "weights.safetensors")
+    digests.take(root / "without")
     return root
 
 
@@ -360,9 +362,9 @@ def test_a_probe_of_ones_own_that_insists_on_the_untrained_control_does_not_appl
     asks = OWN_PROBE.replace(
         "trained.with_untrained_control()", '(("", trained.model), ("untrained", trained.untrained_control()))'
     )
-    (tmp_path / "my_probe.py").write_text('taken_from_twin = ("where",)\n' + asks)
+    (tmp_path / "my_probe.py").write_text('measured_on_untrained = ("where",)\n' + asks)
     with pytest.warns(
-        FutureWarning, match=r"taken_from_twin is read no longer; .* tables\.not_available\(rows, why, measured"
+        FutureWarning, match=r"measured_on_untrained is read no longer; .* tables\.not_available\(rows, why, measured"
     ):
         probe = recipes.load_recipe("probes", tmp_path / "my_probe.py")
     assert set(probe(load(saved / "with", classes=[Stepped]))["control"]) == {"", "untrained"}

@@ -13,6 +13,7 @@ import torch
 from huggingface_hub import errors
 
 from compolens import cli, tables, zoo
+from compolens.foundation import digests
 from compolens.foundation.configs import ConfigError
 from compolens.zoo import hub as sharing
 
@@ -182,6 +183,7 @@ def test_a_class_from_outside_has_to_be_handed_over(hub, folder):
     config = json.loads((folder / "config.json").read_text())
     config["run"]["architecture"]["class"] = "Mine"
     (folder / "config.json").write_text(json.dumps(config))
+    digests.take(folder)
     assert "unknown class 'Mine'" in refusal(sharing.push, folder, "me/mine") and not hub.calls
     sharing.push(folder, "me/mine", classes=[mine])
     assert "classes=[Mine]" in refusal(sharing.load, "me/mine")

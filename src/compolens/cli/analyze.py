@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
-from compolens.cli.flags import Parser, command_parser, finished_models
+from compolens.cli.flags import Parser, command_parser, finished_models, say
 from compolens.cli.recipe_flags import list_recipes, need_both, recipe_arguments, split_items
 
 
@@ -67,10 +66,6 @@ def run(options: argparse.Namespace) -> int:
     look = Look(options.width, options.dpi, options.style, **lists)
     for file in files:
         arguments = recipe_arguments("analyses", file, options)
-        for path in recipes.run_analysis(file, models, arguments, Path(options.out), look, note=_say):
+        for path in recipes.run_analysis(file, models, arguments, Path(options.out), look, note=say):
             print(path)
     return 0
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr)

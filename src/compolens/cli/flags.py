@@ -233,6 +233,11 @@ def print_table(columns: list[str], rows: list[list[str]]) -> None:
         print("  ".join(str(cell).ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
+def say(text: str) -> None:
+    """What is told beside the results: on stderr, so that a pipe gets the results alone."""
+    print(text, file=sys.stderr)
+
+
 def conclude(outcome: Any) -> int:
     """Say what failed in the `outcome` of jobs; returns the exit status."""
     for name, reason in outcome.failures.items():

@@ -108,15 +108,18 @@ def _summarise(folders: list[Path]) -> int:
 def _diagnose(folders: list[Path]) -> int:
     """Groups of models with their label, and what they lack on held-out compositions in parts; those without tables are left
     out, and said."""
+    from compolens import tables
     from compolens.diagnosis import decomposition, groups, label
 
     columns = ["setting", "architecture", "seeds", "diagnosis", "ood", "lacks", *decomposition.PARTS, "its code is read at"]
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
-    for group in groups.group(_usable(folders, ())):
+    measured = [f for f in folders if any(tables.exists(f, name) for name in label.NEEDS)]
+    whole = {*_usable(measured, label.NEEDS), *_usable([f for f in folders if f not in measured], ())}
+    for group in groups.group([f for f in folders if f in whole]):
         try:
             found = label.diagnose(group.folders)
         except (LookupError, ValueError) as error:  # a table from before digests that lacks what its probe writes
-            reason = error if isinstance(error, ConfigError) else f"its tables lack {error}"
+            reason = str(error) if isinstance(error, ConfigError) else f"its tables lack {error}"
             print(f"{group.label}: {reason}; type: compolens explain {group.folders[0]} --again", file=sys.stderr)
             continue
         if found is None:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from compolens.cli.flags import Parser, command_parser, common_flags, outside
+from compolens.cli.flags import Parser, command_parser, common_flags, outside, say
 
 
 def make(commands: Any) -> Parser:
@@ -40,5 +40,5 @@ def write_report(command: str, options: argparse.Namespace, models: list[Path]) 
     from compolens import report
 
     typed = " ".join(["compolens", command, *options.folders, "-o", options.output])
-    path, lines = report.write(models, Path(options.output), outside(options.classes), typed)
+    path, lines = report.write(models, Path(options.output), outside(options.classes), typed, note=say)
     print(*lines, "", f"report: {path}", sep="\n")

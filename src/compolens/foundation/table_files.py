@@ -95,9 +95,6 @@ class TableFiles:
         found = files.read_json(self.head)
         if not isinstance(found, dict) or digests.is_broken(found):
             raise DamagedFile(f"{self.head} changed after the table was measured")
-        for key in ("weights", "recipe"):
-            if not isinstance(found.get(key), str):
-                raise DamagedFile(f"{self.head} does not say what the table was measured with ({key!r})")
         return found
 
     def read(self, part: str) -> Whole:
@@ -132,6 +129,7 @@ class TableFiles:
             parts: The content of each part.
         """
         known = {part: digests.of_bytes(content) for part, content in parts.items()}
+        described = {key: value for key, value in provenance.items() if key not in SUFFIX} | known
         self.folder.mkdir(parents=True, exist_ok=True)
         with alone_in(self.folder, PATIENCE) as alone:
             if alone:
@@ -140,7 +138,7 @@ class TableFiles:
                 for part, content in parts.items():
                     self._put_beside(part, known[part], content)
                 _flush(self.folder)
-                files.write_json(self.head, digests.sealed(provenance | known))
+                files.write_json(self.head, digests.sealed(described))
             except OSError:  # the provenance was not replaced; after a signal, whoever comes next sees whether it was
                 for part in parts:
                     with contextlib.suppress(OSError):

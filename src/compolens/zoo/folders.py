@@ -139,11 +139,19 @@ def kept_steps(folder: str | Path) -> list[int]:
 def read_step(folder: Path) -> int:
     """The final step of the finished `folder`; a `ConfigError` where it is not finished."""
     if not (folder / "scores.json").exists():
-        raise ConfigError(f"{folder} is not finished (no scores.json); run the same `compolens train` command to go on")
+        raise ConfigError(
+            f"{folder} is not finished (no scores.json){_gone(folder)}; run the same `compolens train` command to go on"
+        )
     step = digests.read_scores(folder).get("step")
     if not isinstance(step, int) or isinstance(step, bool):
         raise DamagedFile(f"{folder / 'scores.json'} does not say at which step the training ended; restore it or train again")
     return step
+
+
+def _gone(folder: Path) -> str:
+    """What is said of a folder without scores that had some; while a training ends, its checkpoint is still there."""
+    had = digests.SCORES in digests.kept(folder) and not (folder / RESUME).exists()
+    return f", although {digests.FILE} names them: they were deleted, or the training was killed as it ended" if had else ""
 
 
 def step_reached(folder: Path) -> int:
@@ -244,7 +252,7 @@ def overview(folder: Path, classes: Iterable[Callable[..., Any]] = ()) -> dict[s
             read_step(folder)
             row |= _scores(folder)
         else:
-            row["note"] = f"not finished: step {step_reached(folder):,} of {run.steps:,}"
+            row["note"] = f"not finished: step {step_reached(folder):,} of {run.steps:,}{_gone(folder)}"
     except ConfigError as error:
         row["note"] = str(error)
     return row

@@ -161,6 +161,8 @@ def push(
     require(bool(NAME.fullmatch(name)), f"a model on the hub is named owner/name, such as me/F-softmax-0; got {name!r}")
     files = checked_files(folder)
     zoo.load(folder, classes=classes)
+    if told := digests.damaged(folder):
+        raise DamagedFile(told[0])
     hub = huggingface_hub.HfApi()
     with tempfile.TemporaryDirectory() as place:
         _stage(folder, files, Path(place), name)
