@@ -86,13 +86,14 @@ def save(folder: Path, arrays: dict[str, np.ndarray], described: dict[str, Any])
         same = Stored(folder).manifest.get("sha256") == digest.hexdigest()
         require(same, f"{folder} holds other episodes; delete it, or choose another folder")
         return
-    path = folder
+    path, kept = folder, dict[str, str]()
     try:
         (folder / "more").mkdir(parents=True, exist_ok=True)
         for name, array in arrays.items():
             path = folder / f"{name}.npy"
             np.save(path, array, allow_pickle=False)
-        write_manifest(folder, described | {"sha256": digest.hexdigest()})
+            kept[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+        write_manifest(folder, described | {"sha256": digest.hexdigest(), "files": kept})
     except OSError as error:
         _remove(folder, arrays)
         if isinstance(error, SaveError):

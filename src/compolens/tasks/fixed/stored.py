@@ -7,6 +7,7 @@ Rows are sorted by split: episodes.json, written last, says which rows are whose
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -45,13 +46,28 @@ class Stored:
             path = self.folder / f"{name}.npy"
             files.require_regular(path)
             try:
+                self._check_unchanged(name, path)
                 array = np.load(path, mmap_mode="r", allow_pickle=False)
-            except (OSError, ValueError) as error:
-                raise ConfigError(f"{path} cannot be read ({error}); write the folder again") from error
+            except ConfigError:
+                raise
+            except (OSError, ValueError, EOFError) as error:
+                reason = getattr(error, "strerror", None) or error
+                raise ConfigError(f"{path} cannot be read ({reason}); write the folder again") from error
+            require(array.ndim > 0, f"{path} holds a single value, not a row per episode; write the folder again")
             stop = max(stop for _, stop in self.rows.values())
             require(len(array) == stop, f"{path} holds {len(array)} rows, but {MANIFEST} says {stop}; write the folder again")
             self._arrays[name] = array
         return self._arrays[name]
+
+    def _check_unchanged(self, name: str, path: Path) -> None:
+        """Raise where a file is not what was written; nothing is known of files from before digests, nor of recordings."""
+        kept = self.manifest.get("files")
+        if not isinstance(kept, dict) or name not in kept:
+            return
+        with open(path, "rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != kept[name]:
+            raise ConfigError(f"{path} changed after it was written; restore it, or write the folder again")
 
     @property
     def rows(self) -> dict[str, tuple[int, int]]:
