@@ -46,8 +46,8 @@ def train(
     save_every: seconds between checkpoints; trackers: who else is told the rows of history.csv; may_write: called before
     anything is written into the folder, and raises where somebody else has taken it over. A finished folder is
     returned as it is; a folder holding another run, or one in training by another process, is refused. SIGINT, SIGTERM
-    and SIGHUP (a closed terminal) save first, then raise `Interrupted`. Under torchrun every process calls this with the same arguments, and all return the
-    scores; a batch that does not divide among them is refused.
+    and SIGHUP (a closed terminal) save first, then raise `Interrupted`. Under torchrun every process calls this with the
+    same arguments, and all return the scores; a batch that does not divide among them is refused.
     """
     with distributed.together(device) as group:
         return _train(run, Path(folder), group, progress or (lambda _: None), save_every, trackers, may_write)
