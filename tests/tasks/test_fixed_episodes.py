@@ -201,6 +201,23 @@ def test_what_is_no_file_is_named_and_not_read(task, tmp_path, name):
         draws(FixedEpisodes(copy), "ood", 2)
 
 
+@pytest.mark.parametrize("name", ["tokens", "targets", "composition", "codes.modules"])
+@pytest.mark.parametrize("damage", ["another", "a bit", "nothing", "gone", "itself"])
+def test_an_array_that_is_not_what_was_written_is_named(task, tmp_path, name, damage):
+    copy = shutil.copytree(task.data, tmp_path / "copy")
+    path, content = copy / f"{name}.npy", (copy / f"{name}.npy").read_bytes()
+    if damage == "another":  # with as many rows
+        shutil.copy(copy / ("targets.npy" if name == "tokens" else "tokens.npy"), path)
+    elif damage == "a bit":
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 4]))
+    else:
+        path.unlink()
+        path.write_bytes(b"") if damage == "nothing" else path.symlink_to(path) if damage == "itself" else None
+    with pytest.raises(ConfigError, match=rf"{name}\.npy") as caught:
+        draws(FixedEpisodes(copy), "ood", 2)
+    assert "Errno" not in str(caught.value)
+
+
 # ---- checks ----------------------------------------------------------------------------------------------------------
 def changed(name, index, value):
     """The array with one entry replaced."""
@@ -317,6 +334,7 @@ MISTAKES = {
     "no word": (lambda: {"split": None}, "split must be one word per episode, got None"),
     "no words": (lambda: {"split": [None] * 312}, "split must hold words, got None"),
     "no name": (lambda: {"composition": [None] * 312}, "composition must hold words, got None"),
+    "a list among numbers": (lambda: {"composition": [1, [2, 3]]}, "composition must be one number or word"),
     "at least a word": (lambda: {"at_least": "x"}, "at_least must be a whole number of at least 1, got 'x'"),
     "one block": (lambda: {"blocks": 3}, r"blocks must list groups of positions, .* got 3"),
     "blocks of words": (lambda: {"blocks": [["a"], [1]]}, "blocks must hold every position from 0 to 8 once"),

@@ -94,9 +94,8 @@ class _Relations(TaskFamily):
 
     def _unseen(self, train: Sequence[Pair]) -> list[str]:
         sides = (("left", self.n_left), ("right", self.n_right))
-        return [
-            f"{side} operator {i}" for k, (side, n) in enumerate(sides) for i in range(n) if i not in {p[k] for p in train}
-        ]
+        seen = [{pair[k] for pair in train} for k in range(len(sides))]
+        return [f"{side} operator {i}" for k, (side, n) in enumerate(sides) for i in range(n) if i not in seen[k]]
 
     @cached_property
     def _split(self) -> tuple[list[Pair], list[Pair]]:

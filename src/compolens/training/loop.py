@@ -49,7 +49,8 @@ def train(
 ) -> dict[str, Any]:
     """Train a run into a folder, or go on where it was interrupted.
 
-    A finished folder is left as it is. SIGINT and SIGTERM save first, then raise `Interrupted`. Under torchrun every process
+    A finished folder is left as it is. SIGINT, SIGTERM and SIGHUP (a closed terminal) save first,
+    then raise `Interrupted`. Under torchrun every process
     calls this with the same arguments, and all return the scores.
 
     Args:

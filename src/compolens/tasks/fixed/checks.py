@@ -157,9 +157,16 @@ def _whole(value: Any) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
+def _row(name: str, given: Any) -> np.ndarray:
+    try:
+        return np.asarray(given)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{name} must be one number or word per episode, got {shown(given)}") from error
+
+
 def _words(name: str, given: Any) -> np.ndarray:
     """(episode,) words."""
-    words = np.asarray(given.tolist() if hasattr(given, "tolist") else given)
+    words = _row(name, given.tolist() if hasattr(given, "tolist") else given)
     require(words.ndim == 1, f"{name} must be one word per episode, got {shown(given)}")
     strange = [word for word in words.tolist() if not isinstance(word, str)]
     require(not strange, f"{name} must hold words, got {shown(strange[0]) if strange else ''}")
@@ -218,7 +225,7 @@ def _targets(y: np.ndarray, n: int, seq: int, answers: tuple[int, ...]) -> tuple
 
 def _compositions(composition: Any) -> tuple[np.ndarray, tuple[str, ...]]:
     """(episode,) numbers, and what they are called if they were given as words."""
-    given = composition.detach().cpu().numpy() if isinstance(composition, torch.Tensor) else np.asarray(composition)
+    given = composition.detach().cpu().numpy() if isinstance(composition, torch.Tensor) else _row("composition", composition)
     hidden = isinstance(composition, np.ma.MaskedArray) and bool(np.ma.getmaskarray(composition).any())
     require(not hidden, "composition has masked entries, which no file keeps; drop these episodes")
     require(given.ndim == 1, f"composition must be one number or word per episode, got the shape {given.shape}")

@@ -56,6 +56,7 @@ class Stored:
                     raise
                 reason = getattr(error, "strerror", None) or error
                 raise DamagedFile(f"{path} cannot be read ({reason}); write the folder again") from error
+            require(array.ndim > 0, f"{path} holds a single value, not a row per episode; write the folder again")
             stop = max(stop for _, stop in self.rows.values())
             require(len(array) == stop, f"{path} holds {len(array)} rows, but {MANIFEST} says {stop}; write the folder again")
             self._arrays[name] = array
