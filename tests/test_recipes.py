@@ -47,7 +47,6 @@ SHORT = {
     "search_steps": 3, "tuning_steps": 2, "draws": 2, "fitted": 128, "searched": 8, "tangent_episodes": 32, "iterations": 2,
 }  # fmt: skip
 """How long the searches and trainings inside probes are here."""
-FEW = [word for name, value in SHORT.items() for word in (f"--{name.replace('_', '-')}", value)]
 CASES = [(name, model) for name in PROBES for model in ALL if model not in NOT_FOR.get(name, ())]
 OTHERS = [(name, model) for name, others in NOT_FOR.items() for model in others]
 
@@ -62,10 +61,16 @@ def tiny(tiny_models, tiny_categorical_models, tiny_regression_models):
     return tiny_models | tiny_categorical_models | tiny_regression_models
 
 
+def few():
+    """The flags that make probes quick, of those that any of them has."""
+    known = set().union(*(recipes.options(recipes.load_recipe("probes", name)) for name in PROBES))
+    return [word for name, value in SHORT.items() if name in known for word in (f"--{name.replace('_', '-')}", value)]
+
+
 def measure(folder, root, seed):
     """A copy of a model, measured with every probe that applies to it."""
     shutil.copytree(folder, root / folder.name)
-    command("probe", *PROBES, root / folder.name, "--episodes", EPISODES, "--seed", seed, *FEW)
+    command("probe", *PROBES, root / folder.name, "--episodes", EPISODES, "--seed", seed, *few())
 
 
 @pytest.fixture(scope="module")
