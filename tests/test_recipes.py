@@ -124,7 +124,7 @@ def figures(models, tiny, shared):
         command("analyze", name, *folders, root / "models", "--out", root / "drawn")
 
     bare = {"bare": partial(shutil.copytree, tiny["softmax"], root / "models" / "bare")}
-    done_once(root, bare | {f"along-{name}": partial(along, name) for name in MODELS})
+    done_once(root, bare | {f"along-{name}": partial(along, name) for name in MODELS if {*ALONG} & {*CLAIMS}})
     measured = [models / name for name in DRAWN]
     done_once(root, {name: partial(draw, name, *([root / "along"] if name in ALONG else measured)) for name in CLAIMS})
     return root
