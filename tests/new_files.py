@@ -3,7 +3,7 @@
     python tests/new_files.py        # some minutes; exits with 0 if no other file has to be edited
 
 No file of the copy is changed. To be quick, the tests that measure with every recipe are run last, after the other recipes are
-taken out of the copy.
+taken out of the copy, but for `generalization`, which applies everywhere.
 """
 
 import os
@@ -210,7 +210,7 @@ def main() -> int:
         fine = passes(folder, *(f"tests/test_{name}.py" for name in CONTRACTS), "-k", "fresh")  # -k knows no case
         fine = passes(folder, "tests/test_docs.py", "-k", DOCS) and fine
         for path in (*folder.glob("probes/*.py"), *folder.glob("analyses/*.py")):
-            if not path.stem.startswith("fresh"):
+            if not path.stem.startswith(("fresh", "generalization")):
                 path.unlink()
         return 0 if passes(folder, "tests/test_recipes.py", "-k", "fresh") and fine else 1
 

@@ -48,7 +48,6 @@ SHORT = {
     "search_steps": 3, "tuning_steps": 2, "draws": 2, "fitted": 128, "searched": 8, "tangent_episodes": 32, "iterations": 2,
 }  # fmt: skip
 """How long the searches and trainings inside probes are here."""
-FEW = [word for name, value in SHORT.items() for word in (f"--{name.replace('_', '-')}", value)]
 CASES = [(name, model) for name in PROBES for model in ALL if model not in NOT_FOR.get(name, ())]
 OTHERS = [(name, model) for name, others in NOT_FOR.items() for model in others]
 
@@ -63,6 +62,12 @@ def tiny(tiny_models, tiny_categorical_models, tiny_regression_models):
     return ChainMap(tiny_models, tiny_categorical_models, tiny_regression_models)
 
 
+def few():
+    """The flags that make probes quick, of those that any of them has."""
+    known = set().union(*(recipes.options(recipes.load_recipe("probes", name)) for name in PROBES))
+    return [word for name, value in SHORT.items() if name in known for word in (f"--{name.replace('_', '-')}", value)]
+
+
 class Measured:
     """A folder of models, each measured when it is first asked for: what fails for one fails the tests that ask for it."""
 
@@ -73,7 +78,7 @@ class Measured:
     def measure(self, tiny, name, seed):
         """A copy of a model, measured with every probe that applies to it."""
         shutil.copytree(tiny[name], self.root / name)
-        command("probe", *PROBES, self.root / name, "--episodes", EPISODES, "--seed", seed, *FEW)
+        command("probe", *PROBES, self.root / name, "--episodes", EPISODES, "--seed", seed, *few())
 
     def __truediv__(self, name):
         done_once(self.root, self.work, [name])
