@@ -97,12 +97,26 @@ MOST = 1_000_000_000
 
 
 def count(text: str) -> int:
-    """A whole number from a flag."""
+    """A whole number from a flag; anything else is an error of the command line.
+
+    Args:
+        text: what was typed, with a sign or without.
+
+    Returns:
+        The number, from -`MOST` to `MOST`.
+    """
     return _whole(text, MOST)
 
 
 def seed(text: str) -> int:
-    """A whole number that only tells random numbers apart."""
+    """A seed from a flag: it only tells random numbers apart, so it may be larger than a `count`.
+
+    Args:
+        text: what was typed.
+
+    Returns:
+        The number, of at most 2^63 - 1 in size.
+    """
     return _whole(text, 2**63 - 1)
 
 
@@ -113,7 +127,14 @@ def _whole(text: str, most: int) -> int:
 
 
 def number(text: str) -> float:
-    """A finite number from a flag."""
+    """A finite number from a flag; anything else is an error of the command line.
+
+    Args:
+        text: what was typed, as Python writes a float: "0.5", "1e-3".
+
+    Returns:
+        The number.
+    """
     try:
         value = float(text)
     except ValueError:
@@ -167,7 +188,14 @@ def part_of(names: list[str], shard: Shard | None) -> list[str]:
 
 
 def check_device(device: str) -> None:
-    """Raise unless this machine has a device of this name."""
+    """Check that this machine has a device.
+
+    Args:
+        device: torch's name of it: "cpu", "cuda", "cuda:1", …
+
+    Raises:
+        ConfigError: it has none of this name, or torch cannot use it.
+    """
     from compolens.training import machine
 
     machine.check_device(device)
@@ -234,7 +262,11 @@ def print_table(columns: list[str], rows: list[list[str]]) -> None:
 
 
 def say(text: str) -> None:
-    """What is told beside the results: on stderr, so that a pipe gets the results alone."""
+    """Print what is told beside the results: on stderr, so that a pipe gets the results alone.
+
+    Args:
+        text: one or more lines.
+    """
     print(text, file=sys.stderr)
 
 

@@ -42,6 +42,9 @@ def setting_of(row: dict) -> str:
 
     Args:
         row: The settings of a model's folder, `tables.settings`.
+
+    Returns:
+        The words, such as "Hyperteacher 16→8 connected".
     """
     return row["task.setting"] if "task.setting" in row else _setting_without_the_family(row)
 

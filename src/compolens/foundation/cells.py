@@ -19,7 +19,14 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|nan)")
 
 
 def escape(value: Any) -> Any:
-    """A cell as it is written; what is no text stays as it is."""
+    """A cell as it is written.
+
+    Args:
+        value: the cell. What is no text stays as it is.
+
+    Returns:
+        The text, with an apostrophe before it if a spreadsheet would run it as a formula.
+    """
     if not isinstance(value, str):
         return value
     value = value.replace("\r", "␍")
@@ -27,19 +34,40 @@ def escape(value: Any) -> Any:
 
 
 def unescape(value: Any) -> Any:
-    """A cell as it was before it was written."""
+    """A cell as it was before it was written, the inverse of `escape`.
+
+    Args:
+        value: the cell as it was read. What is no text stays as it is.
+
+    Returns:
+        The text without the apostrophe that `escape` added.
+    """
     if not isinstance(value, str):
         return value
     return (value[1:] if ESCAPED.match(value) else value).replace("␍", "\r")
 
 
 def escaped(frame: pd.DataFrame) -> pd.DataFrame:
-    """A table whose text no spreadsheet runs, column names included; the other numbers and kinds stay as they are."""
+    """A table whose text no spreadsheet runs, column names included.
+
+    Args:
+        frame: the table; it is not changed.
+
+    Returns:
+        A copy in which cells and column names are as `escape` writes them. Numeric columns stay as they are.
+    """
     return _each(frame, escape)
 
 
 def unescaped(frame: pd.DataFrame) -> pd.DataFrame:
-    """The table that `escaped` was given."""
+    """The table that `escaped` was given.
+
+    Args:
+        frame: what `escaped` returned, or what was read back from its file; it is not changed.
+
+    Returns:
+        A copy in which cells and column names are as before.
+    """
     return _each(frame, unescape)
 
 

@@ -189,7 +189,16 @@ def _concrete(cls: type) -> set[str]:
 
 
 def shown(value: Any, longest: int = 200) -> str:
-    """A value in a message: its repr, cut in the middle where it is long."""
+    """A value in a message: its repr, cut in the middle where it is long.
+
+    Args:
+        value: anything.
+        longest: characters of a repr that is shown whole; of a longer one about three quarters of these. A whole number of
+            more digits than this is not written out.
+
+    Returns:
+        The text.
+    """
     if isinstance(value, int) and abs(value) > 10**longest:
         return f"a whole number of about {int(value.bit_length() * math.log10(2)) + 1} digits"
     text = repr(value)

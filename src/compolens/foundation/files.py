@@ -76,12 +76,26 @@ WAYS_OUT = {
 
 
 def way_out(error: OSError) -> str:
-    """What to do where something could not be written."""
+    """What to do where something could not be written.
+
+    Args:
+        error: what the system said; its `errno` is looked up in `WAYS_OUT`.
+
+    Returns:
+        A sentence without its full stop; of an unknown reason, a general one.
+    """
     return WAYS_OUT.get(error.errno or 0, "Mend that and start again: training resumes from the last checkpoint")
 
 
 def require_regular(path: Path) -> None:
-    """Raise where what lies under a name is no file: a folder, or a device or a pipe, which could be read for ever."""
+    """Check that what lies under a name is a file, or nothing: a device or a pipe could be read for ever.
+
+    Args:
+        path: the name.
+
+    Raises:
+        NotAFile: a folder, a device or a pipe lies there, or no file can have this name.
+    """
     try:
         if path.exists() and not path.is_file():
             raise NotAFile(f"{path} is no file (a folder, a pipe or a device lies there); restore it, or move it away")

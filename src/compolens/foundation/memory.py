@@ -35,7 +35,14 @@ def available() -> int:
 
 
 def in_words(size: float) -> str:
-    """Bytes as people say them: "1.5 GB"."""
+    """An amount of memory as people say it.
+
+    Args:
+        size: Bytes, at least 0.
+
+    Returns:
+        Three digits and a unit of powers of 1000: "1.5 GB".
+    """
     for unit in UNITS:
         if size < 1000 or unit == UNITS[-1]:
             return f"{size:.3g} {unit}"
@@ -44,12 +51,15 @@ def in_words(size: float) -> str:
 
 
 def require_room(size: float, what: str, advice: str) -> None:
-    """Raise `TooLarge` where something takes more memory than there is.
+    """Check that something takes no more memory than there is.
 
     Args:
         size: Bytes that it takes at the least.
         what: What it is, to stand before "takes".
         advice: Which setting to change, and how.
+
+    Raises:
+        TooLarge: It takes more than `available()`.
     """
     if size > available():
         raise TooLarge(f"{what} takes {in_words(size)} or more, and this machine has {in_words(available())}; {advice}")

@@ -14,12 +14,26 @@ ACTED_ON = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u20
 
 
 def visible(text: str) -> str:
-    """The text with what a terminal would act on written out: an escape as ``\\x1b``."""
+    """A text with what a terminal would act on written out: an escape as ``\\x1b``.
+
+    Args:
+        text: anything, line breaks and tabs included: they stay.
+
+    Returns:
+        The text without `ACTED_ON`.
+    """
     return ACTED_ON.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def one_line(text: object) -> str:
-    """A message as one line, in which no name or value can pass for a line of its own."""
+    """A message as one line, in which no name or value can pass for a line of its own.
+
+    Args:
+        text: the message, or what its `str` gives.
+
+    Returns:
+        The line: `visible`, with line breaks and tabs as spaces, without spaces at its ends.
+    """
     return visible(" ".join(str(text).split("\n")).replace("\t", " ")).strip()
 
 
@@ -34,12 +48,24 @@ def _though_it_closed() -> Iterator[None]:
 
 
 class Plain:
-    """A stream that writes text as `visible` has it, and what its encoding lacks as escapes; all else is the stream's own."""
+    """A stream that writes text as `visible` has it, and what its encoding lacks as escapes; all else is the stream's own.
+
+    Args:
+        stream: where the text goes, such as `sys.stdout`.
+    """
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
 
     def write(self, text: str) -> int:
+        """Write a text; on a terminal that was closed it is lost.
+
+        Args:
+            text: the text.
+
+        Returns:
+            Its number of characters, as given.
+        """
         shown, encoding = visible(text), getattr(self.stream, "encoding", None)
         if encoding:
             shown = shown.encode(encoding, "backslashreplace").decode(encoding)
@@ -52,6 +78,11 @@ class Plain:
             self.stream.flush()
 
     def writelines(self, lines: Any) -> None:
+        """Write several texts, one after the other.
+
+        Args:
+            lines: an iterable of texts; no line breaks are added.
+        """
         for line in lines:
             self.write(line)
 
@@ -60,7 +91,14 @@ class Plain:
 
 
 def beneath(stream: Any) -> Any:
-    """The stream itself, for what draws on a terminal on purpose and shows names as `visible` has them."""
+    """The stream itself, for what draws on a terminal on purpose and shows names as `visible` has them.
+
+    Args:
+        stream: a stream, `Plain` or not.
+
+    Returns:
+        What `Plain` writes to; any other stream as it is.
+    """
     return stream.stream if isinstance(stream, Plain) else stream
 
 

@@ -97,7 +97,14 @@ def _other_version(then: int, now: int | None, recipe: Path) -> str:
 
 
 def values_since(recipe: str | Path) -> int | None:
-    """Since which version a probe's values are what they are now, where its file says so."""
+    """Since which version a probe's values are what they are now, where its file says so.
+
+    Args:
+        recipe: The probe's file, which is read and not run.
+
+    Returns:
+        The version that it declares as ``values_since``; None where it declares none, or is not Python.
+    """
     try:
         tree = ast.parse(Path(recipe).read_bytes())
     except (SyntaxError, ValueError):

@@ -32,7 +32,14 @@ class Scale(Enum):
     """Cosines and correlations, between -1 and 1."""
 
     def forth(self, values: np.ndarray | float) -> np.ndarray:
-        """The scale's value of numbers; not finite outside the open range."""
+        """Numbers, taken to the scale.
+
+        Args:
+            values: (...) in the range of the numbers, or one number.
+
+        Returns:
+            (...) without a unit: infinite at the edge of the range, NaN beyond it.
+        """
         values = np.asarray(values, dtype=float)
         with np.errstate(divide="ignore", invalid="ignore"):
             if self is Scale.FISHER:
@@ -40,7 +47,14 @@ class Scale(Enum):
             return np.log(values if self is Scale.LOG else 1 - values)
 
     def back(self, values: np.ndarray) -> np.ndarray:
-        """The inverse of `forth`."""
+        """The inverse of `forth`.
+
+        Args:
+            values: (...) on the scale.
+
+        Returns:
+            (...) the numbers.
+        """
         if self is Scale.FISHER:
             return np.tanh(values)
         return np.exp(values) if self is Scale.LOG else 1 - np.exp(values)
@@ -52,6 +66,9 @@ def student_quantile(probability: float, freedom: int) -> float:
     Args:
         probability: In (0, 1).
         freedom: Degrees of freedom, at least 1.
+
+    Returns:
+        The quantile, in standard errors: below 0 for a probability below 1/2.
     """
     if freedom == 1:
         return float(np.tan(np.pi * (probability - 0.5)))

@@ -45,7 +45,15 @@ def product(x: Tensor, y: Tensor) -> Tensor:
 
 
 def relaid(x: Tensor, order: tuple[int, ...]) -> Tensor:
-    """The tensor with its dimensions in this order, in memory too."""
+    """A tensor with its dimensions in another order, in memory too.
+
+    Args:
+        x: any shape.
+        order: for every dimension of the result, the dimension of `x` that it is, as in `torch.permute`.
+
+    Returns:
+        A contiguous copy; its gradient comes back in the layout of `x`.
+    """
     return _Relaid.apply(x, order)
 
 

@@ -114,12 +114,15 @@ MOST_COMPOSITIONS = 50_000
 
 
 def require_few(name: str, counts: Iterable[int], advice: str) -> None:
-    """Raise unless a family has few enough compositions to be listed, before they are.
+    """Check that a family has few enough compositions to be listed, before they are.
 
     Args:
         name: The family's name.
         counts: How many compositions there are, in parts that are added up for as long as it matters.
         advice: Which settings to change.
+
+    Raises:
+        ConfigError: There are more than `MOST_COMPOSITIONS`.
     """
     total = 0
     for count in counts:

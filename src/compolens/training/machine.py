@@ -23,7 +23,14 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 
 
 def check_device(device: str) -> None:
-    """Raise unless this machine has a device of this name."""
+    """Check that this machine has a device.
+
+    Args:
+        device: torch's name of it: "cpu", "cuda", "cuda:1", …
+
+    Raises:
+        ConfigError: it has none of this name, or torch cannot use it.
+    """
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, TypeError) as error:

@@ -16,7 +16,15 @@ class Decay(ABC):
 
     @abstractmethod
     def acts_on(self, name: str, parameter: nn.Parameter) -> bool:
-        """Whether the parameter of this name is decayed."""
+        """Whether weight decay acts on a parameter.
+
+        Args:
+            name: its name in the model.
+            parameter: the parameter itself.
+
+        Returns:
+            True if it is decayed.
+        """
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,14 @@ def check_model(architecture: Architecture, dimensions: dict[str, Any]) -> None:
 
 
 def check_training(architecture: Architecture, task: TaskFamily, batch_size: int, evaluation_episodes: int) -> None:
-    """Raise `TooLarge` where a batch, its activations, or the scores of one evaluation take more memory than there is."""
+    """Raise `TooLarge` where a batch, its activations, or the scores of one evaluation take more memory than there is.
+
+    Args:
+        architecture: What is trained; its layers, width and heads count.
+        task: The family whose episodes it sees.
+        batch_size: Episodes in one update.
+        evaluation_episodes: Episodes that one evaluation scores in each split.
+    """
     seq, layers = task.seq, getattr(architecture, "n_layers", None) or 1
     width = max(task.d_in, getattr(architecture, "d_model", 0))
     numbers = batch_size * seq * (task.d_in + task.d_out + layers * width)
@@ -60,7 +67,15 @@ def _sizes(architecture: Architecture) -> dict[str, int]:
 
 
 def taken(architecture: Architecture, dimensions: dict[str, Any]) -> float | None:
-    """Bytes of a model, at least; None where they cannot be told. Layers are all alike: two tell what any number takes."""
+    """Bytes of a model, at least. Layers are all alike: two tell what any number takes.
+
+    Args:
+        architecture: What builds it.
+        dimensions: What `Architecture.build` is called with.
+
+    Returns:
+        Bytes of parameters, buffers and modules, `UNCOUNTED` where torch cannot count them; None where they cannot be told.
+    """
     layers = getattr(architecture, "n_layers", 1)
     if layers <= 2 or "n_layers" not in _sizes(architecture):
         return _counted(architecture, dimensions)

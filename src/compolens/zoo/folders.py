@@ -40,7 +40,15 @@ BUILT_IN = [
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A model with everything it came from. `model` is in evaluation mode; `step` is the training step of its weights."""
+    """A model with everything it came from.
+
+    Args:
+        run: what its folder describes: architecture, task, seeds and training.
+        model: the network, in evaluation mode; of a recording, what replays it.
+        task: the task family that it was trained on.
+        folder: where it lies.
+        step: the training step of its weights.
+    """
 
     run: Run
     model: HookedModel
@@ -181,7 +189,8 @@ def load(
         The model, in evaluation mode, with its run and task.
 
     Raises:
-        ConfigError: the folder is not finished, keeps no such step, or its weights do not fit its config.json.
+        ConfigError: the folder is not finished, keeps no such step, or describes no run.
+        DamagedFile: a file is not what was written, or does not fit the others.
     """
     folder = Path(folder)
     check_device(device)

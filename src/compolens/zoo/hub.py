@@ -154,6 +154,7 @@ def push(
 
     Raises:
         ConfigError: the folder or the name will not do, or the hub refused.
+        DamagedFile: a file of the folder is not what was written.
     """
     import huggingface_hub
 

@@ -145,7 +145,16 @@ def _check_each(name: str, array: np.ndarray, broken: np.ndarray, what: str) -> 
 
 
 def few(name: str, array: np.ndarray, what: str) -> None:
-    """Raise unless whole numbers are small enough to be counted from 0 one by one."""
+    """Check that whole numbers are small enough to be counted from 0 one by one.
+
+    Args:
+        name: what they are called in the error, in the plural.
+        array: any shape, whole numbers; the largest of them is compared.
+        what: what each of them numbers, such as "classes".
+
+    Raises:
+        ConfigError: one is `MOST_CLASSES` or more.
+    """
     largest = int(array.max(initial=0))
     require(
         largest < MOST_CLASSES,

@@ -98,7 +98,8 @@ def save(folder: Path, arrays: dict[str, np.ndarray], described: dict[str, Any])
         described: what `describe_arrays` returns.
 
     Raises:
-        ConfigError: the folder holds other episodes, or cannot be written.
+        ConfigError: the folder holds other episodes.
+        NotWritten: the folder cannot be written; nothing of the episodes is left in it.
     """
     digest = hashlib.sha256(repr(sorted(described.items(), key=lambda item: item[0])).encode())
     for name in sorted(arrays):

@@ -169,6 +169,9 @@ class StoredEpisodes(ABC):
 
         Returns:
             `n` episodes, on the generator's device.
+
+        Raises:
+            ConfigError: n is below 1, or no episode of these compositions is stored in this split.
         """
         require(n >= 1, f"need at least one episode, got n={n}")
         pool = self._pool(split, compositions)
@@ -194,6 +197,9 @@ class StoredEpisodes(ABC):
 
         Returns:
             Batches of episodes; a `FewerEpisodes` warning says where fewer than `n` are stored.
+
+        Raises:
+            ConfigError: no episode of these compositions is stored in this split, or none for this purpose.
         """
         pool, purpose = self._pool(split, compositions), str(seed).rpartition("/")[2]
         if split != "train" and (purpose in FITTED or purpose == "score"):
