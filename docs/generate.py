@@ -235,13 +235,13 @@ def recipe_section(name: str, path: Path, function: str) -> str:
     text += "\n" + as_table(("flag", "default", "what it sets"), flags) if flags else ""
     for title, lead in (("Returns", "What it returns"), ("Raises", "When it refuses")):
         if title in parts:
-            text += f"\n**{lead}.** {as_list(parts[title]) if title == 'Raises' else as_markdown(parts[title])}\n"
+            text += f"\n**{lead}.** {as_list(items(parts[title])) if title == 'Raises' else as_markdown(parts[title])}\n"
     return text
 
 
-def as_list(block: str) -> str:
-    """A `Raises:` block as a list."""
-    return "\n\n" + "\n".join(f"- `{name}`: {as_markdown(why)}" for name, why in items(block).items())
+def as_list(told: dict[str, str]) -> str:
+    """What a docstring's block says of each name, as a list."""
+    return "\n\n" + "\n".join(f"- `{name}`: {as_markdown(text)}" for name, text in told.items())
 
 
 def needs(path: Path) -> str:
@@ -314,10 +314,20 @@ def class_sections(classes: dict[str, Any]) -> str:
         if module.__name__ not in told:
             told.add(module.__name__)
             text += f"{as_markdown(module.__doc__ or '')}\n\n"
-        own = own_docstring(value)
+        own = sections(own_docstring(value))[""]
         text += f"{as_markdown(own)}\n\n" if own else ""
         text += "\n".join(["```python", *textwrap.wrap(settings_of(value), 96, subsequent_indent="    "), "```\n"])
+        listed = as_list(settings_told(value)).strip()
+        text += f"\n{listed}\n" if listed else ""
     return text
+
+
+def settings_told(value: Any) -> dict[str, str]:
+    """What a class says of its fields, in the order in which it takes them; what it inherits from a base that has no page
+    of its own (with an underscore) included."""
+    from_bases = [base for base in reversed(value.__mro__[1:]) if base.__name__.startswith("_")]
+    told = {name: text for one in [*from_bases, value] for name, text in described(own_docstring(one)).items()}
+    return {field.name: told[field.name] for field in dataclasses.fields(value) if field.name in told}
 
 
 def families_page() -> str:

@@ -2,7 +2,9 @@
 
 import ast
 import contextlib
+import dataclasses
 import importlib.util
+import inspect
 import io
 import os
 import re
@@ -289,6 +291,18 @@ def test_every_architecture_and_family_is_listed_with_its_paper(generate):
         assert all(f"\n| [`{name}`](#{name.lower()}) | " in text and f"\n## {name}\n" in text for name in classes)
     row = next(line for line in generate.architectures_page().splitlines() if line.startswith("| [`HYLA`]"))
     assert "https://arxiv.org/abs/2406.05816" in row
+
+
+def test_settings_of_families_and_architectures_are_listed_one_by_one(generate):
+    for classes, text in ((ARCHITECTURES, generate.architectures_page()), (FAMILIES, generate.families_page())):
+        assert not re.search(r"^(Args|Returns|Raises):$", text, re.MULTILINE)
+        parts = dict(part.split("\n", 1) for part in text.split("\n## ")[1:])
+        for name, value in classes.items():
+            own = re.findall(r"^    (\w+): ", inspect.getdoc(value).partition("Args:\n")[2], re.MULTILINE)
+            assert all(f"\n- `{field}`: " in parts[name] for field in own), name
+    families = dict(part.split("\n", 1) for part in generate.families_page().split("\n## ")[1:])
+    told = re.findall(r"^- `(\w+)`: \S", families["UnstructuredTeacher"], re.MULTILINE)
+    assert told == [field.name for field in dataclasses.fields(FAMILIES["UnstructuredTeacher"])], "its base's, in its order"
 
 
 def test_every_benchmark_is_listed_with_its_bar(generate):
