@@ -1,8 +1,10 @@
 """Citations: every paper that a docstring names has an entry, and a folder cites what it is made of."""
 
 import ast
+import inspect
 import json
 import re
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -12,6 +14,8 @@ import yaml
 import compolens
 from compolens import citations, cli
 from compolens.foundation.configs import ConfigError
+from compolens.training import DECAYS, RECIPES, Run
+from compolens.zoo.folders import BUILT_IN
 
 ROOT = Path(__file__).parents[1]
 KNOWN = citations.Bibliography.read()
@@ -140,6 +144,39 @@ def test_a_table_cites_its_probe_and_the_measures_that_the_probe_imports(tmp_pat
     texts = [(ROOT / place).read_text() for place in ("probes/gd_equivalence.py", "src/compolens/measures/agreement.py")]
     named = {n for text in texts for n in citations.ARXIV.findall(ast.get_docstring(ast.parse(text)))}
     assert named and named <= new
+
+
+def test_every_room_that_is_followed_is_there():
+    package = citations.PACKAGE
+    assert all((package / name).is_dir() or (package / f"{name}.py").is_file() for name in citations.INSTRUMENTS)
+    assert all((package / name).is_dir() for name in citations.DESCRIBED)
+
+
+@pytest.mark.parametrize("kind", [Run, *BUILT_IN, *RECIPES, *DECAYS], ids=lambda kind: kind.__name__)
+def test_every_class_that_a_folder_may_name_is_cited_by_its_docstrings(kind, tmp_path):
+    folder = made(tmp_path, {"class": kind.__name__}, {"class": "SoftmaxTransformer"})
+    texts = f"{sys.modules[kind.__module__].__doc__ or ''}\n{inspect.getdoc(kind) if '__doc__' in vars(kind) else ''}"
+    assert set(citations.ARXIV.findall(texts)) == {use.arxiv for use in citations.uses(folder) if use.by == kind.__name__}
+
+
+@pytest.mark.parametrize(
+    ("line", "where"),
+    [
+        ("from compolens.interventions.interchange import NAME", "interventions/interchange.py"),
+        ("from compolens.network_baselines import NAME", "network_baselines.py"),
+        ("from compolens.interchange import NAME", "interventions/interchange.py"),
+        ("from compolens.untrained import NAME", "network_baselines.py"),
+    ],
+)
+def test_a_probe_of_yours_cites_the_instruments_that_it_imports(line, where, tmp_path):
+    """Under the names that they had before version 0.2, too, for as long as these import."""
+    tree = ast.parse((citations.PACKAGE / where).read_text(encoding="utf-8"))
+    named = set(citations.ARXIV.findall(ast.get_docstring(tree)))
+    name = next(node.name for node in tree.body if isinstance(node, ast.ClassDef))
+    probe = tmp_path / "my_probe.py"
+    probe.write_text(f'"""Is it so?"""\n{line.replace("NAME", name)}\n')
+    folder = made(tmp_path / "m", {"class": "Hyperteacher"}, {"class": "SoftmaxTransformer"}, [("my_probe", str(probe))])
+    assert named and named <= {use.arxiv for use in citations.uses(folder) if use.by == "table my_probe"}
 
 
 def test_what_is_yours_is_cited_by_its_docstring_alone_and_never_run(tmp_path, capsys):

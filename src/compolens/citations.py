@@ -18,6 +18,7 @@ from compolens import __version__
 from compolens.foundation import digests, versions
 from compolens.foundation.builtin import PACKAGE
 from compolens.foundation.configs import ConfigError
+from compolens.foundation.moved import MOVED
 from compolens.foundation.table_files import TableFiles
 
 PAPERS = PACKAGE / "papers.bib"
@@ -26,9 +27,9 @@ ENTRY = re.compile(r"^@\w+\{([^,\s]+),$.*?^\}$", re.MULTILINE | re.DOTALL)
 EPRINT = re.compile(r"^\s*eprint = \{(.*)\},$", re.MULTILINE)
 ARXIV = re.compile(r"(?<![\d.])\d{4}\.\d{5}(?!\d)")
 """An arXiv number as docstrings name it."""
-DESCRIBED = ("models", "tasks", "adopted", "training")
-"""Where the classes lie that a config.json may name."""
-INSTRUMENTS = ("measures", "references", "interchange", "oracles", "untrained", "repairs")
+DESCRIBED = ("models", "tasks", "training", "zoo/adopted", "activations")
+"""Rooms with the classes that a config.json may name, in folders of theirs too."""
+INSTRUMENTS = ("measures", "references", "interventions", "network_baselines")
 """Rooms whose papers a probe rests on when it imports from them."""
 
 
@@ -142,8 +143,7 @@ def _numbers(text: str) -> list[str]:
 
 
 def _described_files() -> list[Path]:
-    places = [PACKAGE / name for name in DESCRIBED]
-    return [path for place in places for path in ([place] if place.suffix else sorted(place.glob("*.py")))]
+    return [path for room in DESCRIBED for path in sorted((PACKAGE / room).rglob("*.py"))]
 
 
 def _parsed(path: Path) -> ast.Module:
@@ -181,10 +181,15 @@ def _probe_texts(path: Path | None) -> str:
 
 
 def _imported(tree: ast.Module) -> list[str]:
-    """What a file imports from the instruments: compolens.measures.erasure.Eraser, …"""
+    """What a file imports from the instruments: compolens.measures.erasure.Eraser, …; by its name of now, if it moved."""
     nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
-    names = [f"{node.module}.{alias.name}" for node in nodes for alias in node.names]
+    names = [f"{_module_now(str(node.module))}.{alias.name}" for node in nodes for alias in node.names]
     return [name for name in names if name.split(".")[0] == "compolens" and name.split(".")[1] in INSTRUMENTS]
+
+
+def _module_now(module: str) -> str:
+    package, _, inner = module.partition(".")
+    return f"{package}.{MOVED.get(inner, inner)}" if package == "compolens" and inner else module
 
 
 def _instrument_texts(name: str, seen: set[str]) -> list[str]:
