@@ -19,7 +19,6 @@ from outcomes import Kind, command, fault  # noqa: E402
 from world import build  # noqa: E402
 
 
-
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
     return build(tmp_path_factory.mktemp("world"))

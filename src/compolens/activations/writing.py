@@ -257,7 +257,10 @@ def _check_free(folder: Path) -> None:
     """Neither a recording nor anything else may be written over; only what an interrupted recording left behind."""
     require(not folder.exists() or folder.is_dir(), f"{folder} is a file; name a folder")
     interrupted = (folder / UNFINISHED).exists()
-    require(interrupted or not (folder / MANIFEST).exists(), f"{folder} holds a recording already; delete it, or choose another folder")
+    require(
+        interrupted or not (folder / MANIFEST).exists(),
+        f"{folder} holds a recording already; delete it, or choose another folder",
+    )
     if not interrupted:
         for name, what in (("config.json", "a trained model"), (EPISODES, "stored episodes")):
             require(not (folder / name).exists(), f"{folder} holds {what}; choose another folder to record into")

@@ -89,8 +89,12 @@ def _summarise(folders: list[Path]) -> int:
 def _diagnose(folders: list[Path]) -> int:
     """Groups of models with their label, and what they lack on held-out compositions in parts; those without tables are left
     out, and said."""
+    from compolens import tables
     from compolens.diagnosis import decomposition, groups, label
 
+    for folder in folders:
+        if not tables.finished(folder):
+            print(f"{folder.name}: not finished, left out", file=sys.stderr)
     columns = ["setting", "architecture", "seeds", "diagnosis", "ood", "lacks", *decomposition.PARTS, "its code is read at"]
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     for group in groups.group(_usable(folders, ())):

@@ -175,8 +175,16 @@ class Claims:
         with contextlib.suppress(OSError):
             self.remove(claim.name, claim.token)
         claim.close()
+        self._sweep()
         with contextlib.suppress(OSError):
             os.rmdir(self.folder / ".claims")  # refused while others have claims
+
+    def _sweep(self) -> None:
+        """Remove drafts of processes that were killed while they wrote them: a draft lives for milliseconds."""
+        for draft in (self.folder / ".claims").glob(".*.draft"):
+            with contextlib.suppress(OSError):
+                if time.time() - draft.stat().st_mtime > self.beat * self.missed:
+                    draft.unlink()
 
     def _discard(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):
