@@ -19,7 +19,7 @@ WHY := $(ZOO)/F-softmax-? $(ZOO)/F-hypernetwork-?
 FUZZY := $(ZOO)/fuzzy-softmax-? $(ZOO)/fuzzy-hyla-? $(ZOO)/fuzzy-linear-? $(ZOO)/fuzzy-hyla-linear-?
 SPARSE := $(RELATIONS)/2L-*-relative-? $(RELATIONS)/images-*-relative-?
 
-.PHONY: setup demo test check lint bench bench-diagnosis figures zoo notebooks docs clean
+.PHONY: setup demo test check lint bench bench-diagnosis bench-faults bench-mutants figures zoo notebooks docs clean
 
 setup: .venv/.installed
 
@@ -51,6 +51,12 @@ bench: setup  ## speed and memory, as ratios measured in one run
 
 bench-diagnosis: setup  ## how often the diagnosis is right about models whose failure is known
 	$(BIN)/python tests/benchmarks/diagnosis/bench.py --jobs $(JOBS)
+
+bench-faults: setup  ## kills, damage and bad input: nothing may be silently wrong
+	$(BIN)/python tests/benchmarks/faults/bench.py
+
+bench-mutants: setup  ## how many small changes of measures, tables and diagnosis the tests notice
+	$(BIN)/python tests/benchmarks/mutants.py
 
 docs: setup  ## the site, into docs/_build
 	$(BIN)/sphinx-build -q -W -b html docs docs/_build
