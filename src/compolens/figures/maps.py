@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
 
 _MISSING = "#d0d0d0"  # behind heat maps: a missing cell must not look like the white in the middle of a diverging scale
 
+_HATCH: dict[str, Any] = {
+    "width": 1.0, "hoverinfo": "skip", "showlegend": False,
+    "marker": {"color": "rgba(0,0,0,0)", "line": {"width": 0}, "pattern": {"shape": "/", "fgcolor": "white", "size": 7}},
+}  # fmt: skip
+"""plotly hatches bars alone, so a hatched cell is a bar that lets everything else through."""
+
 
 @dataclass(frozen=True, eq=False)
 class HeatMap(Mark):
@@ -27,6 +34,9 @@ class HeatMap(Mark):
     With `centre` the colours diverge symmetrically around it, else they are sequential. `label` names the quantity
     (default: the column's name); heat maps of a drawing with the same quantity and centre share one scale. Cells carry
     their numbers up to 12 x 12, in print only where these are large enough to read. Cells without a value are grey.
+
+    `ticks` names the categories that get a tick, with its text, on both axes; by default all that fit. `hatched` names a
+    column of booleans: the cells to be hatched. `hover` names a column shown on hover in plotly.
     """
 
     data: pd.DataFrame
@@ -35,12 +45,17 @@ class HeatMap(Mark):
     value: str
     centre: float | None = None
     label: str = ""
+    ticks: Mapping[Any, str] | None = None
+    hatched: str | None = None
+    hover: str | None = None
 
     def __post_init__(self) -> None:
         self.grid()
+        self.hatches()
 
     def rows(self) -> pd.DataFrame:
-        return pd.DataFrame({"x": self._column("x"), "y": self._column("y"), "value": self._numbers("value")})
+        rows = pd.DataFrame({"x": self._column("x"), "y": self._column("y"), "value": self._numbers("value")})
+        return rows if self.hover is None else rows.assign(hover=self._column("hover"))
 
     def grid(self) -> tuple[np.ndarray, list[Any], list[Any]]:
         """Values (rows, columns) with NaN where there is none, and the categories of the columns and of the rows."""
@@ -55,6 +70,20 @@ class HeatMap(Mark):
         values[row, column] = rows["value"]
         return values, list(columns), list(names)
 
+    def hatches(self) -> list[tuple[int, int]]:
+        """(row, column) of the cells to be hatched."""
+        if self.hatched is None:
+            return []
+        rows, wanted = self.rows(), self._column("hatched").astype(bool)
+        row, column = pd.factorize(rows["y"])[0], pd.factorize(rows["x"])[0]
+        return [(int(row[i]), int(column[i])) for i in np.flatnonzero(wanted)]
+
+    def ticked(self, categories: Sequence[Any]) -> tuple[list[int], list[str]]:
+        """Places and texts of an axis' ticks."""
+        shown = {c: as_text(c) for c in categories} if self.ticks is None else self.ticks
+        at = [i for i, category in enumerate(categories) if category in shown]
+        return at, [shown[categories[i]] for i in at]
+
     def legend_labels(self) -> list[str]:
         return []
 
@@ -67,7 +96,12 @@ class HeatMap(Mark):
         # Vector cells stay sharp in every viewer, but very many of them only make the file heavy.
         mesh = axes.pcolormesh(*edges, values, rasterized=values.size > 10_000, **scene.print_scale())
         axes.set(facecolor=_MISSING, ylim=(len(names) - 0.5, -0.5))
-        axes.set_yticks(range(len(names)), list(map(as_text, names)))
+        axes.set_yticks(*self.ticked(names))
+        from matplotlib.patches import Rectangle
+
+        for row, column in self.hatches():
+            style: dict[str, Any] = {"fill": False, "hatch": "///", "edgecolor": "white", "alpha": 0.5, "lw": 0}
+            axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, **style))
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0)
         scene.colorbar(axes, mesh)
@@ -76,15 +110,25 @@ class HeatMap(Mark):
         values, columns, names = self.grid()
         where = {"x": np.arange(len(columns)), "y": np.arange(len(names)), "z": values, "hoverongaps": False}
         lines = [f"{scene.panel.x}: %{{x}}", f"{scene.panel.y}: %{{y}}", f"{self.label or self.value}: %{{z:.4~g}}"]
+        if self.hover is not None:
+            lines.append("%{customdata}")
+            rows = self.rows()
+            extra = np.full(values.shape, "", dtype=object)
+            extra[pd.factorize(rows["y"])[0], pd.factorize(rows["x"])[0]] = rows["hover"]
+            where["customdata"] = extra
         style = {"hovertemplate": "<br>".join(lines) + "<extra></extra>", **scene.screen_scale(figure, "z")}
         if max(values.shape) <= 12:
             style |= {"text": cell_texts(values), "texttemplate": "%{text}"}
         figure.add_trace({"type": "heatmap", **where, **style}, **scene.cell)
-        ticks = {"tickvals": where["y"], "ticktext": list(map(as_text, names)), "range": [len(names) - 0.5, -0.5]}
+        at, texts = self.ticked(names)
+        ticks = {"tickvals": at, "ticktext": texts, "range": [len(names) - 0.5, -0.5]}
         figure.update_yaxes(ticks="", showline=False, **ticks, **scene.cell)
         figure.update_xaxes(ticks="", showline=False, **scene.cell)
         behind = {"x0": 0, "x1": 1, "y0": 0, "y1": 1, "xref": "x domain", "yref": "y domain", "layer": "below"}
         figure.add_shape(type="rect", fillcolor=_MISSING, line_width=0, **behind, **scene.cell)
+        if hatches := self.hatches():
+            row, column = np.array(hatches).T
+            figure.add_trace({"type": "bar", "x": column, "y": np.ones(len(row)), "base": row - 0.5, **_HATCH}, **scene.cell)
 
 
 @dataclass(frozen=True, eq=False)

@@ -87,6 +87,9 @@ class Page:
         axes.set_title(title, size=min(8, max(5, 8 * width / max(width_of(title, 8), 1))))  # for words wider than this
         axes.set_xlabel(wrap(scene.panel.x, 8, width))
         axes.set_ylabel(wrap(axes.get_ylabel(), 8, height))
+        if scene.heat and scene.heat.ticks is not None:
+            axes.set_xticks(*scene.heat.ticked(scene.categories or []))
+            return
         if scene.heat:
             names = list(map(as_text, scene.heat.grid()[2]))
             step = math.ceil(7 * len(names) / height)

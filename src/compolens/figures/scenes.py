@@ -153,7 +153,8 @@ class Scene:
         """plotly attributes of the x axis."""
         if self.categories is not None:
             n = len(self.categories)
-            return {"range": [-0.5, n - 0.5], "tickvals": np.arange(n), "ticktext": list(map(as_text, self.categories))}
+            shown = self.heat.ticked(self.categories) if self.heat else (list(range(n)), list(map(as_text, self.categories)))
+            return {"range": [-0.5, n - 0.5], "tickvals": shown[0], "ticktext": shown[1]}
         return {"dtick": 1} if self.whole and np.ptp(self.numbers) <= 12 else {}
 
     def print_scale(self) -> dict[str, Any]:
