@@ -1,15 +1,24 @@
 """Looking at models interactively: views, each a function from (models, state) to a figure, in notebooks and on a local page.
 
-    state       what the reader has chosen; written to an address and read back
-    subjects    a model with its episodes, answers, control and codes
-    sets        numbers of one episode, or of a set with an interval
-    views/      grid, episodes, attention, sites, code, diff: each tested without a browser
-    show        the same in notebooks: `compolens.show`
-    page/       the same on a page: `compolens explore FOLDER…`
+`state`: what the reader has chosen, written to an address and read back. `subjects`: a model with its episodes, answers,
+control and codes. `sets`: numbers of one episode, or of a set with an interval. `edits`: codes written beside their controls.
+`views`: grid, episodes, attention, sites, code, diff. `show`: the views in notebooks, `compolens.show`. `page`: the views on a
+page, `compolens explore FOLDER…`.
+
+Everything is imported on first use: the page paints before torch is there.
 """
 
-from compolens.explore import show
-from compolens.explore.state import State
-from compolens.explore.subjects import Subject
+from importlib import import_module
+from typing import Any
 
-__all__ = ["State", "Subject", "show"]
+_HOMES = {"State": "state", "Subject": "subjects"}
+
+__all__ = ["State", "Subject", "show"]  # noqa: F822
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"compolens.explore.{_HOMES[name]}"), name)
+    if name in ("show", "views", "edits"):
+        return import_module(f"compolens.explore.{name}")
+    raise AttributeError(f"module 'compolens.explore' has no attribute {name!r}")
