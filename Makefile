@@ -17,7 +17,7 @@ WHY := $(ZOO)/F-softmax-? $(ZOO)/F-hypernetwork-?
 FUZZY := $(ZOO)/fuzzy-softmax-? $(ZOO)/fuzzy-hyla-? $(ZOO)/fuzzy-linear-? $(ZOO)/fuzzy-hyla-linear-?
 SPARSE := $(RELATIONS)/2L-*-relative-? $(RELATIONS)/images-*-relative-?
 
-.PHONY: setup demo test check lint bench bench-diagnosis figures zoo notebooks docs clean
+.PHONY: setup browser demo test check lint bench bench-diagnosis figures zoo notebooks docs clean
 
 setup: .venv/.installed
 
@@ -26,6 +26,9 @@ setup: .venv/.installed
 	@echo "installing into .venv (some minutes the first time)"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $@
+
+browser: setup  ## Debian's chromium, which the tests of the explorer's page drive
+	command -v chromium > /dev/null || { apt-get update -q && apt-get install -q -y chromium; }
 
 demo: setup  ## train two small models side by side, measure them, write the report
 	$(BIN)/compolens train trained_models/demo.py --out $(DEMO) --jobs $(JOBS)

@@ -44,9 +44,7 @@ MAY_IMPORT = {
     # floor 5: what users call
     "recipes": {"foundation", "tables", "figures", "zoo"},
     "report": LIBRARY - {"report", "explore"},
-    "explore": {
-        "foundation", "measures", "figures", "tables", "tasks", "hooks", "activations", "zoo", "interventions",
-    },  # fmt: skip
+    "explore": {"foundation", "measures", "figures", "tables", "tasks", "hooks", "activations", "zoo", "interventions"},
     "cli": LIBRARY,
     # outside
     "probes": LIBRARY - {"explore"},

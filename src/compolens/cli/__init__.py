@@ -1,4 +1,4 @@
-"""The command line: train · probe · analyze · explain · explore · report · record · models. Finds recipes by path; imports none.
+"""The command line: train · probe · analyze · explain · explore · report · models · … Finds recipes by path; imports none.
 
 A command is one file with `make(commands) -> Parser`.
 """

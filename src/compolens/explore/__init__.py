@@ -13,7 +13,7 @@ from typing import Any
 
 _HOMES = {"State": "state", "Subject": "subjects"}
 
-__all__ = ["State", "Subject", "show"]  # noqa: F822
+__all__ = ["State", "Subject", "show"]
 
 
 def __getattr__(name: str) -> Any:

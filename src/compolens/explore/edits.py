@@ -18,6 +18,7 @@ from compolens.explore.sets import Number, pooled
 from compolens.explore.state import State
 from compolens.explore.subjects import Subject, hook_of
 from compolens.foundation.configs import DoesNotApply, require
+from compolens.hooks import HookedModel
 from compolens.interventions.interchange import Subspace, check_renders, remaining
 from compolens.interventions.oracles import CodeAt, code_features
 from compolens.measures.subspaces import column_space
@@ -57,13 +58,9 @@ def goals(subject: Subject, state: State, code: Tensor) -> Goals:
     """The tasks that answers may move to."""
     check_renders(subject.task)
     task, base, donor = subject.task, subject.bases(state), subject.donors(state)
-    shown = {
-        "own code": base,
-        "recombined code": _recombined(subject, state),
-        "donor's code": task.render(donor.codes, base.inputs),
-    }
-    written = _shown_as(subject, code, base.inputs) if state.parts else shown[state.write]
-    return Goals(base, shown["recombined code"], shown["donor's code"], written)
+    recombined, copied = _recombined(subject, state), task.render(donor.codes, base.inputs)
+    known = {"own code": base, "recombined code": recombined, "donor's code": copied}
+    return Goals(base, recombined, copied, _shown_as(subject, code, base.inputs) if state.parts else known[state.write])
 
 
 def code_to_write(subject: Subject, state: State) -> Tensor:
@@ -141,7 +138,7 @@ def moved_directions(at: CodeAt) -> Tensor:
     return column_space(torch.cat([erased, writer.weight.T], dim=1))
 
 
-def _answers(model, tokens: Tensor, site: Place, activation: Tensor) -> Tensor:
+def _answers(model: HookedModel, tokens: Tensor, site: Place, activation: Tensor) -> Tensor:
     parts = zip(tokens.split(BATCH), activation.split(BATCH), strict=True)
     return torch.cat([put(model, shown, site, part) for shown, part in parts])
 

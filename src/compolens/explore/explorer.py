@@ -60,9 +60,7 @@ class Explorer:
     def __init__(self, folders: Iterable[Path], classes: tuple[Any, ...] = ()) -> None:
         found = list(folders)
         names = [folder.name for folder in found]
-        self.folders = {
-            folder.name if names.count(folder.name) == 1 else str(folder): folder for folder in found
-        }
+        self.folders = {folder.name if names.count(folder.name) == 1 else str(folder): folder for folder in found}
         self.classes = classes
         self._lock = threading.RLock()
         self._subjects: dict[tuple[str, int | None, int, int], Subject] = {}
@@ -95,7 +93,7 @@ class Explorer:
     def key(self, name: str, state: State) -> str:
         """What a view depends on, as text: equal keys, equal views."""
         kept = {field.name: getattr(state, field.name) for field in fields(state) if field.name in DEPENDS[name]}
-        return f"{name}?{replace(State(episodes=state.episodes, chosen=state.chosen), **kept).to_query()}"
+        return f"{name}?{replace(State(episodes=state.episodes), **kept).to_query()}"
 
     def view(self, name: str, state: State) -> View:
         """A view by its name, one of `DEPENDS`; `DoesNotApply` where a family or a model has none."""

@@ -1,4 +1,4 @@
-"""A picture with controls: ipywidgets in a notebook that has them, else the picture alone, with what is missing to touch it."""
+"""A picture with controls: ipywidgets in a notebook that has them, else the picture alone, and what is missing is said."""
 
 from __future__ import annotations
 

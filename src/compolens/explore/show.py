@@ -1,11 +1,11 @@
 """Views in a notebook, one call each: live where the notebook can be, a picture elsewhere, and said which of the two it is.
 
-    compolens.show.attention(cache, roles=model.roles)       any TransformerLens cache
-    compolens.show.grid("trained_models/F-softmax-0")
-    compolens.show.patch("trained_models/F-softmax-0")
-    compolens.show.code("trained_models/F-softmax-0")
-    compolens.show.diff("trained_models/F-softmax-0", "trained_models/F-hypernetwork-0")
-    compolens.show.explore("trained_models/F-softmax-0")     the whole page, in the notebook
+compolens.show.attention(cache, roles=model.roles)       any TransformerLens cache
+compolens.show.grid("trained_models/F-softmax-0")
+compolens.show.patch("trained_models/F-softmax-0")
+compolens.show.code("trained_models/F-softmax-0")
+compolens.show.diff("trained_models/F-softmax-0", "trained_models/F-hypernetwork-0")
+compolens.show.explore("trained_models/F-softmax-0")     the whole page, in the notebook
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class Drawing:
             return Page(self.panels, self.columns, WIDTHS[width]).figure
 
     def _repr_png_(self) -> bytes:
-        """The picture that a notebook keeps of a drawing that is a cell's last value, and shows where nothing is interactive."""
+        """The picture that a notebook keeps of a cell's last value, and shows where nothing is interactive."""
         content = BytesIO()
         figure = self.matplotlib()
         figure.set_layout_engine("none")

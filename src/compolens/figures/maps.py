@@ -22,7 +22,10 @@ _MISSING = "#d0d0d0"  # behind heat maps: a missing cell must not look like the 
 
 _HATCH: dict[str, Any] = {
     "width": 1.0, "hoverinfo": "skip", "showlegend": False,
-    "marker": {"color": "rgba(0,0,0,0)", "line": {"width": 0}, "pattern": {"shape": "/", "fgcolor": "white", "size": 7}},
+    "marker": {
+        "color": "rgba(0,0,0,0)", "line": {"width": 0},
+        "pattern": {"shape": "/", "fgcolor": "rgba(255,255,255,0.6)", "size": 8},
+    },
 }  # fmt: skip
 """plotly hatches bars alone, so a hatched cell is a bar that lets everything else through."""
 

@@ -304,7 +304,8 @@ class TaskFamily(ABC):
             Tables, in reading order.
         """
         made = tuple((name, _brief(code[0])) for name, code in episodes.codes.items())
-        name = self.composition_name(int(episodes.composition[0])) if int(episodes.composition[0]) >= 0 else "none of the family"
+        composition = int(episodes.composition[0])
+        name = self.composition_name(composition) if composition >= 0 else "none of the family"
         rows = tuple(self._question(episodes.targets[0], prediction[0], at) for at in self.answers[:8])
         columns = ("position", "target", "answer")
         return [Sheet("what it is made of", (), (("composition", name), *made)), Sheet("questions", columns, rows)]

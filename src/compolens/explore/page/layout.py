@@ -10,6 +10,8 @@ from dash import dcc, html
 from compolens.explore.state import COLOURS, WRITES
 
 CONFIG = {"displaylogo": False, "showSendToCloud": False, "showEditInChartStudio": False, "responsive": True}
+BLANK: dict[str, Any] = {"data": [], "layout": {"xaxis": {"visible": False}, "yaxis": {"visible": False}, "height": 40}}
+"""The figure of a panel that shows none."""
 PANELS = {
     "grid": ("Compositions", "Click one: its worst episode opens."),
     "worst": ("Episodes", "Click one, or drag a box around some: every panel is then about these."),
@@ -28,13 +30,22 @@ def page(names: Sequence[str]) -> html.Div:
         [
             dcc.Location(id="address", refresh=False),
             dcc.Store(id="facts"),
+            dcc.Store(id="narrow"),
             html.Header([html.H1("compolens explore"), _models(names)]),
             html.Div(id="error", role="alert"),
             html.Main(
                 [
-                    html.Section([_panel("grid"), _panel("worst")], className="left"),
-                    html.Section([_episode(), _panel("sites", _sites()), _panel("diff")], className="middle"),
-                    html.Section([_panel("code", _code()), _panel("heads", _heads()), _panel("attention")], className="right"),
+                    html.Section([_panel("grid"), _panel("worst"), _panel("sites", _sites())], className="side"),
+                    html.Section(
+                        [
+                            _episode(),
+                            _panel("code", _code()),
+                            _panel("heads", _heads()),
+                            _panel("attention"),
+                            _panel("diff"),
+                        ],
+                        className="wide",
+                    ),
                 ]
             ),
         ],
@@ -79,14 +90,16 @@ def _episode() -> html.Section:
                 className="controls",
             ),
             html.P(id="extent", className="extent"),
-            dcc.Loading(html.Div(id="sheets"), type="dot"),
+            dcc.Loading(html.Div(id="sheets"), type="dot", delay_show=300),
         ],
         className="panel",
     )
 
 
 def _sites() -> html.Div:
-    return html.Div([_named("shows", dcc.Dropdown(list(COLOURS), COLOURS[0], id="colour", clearable=False))], className="controls")
+    return html.Div(
+        [_named("shows", dcc.Dropdown(list(COLOURS), COLOURS[0], id="colour", clearable=False))], className="controls"
+    )
 
 
 def _code() -> html.Div:
@@ -135,7 +148,7 @@ def _panel(name: str, controls: Any = None) -> html.Section:
             html.P(hint, className="hint"),
             *([controls] if controls is not None else []),
             dcc.Loading(
-                dcc.Graph(id={"graph": name}, config=CONFIG, className="graph"), type="dot", delay_show=300,
+                dcc.Graph(id={"graph": name}, figure=BLANK, config=CONFIG, className="graph"), type="dot", delay_show=300,
                 overlay_style={"visibility": "visible", "opacity": 0.6},
             ),
             html.P(id={"number": name}, className="number"),
@@ -147,5 +160,5 @@ def _panel(name: str, controls: Any = None) -> html.Section:
     )  # fmt: skip
 
 
-def _named(text: str, control: Any) -> html.Label:
-    return html.Label([html.Span(text), control], className="named")
+def _named(text: str, control: Any) -> html.Div:
+    return html.Div([html.Label(text, htmlFor=control.id), control], className="named")

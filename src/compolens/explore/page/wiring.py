@@ -1,7 +1,7 @@
 """What happens on the page: controls write the address, the address decides everything that is shown.
 
-A control's callback changes one setting of the state in the address; one callback brings the controls in line with the address;
-one per view draws it, unless what it depends on is what it shows already.
+A control's callback changes one setting of the state in the address; one callback brings the controls in line with the
+address; one per view draws it, unless what it depends on is what it shows already.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ import dash
 from dash import ALL, Dash, Input, Output, State, ctx, dcc, html, no_update, set_props
 
 from compolens.explore.explorer import Explorer, Facts
-from compolens.explore.page.layout import PANELS
+from compolens.explore.page.layout import BLANK, PANELS
 from compolens.explore.state import State as Chosen
 from compolens.explore.state import from_ranges, to_ranges
 from compolens.foundation.configs import ConfigError
 
-BLANK: dict[str, Any] = {"data": [], "layout": {"xaxis": {"visible": False}, "yaxis": {"visible": False}, "height": 40}}
+NARROW = "(search) => window.innerWidth < 720"
+"""Whether panels of a figure stand below one another, decided where the page is shown."""
 
 
 def wire(app: Dash, explorer: Explorer) -> None:
     """Connect the page with the models."""
+    app.clientside_callback(NARROW, Output("narrow", "data"), Input("address", "search"))
     _controls(app, explorer)
     _buttons(app, explorer)
     _clicks(app, explorer)
@@ -170,7 +172,13 @@ def _in_line(app: Dash, explorer: Explorer) -> None:
             return (*[no_update] * (len(values) + len(options) + 2), str(error))
         own = [value for _, value, _ in facts.parts]
         other_steps = explorer.facts(replace(state, model=state.other, step=state.other_step)).steps if other else facts.steps
-        choices = [facts.steps, other_steps, list(range(facts.layers)), list(range(facts.heads)), list(map(_site, facts.sites))]
+        choices = [
+            facts.steps,
+            other_steps,
+            list(range(facts.layers)),
+            list(range(facts.heads)),
+            list(map(_site, facts.sites)),
+        ]
         first = next(iter(explorer.folders))
         current = {name: getattr(state, name, None) for name in values} | {
             "model": state.model or first, "other": state.other or None, "chosen": to_ranges(state.chosen),
@@ -198,7 +206,9 @@ def _sliders(facts: Facts) -> list[Any]:
         html.Div(
             [
                 html.Span(name),
-                dcc.Slider(0, round(top, 3), value=round(value, 3), id={"part": i}, marks=None, updatemode="mouseup", step=0.01),
+                dcc.Slider(
+                    0, round(top, 3), value=round(value, 3), id={"part": i}, marks=None, updatemode="mouseup", step=0.01
+                ),
             ],
             className="part",
         )
@@ -228,18 +238,21 @@ def _panel(app: Dash, explorer: Explorer, name: str) -> None:
     @app.callback(
         Output({"graph": name}, "figure"), Output({"number": name}, "children"), Output({"caption": name}, "children"),
         Output({"python": name}, "children"), Output({"key": name}, "data"),
-        Input("address", "search"), State({"key": name}, "data"),
+        Input("address", "search"), Input("narrow", "data"), State({"key": name}, "data"),
     )  # fmt: skip
-    def draw(search: str | None, shown: str | None) -> tuple:
+    def draw(search: str | None, narrow: bool | None, shown: str | None) -> tuple:
+        if narrow is None:  # the browser has not said yet
+            return (no_update,) * 5
         try:
             state = read(search)
-            key = explorer.key(name, state)
+            key = f"{explorer.key(name, state)} {narrow}"
             if key == shown:
                 return (no_update,) * 5
             view = explorer.view(name, state)
         except ConfigError as error:
             return BLANK, "", html.Span(f"Not shown: {error}", className="missing"), "", None
-        figure = view.drawing.plotly()
+        columns = 2 if name == "heads" else 1
+        figure = (replace(view.drawing, columns=columns) if narrow else view.drawing).plotly()
         figure.update_layout(margin={"l": 50, "r": 20}, clickmode="event", dragmode="select" if name == "worst" else "zoom")
         return figure, f"{view.what}: {view.number}", view.drawing.caption, view.python, key
 
@@ -256,5 +269,3 @@ def _saving(app: Dash, explorer: Explorer, name: str) -> None:
         if isinstance(ctx.triggered_id, dict) and ctx.triggered_id["as"] == "csv":
             return dcc.send_string(drawing.frame().to_csv(index=False), f"{name}.csv")
         return dcc.send_bytes(drawing._repr_png_(), f"{name}.png")
-
-

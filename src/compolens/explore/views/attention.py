@@ -80,7 +80,7 @@ def head_drawing(
         marks: list[Any] = [Line(data, "key", "weight", label="read by the answers")]
         if np.isfinite(lo).any():
             marks.insert(0, Band(data, "key", "lo", "hi", label="read by the answers", color=None))
-        panels.append(Panel("mean over the answers' queries", "position of the key", measure, marks))
+        panels.append(Panel(f"{measure} by key, mean over the answers' queries", "position of the key", "", marks))
     return Drawing(claim, panels, columns=2)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-import torch
 from torch import Tensor
 
 from compolens.activations.sites import Place
@@ -19,6 +18,8 @@ from compolens.foundation.configs import DoesNotApply
 from compolens.tasks.base import Episodes
 
 CONTROL = "#888888"
+NAMED = 12
+"""Parts of a code that fit on an axis with their names; of more, the pointer shows them."""
 
 
 def code(subject: Subject, state: State) -> View:
@@ -76,9 +77,11 @@ def _codes(subject: Subject, state: State, wanted: Tensor) -> Panel:
     marks = []
     for label, (values, color) in parts.items():
         middle = mean(values.double().cpu().numpy(), composition)[0]
-        data = pd.DataFrame({"part": names, "value": middle})
-        marks.append(Points(data, "part", "value", label=label, color=color, open=label == "true"))
-    return Panel("the code" if state.single else "the codes, mean over the set", "part", "value", marks)
+        x = names if len(names) <= NAMED else np.arange(len(names), dtype=float)
+        data = pd.DataFrame({"part": x, "value": middle, "name": names})
+        marks.append(Points(data, "part", "value", label=label, color=color, open=label == "true", hover="name"))
+    title = "the code" if state.single else "the codes, mean over the set"
+    return Panel(title, "part" if len(names) <= NAMED else "number of the part", "value", marks)
 
 
 def _moves(subject: Subject, state: State, made: edits.Edit, goal: Episodes, number: Number, notes: list[str]) -> Panel:
@@ -113,7 +116,7 @@ def _scores(subject: Subject, state: State, made: edits.Edit, aims: edits.Goals)
 
 
 def _answer(subject: Subject, made: edits.Edit, own: Episodes, goal: Episodes | None) -> Panel:
-    at = list(subject.task.answers)[0]
+    at = next(iter(subject.task.answers))
     shown = {"before": (made.before, "#BBBBBB", False), "after": (made.after, "#D55E00", False)}
     shown = {"own target": (own.targets, "#444444", True), **shown}
     if goal is not None and goal is not own:

@@ -10,7 +10,7 @@ from compolens.explore.state import State
 from compolens.explore.subjects import Subject
 from compolens.explore.views.attention import head_panel, labels_of, pattern_of
 from compolens.explore.views.base import View, opening
-from compolens.explore.views.grid import pair_of
+from compolens.explore.views.grid import HELD_OUT, NAMED, SEEN, pair_of
 from compolens.figures import Drawing, HeatMap, Panel, Points, Rule
 from compolens.foundation.configs import require
 from compolens.measures.intervals import summarise
@@ -52,27 +52,33 @@ def diff(subject: Subject, other: Subject, state: State) -> View:
 
 def _by_composition(left: pd.DataFrame, right: pd.DataFrame, score: str) -> Panel:
     rows = []
-    keys = ["composition", "name", "held_out"]
-    for key, one in left.groupby(keys):
+    for _, one in left.groupby(["held_out", "composition"]):
         two = right.loc[one.index]
-        gap = (two["error"].sum() - one["error"].sum()) / one["weight"].sum()
-        rows.append(dict(zip(keys, key, strict=True)) | {"gap": gap, "told": f"{key[1]}: {gap:+.3f}"})
-    data, measure = pd.DataFrame(rows), f"difference in {score}"
-    pairs = [pair_of(str(name)) for name in data["name"]]
+        gap = float((two["error"].sum() - one["error"].sum()) / one["weight"].sum())
+        name, held_out = str(one["name"].iloc[0]), bool(one["held_out"].iloc[0])
+        rows.append({"name": name, "held_out": held_out, "gap": gap, "told": f"{name}: {gap:+.3f}"})
+    measure = f"difference in {score}"
+    pairs = [pair_of(row["name"]) for row in rows]
     if any(pair is None for pair in pairs) or len(set(pairs)) < len(pairs):
-        data = data.sort_values(["held_out", "gap"])
-        marks = [Points(part, "name", "gap", label=("trained on", "held out")[h], hover="told")
-                 for h, part in data.groupby("held_out")]  # fmt: skip
-        return Panel("by composition", "composition", measure, [*marks, Rule(0.0, "equal")])
+        return _side_by_side(pd.DataFrame(rows), measure)
     parts = sorted({part for pair in pairs if pair for part in pair}, key=lambda part: (len(part), part))
-    cells = {pair: row for pair, row in zip(pairs, rows, strict=True)}
-    grid = [
-        {"x": x, "y": y, "gap": float("nan"), "held_out": False, "told": "not in this task"} | cells.get((x, y), {})
-        for y in parts
-        for x in parts
-    ]
+    cells = dict(zip(pairs, rows, strict=True))
+    nothing = {"gap": float("nan"), "held_out": False, "told": "not in this task"}
+    grid = [{"x": x, "y": y} | cells.get((x, y), nothing) for y in parts for x in parts]
     heat = HeatMap(pd.DataFrame(grid), "x", "y", "gap", centre=0.0, label=measure, hatched="held_out", hover="told")
     return Panel("held-out compositions hatched", "part", "other part", (heat,))
+
+
+def _side_by_side(data: pd.DataFrame, measure: str) -> Panel:
+    data = data.sort_values(["held_out", "gap"]).reset_index(drop=True)
+    data["place"] = np.arange(len(data), dtype=float)
+    x, label_x = ("name", "composition") if len(data) <= NAMED else ("place", "compositions, by difference")
+    marks = [
+        Points(data[data["held_out"] == held_out], x, "gap", label=label, hover="told")
+        for held_out, label in ((False, SEEN), (True, HELD_OUT))
+        if (data["held_out"] == held_out).any()
+    ]
+    return Panel("by composition", label_x, measure, [*marks, Rule(0.0, "equal")])
 
 
 def _attention(subject: Subject, other: Subject, state: State) -> list[Panel]:

@@ -36,7 +36,7 @@ def worst(subject: Subject, state: State) -> View:
         if which.any()
     ]
     cells = {(int(rank), 0): (int(e),) for rank, e in zip(frame["rank"], frame["episode"], strict=True)}
-    panel = Panel("", "rank of the episode, worst first", "error / mean weight", (*marks, Rule(1.0, "as bad as a constant")))
+    panel = Panel("", "rank of the episode, worst first", "error / mean weight", (*marks, Rule(1.0, "score 0")))
     rows = subject.results(state.split).iloc[list(state.chosen)]
     number = pooled(rows["error"].to_numpy(), rows["weight"].to_numpy(), rows["composition"].to_numpy())
     what = f"{subject.task.score_name} of the chosen episode" + ("" if state.single else "s")
@@ -46,6 +46,4 @@ def worst(subject: Subject, state: State) -> View:
         "    prediction = model(episodes.tokens)",
         "print(task.score(prediction, episodes.targets))",
     ]
-    return View(
-        Drawing(f"Episodes by error: {subject.title}", (panel,)), number, what, "\n".join(lines) + "\n", cells
-    )
+    return View(Drawing(f"Episodes by error: {subject.title}", (panel,)), number, what, "\n".join(lines) + "\n", cells)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
 from compolens.explore.sets import Number, pooled
@@ -10,6 +11,8 @@ from compolens.explore.subjects import Subject
 from compolens.explore.views.base import View
 from compolens.figures import Drawing, HeatMap, Panel, Points, Rule
 
+NAMED = 24
+"""Compositions side by side that still fit with their names; of more, the pointer shows them."""
 HELD_OUT, SEEN = "held out (ood)", "trained on (test)"
 
 
@@ -17,9 +20,9 @@ def by_composition(subject: Subject) -> pd.DataFrame:
     """One row per composition: composition, name, held_out, n, score, lo, hi (over its episodes)."""
     frame = pd.concat([subject.results("test"), subject.results("ood")], ignore_index=True)
     rows = []
-    for (composition, name, held_out), part in frame.groupby(["composition", "name", "held_out"]):
+    for _, part in frame.groupby(["held_out", "composition"]):
         found = pooled(part["error"].to_numpy(), part["weight"].to_numpy(), part["composition"].to_numpy())
-        where = {"composition": int(composition), "name": name, "held_out": bool(held_out), "n": len(part)}
+        where = {name: part[name].iloc[0] for name in ("composition", "name", "held_out")} | {"n": len(part)}
         rows.append({**where, "score": found.value, "lo": found.lo, "hi": found.hi})
     return pd.DataFrame(rows)
 
@@ -53,14 +56,14 @@ def grid(subject: Subject, state: State) -> View:
 def _matrix(frame: pd.DataFrame, score: str) -> tuple[Panel, dict[tuple[int, int], tuple]]:
     pairs = [pair_of(name) or ("", "") for name in frame["name"]]
     parts = sorted({part for pair in pairs for part in pair}, key=lambda part: (len(part), part))
-    data = frame.set_index(pd.MultiIndex.from_tuples(pairs))
+    known = {pair: row for pair, (_, row) in zip(pairs, frame.iterrows(), strict=True)}
     rows, cells = [], {}
     for i, row in enumerate(parts):
         for j, column in enumerate(parts):
-            found = data.loc[(column, row)] if (column, row) in data.index else None
             cell = {"x": column, "y": row, "score": float("nan"), "held_out": False, "told": "not in this task"}
-            if found is not None:
-                cell |= {"score": found["score"], "held_out": found["held_out"], "told": _told(found)}
+            if (column, row) in known:
+                found = known[column, row]
+                cell |= {"score": found["score"], "held_out": bool(found["held_out"]), "told": _told(found)}
                 cells[j, i] = (int(found["composition"]), "ood" if found["held_out"] else "test")
             rows.append(cell)
     heat = HeatMap(pd.DataFrame(rows), "x", "y", "score", label=score, hatched="held_out", hover="told")
@@ -68,15 +71,17 @@ def _matrix(frame: pd.DataFrame, score: str) -> tuple[Panel, dict[tuple[int, int
 
 
 def _row(frame: pd.DataFrame, score: str) -> tuple[Panel, dict[tuple[int, int], tuple]]:
-    frame = frame.sort_values(["held_out", "score"]).reset_index(drop=True).assign(told=lambda f: f.apply(_told, axis=1))
+    frame = frame.sort_values(["held_out", "score"]).reset_index(drop=True)
+    frame["told"], frame["place"] = [_told(row) for _, row in frame.iterrows()], np.arange(len(frame), dtype=float)
+    x, label_x = ("name", "composition") if len(frame) <= NAMED else ("place", "compositions, by score")
     marks = [
-        Points(frame[frame["held_out"] == held_out], "name", "score", label=label, hover="told")
+        Points(frame[frame["held_out"] == held_out], x, "score", label=label, hover="told")
         for held_out, label in ((False, SEEN), (True, HELD_OUT))
         if (frame["held_out"] == held_out).any()
     ]
     split = {True: "ood", False: "test"}
     cells = {(i, 0): (int(c), split[h]) for i, (c, h) in enumerate(zip(frame["composition"], frame["held_out"], strict=True))}
-    return Panel("", "composition", score, (*marks, Rule(1.0, "perfect"))), cells
+    return Panel("", label_x, score, (*marks, Rule(1.0, "perfect"))), cells
 
 
 def _told(row: pd.Series) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from compolens.activations.sites import positions, put
+from compolens.activations.sites import Place, positions, put
 from compolens.activations.streams import BATCH, record
 from compolens.explore.sets import Number, pooled
 from compolens.explore.state import State
@@ -80,7 +80,7 @@ def _has(subject: Subject, state: State) -> bool:
 
 
 def _frame(subject: Subject, numbers: list[Number], layers: list[int], roles: list[str]) -> tuple[pd.DataFrame, dict]:
-    found = dict(zip(((site.layer, site.role) for site in subject.sites), zip(subject.sites, numbers, strict=True), strict=True))
+    found = {(site.layer, site.role): (site, number) for site, number in zip(subject.sites, numbers, strict=True)}
     rows, cells = [], {}
     for i, layer in enumerate(layers):
         for j, role in enumerate(roles):
@@ -105,7 +105,7 @@ def _donor(subject: Subject, state: State) -> str:
     return f"Donor: the code of episode {number} ({name}), shown with the base's inputs. "
 
 
-def _python(subject: Subject, state: State, site) -> str:
+def _python(subject: Subject, state: State, site: Place) -> str:
     lines = [
         *opening(subject, state, "from compolens import intervene", "from compolens.activations import positions, record"),
         f"donors = drawn.take((chosen + {state.donor}) % len(drawn.tokens))",
@@ -127,7 +127,7 @@ def _python(subject: Subject, state: State, site) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _python_readout(subject: Subject, state: State, site) -> str:
+def _python_readout(subject: Subject, state: State, site: Place) -> str:
     step = f", step={subject.trained.step}" if state.step is not None else ""
     minus = "minus" in state.colour
     models = "(trained.model, trained.untrained_twin())" if minus else "(trained.model,)"
