@@ -100,7 +100,7 @@ zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept
 	$(BIN)/compolens probe dual_model $(REGRESSION)/softmax-4heads-? $(DUAL) --jobs $(JOBS)
 
 notebooks: setup  ## execute the notebooks in place
-	$(BIN)/jupyter-execute --inplace notebooks/*.ipynb
+	$(BIN)/python notebooks/execute.py notebooks/*.ipynb
 
 clean:
 	rm -rf runs .ruff_cache .mypy_cache .hypothesis

@@ -64,7 +64,7 @@ class Explorer:
         self.classes = classes
         self._lock = threading.RLock()
         self._subjects: dict[tuple[str, int | None, int, int], Subject] = {}
-        self._views: OrderedDict[tuple, View] = OrderedDict()
+        self._views: OrderedDict[str, View] = OrderedDict()
 
     # ---- models ------------------------------------------------------------------------------------------------------
     def subject(self, state: State) -> Subject:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
+from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from compolens.foundation.configs import ConfigError, nearest, require, require_choice
@@ -124,7 +125,8 @@ class State:
         for name, text in texts.items():
             require(name in kinds, f"an address has no {name!r}; {nearest(name, kinds)}")
             try:
-                state = replace(state, **{name: _value(name, text, str(kinds[name]))})
+                changed: dict[str, Any] = {name: _value(name, text, str(kinds[name]))}
+                state = replace(state, **changed)
             except ValueError as error:
                 if isinstance(error, ConfigError):
                     raise

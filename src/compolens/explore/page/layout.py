@@ -9,7 +9,7 @@ from dash import dcc, html
 
 from compolens.explore.state import COLOURS, WRITES
 
-CONFIG = {"displaylogo": False, "showSendToCloud": False, "showEditInChartStudio": False, "responsive": True}
+CONFIG: Any = {"displaylogo": False, "showSendToCloud": False, "showEditInChartStudio": False, "responsive": True}
 BLANK: dict[str, Any] = {"data": [], "layout": {"xaxis": {"visible": False}, "yaxis": {"visible": False}, "height": 40}}
 """The figure of a panel that shows none."""
 PANELS = {

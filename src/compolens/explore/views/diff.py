@@ -58,7 +58,7 @@ def _by_composition(left: pd.DataFrame, right: pd.DataFrame, score: str) -> Pane
         name, held_out = str(one["name"].iloc[0]), bool(one["held_out"].iloc[0])
         rows.append({"name": name, "held_out": held_out, "gap": gap, "told": f"{name}: {gap:+.3f}"})
     measure = f"difference in {score}"
-    pairs = [pair_of(row["name"]) for row in rows]
+    pairs = [pair_of(str(row["name"])) for row in rows]
     if any(pair is None for pair in pairs) or len(set(pairs)) < len(pairs):
         return _side_by_side(pd.DataFrame(rows), measure)
     parts = sorted({part for pair in pairs if pair for part in pair}, key=lambda part: (len(part), part))
