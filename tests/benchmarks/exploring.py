@@ -1,4 +1,4 @@
-"""How soon a page of `compolens explore` answers: `python tests/benchmarks/exploring.py`. CPU time, so that busy machines agree.
+"""How soon `compolens explore` answers: `python tests/benchmarks/exploring.py`. In CPU time, so that busy machines agree.
 
 An edit: one part of a code is moved, written at a site of F-softmax-0, with eight random subspaces and the untrained control,
 and drawn as the JSON that the browser gets. The page: a fresh process, from its start until the layout is answered.
@@ -42,7 +42,12 @@ def main() -> None:
         explorer.view("code", replace(State(), parts=((3, value),))).drawing.plotly().to_json()
 
     (seconds,) = medians(50, edit)
-    show("a part of a code moved, with controls, drawn (median of 50)", f"{1000 * seconds:.0f} ms", "<= 150 ms", seconds <= EDIT_BAR)
+    show(
+        "a part of a code moved, with controls, drawn (median of 50)",
+        f"{1000 * seconds:.0f} ms",
+        "<= 150 ms",
+        seconds <= EDIT_BAR,
+    )
     done = subprocess.run([sys.executable, "-c", PAGE, str(MODEL)], capture_output=True, text=True, check=True)
     paint = float(done.stdout)
     show("the page, from the start of the process to its layout", f"{paint:.2f} s", "<= 2 s", paint <= PAGE_BAR)

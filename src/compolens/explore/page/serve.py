@@ -57,9 +57,5 @@ def run(explorer: Explorer, port: int, browser: bool) -> None:
     print(f"exploring {len(explorer.folders)} models at {address}  (Ctrl-C ends it)", flush=True)
     if browser and not webbrowser.open(address):
         print(f"no browser could be opened; open {address}", flush=True)
-    try:
-        made.serve_forever()
-    except KeyboardInterrupt:
-        print("ended")
-    finally:
-        made.server_close()
+    made.serve_forever()  # returns at Ctrl-C
+    print("ended", flush=True)
