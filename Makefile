@@ -19,7 +19,7 @@ WHY := $(ZOO)/F-softmax-? $(ZOO)/F-hypernetwork-?
 FUZZY := $(ZOO)/fuzzy-softmax-? $(ZOO)/fuzzy-hyla-? $(ZOO)/fuzzy-linear-? $(ZOO)/fuzzy-hyla-linear-?
 SPARSE := $(RELATIONS)/2L-*-relative-? $(RELATIONS)/images-*-relative-?
 
-.PHONY: setup demo test check lint bench bench-diagnosis bench-faults bench-mutants figures zoo notebooks docs clean
+.PHONY: setup browser demo test check lint bench bench-diagnosis bench-faults bench-mutants figures zoo notebooks docs clean
 
 setup: .venv/.installed
 
@@ -28,6 +28,9 @@ setup: .venv/.installed
 	@echo "installing into .venv (some minutes the first time)"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $@
+
+browser: setup  ## Debian's chromium, which the tests of the explorer's page drive
+	command -v chromium > /dev/null || { apt-get update -q && apt-get install -q -y chromium; }
 
 demo: setup  ## train two small models side by side, measure them, write the report
 	$(BIN)/compolens train trained_models/demo.py --out $(DEMO) --jobs $(JOBS)
@@ -105,7 +108,7 @@ zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept
 	$(BIN)/compolens probe dual_model $(REGRESSION)/softmax-4heads-? $(DUAL) --jobs $(JOBS)
 
 notebooks: setup  ## execute the notebooks in place
-	$(BIN)/jupyter-execute --inplace notebooks/*.ipynb
+	$(BIN)/python notebooks/execute.py notebooks/*.ipynb
 
 clean:
 	rm -rf runs .ruff_cache .mypy_cache .hypothesis
