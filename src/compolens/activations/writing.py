@@ -145,7 +145,8 @@ class Writer:
     def _take_back(self) -> None:
         """Remove what was written of a recording for which there is no room: it makes some."""
         self._let_go()
-        written = [*(f"{name}.npy" for name in self.columns), EPISODES, "config.json", "scores.json", MANIFEST, UNFINISHED]
+        written = [*(f"{name}.npy" for name in self.columns), EPISODES, "config.json", "scores.json", digests.FILE, MANIFEST]
+        written.append(UNFINISHED)
         with contextlib.suppress(OSError):
             for name in written:
                 (self.folder / name).unlink(missing_ok=True)
