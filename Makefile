@@ -19,7 +19,7 @@ WHY := $(ZOO)/F-softmax-? $(ZOO)/F-hypernetwork-?
 FUZZY := $(ZOO)/fuzzy-softmax-? $(ZOO)/fuzzy-hyla-? $(ZOO)/fuzzy-linear-? $(ZOO)/fuzzy-hyla-linear-?
 SPARSE := $(RELATIONS)/2L-*-relative-? $(RELATIONS)/images-*-relative-?
 
-.PHONY: setup demo test check lint bench bench-diagnosis figures zoo notebooks docs clean
+.PHONY: setup browser demo test check lint bench bench-diagnosis bench-faults bench-mutants figures zoo notebooks docs clean
 
 setup: .venv/.installed
 
@@ -28,6 +28,9 @@ setup: .venv/.installed
 	@echo "installing into .venv (some minutes the first time)"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $@
+
+browser: setup  ## Debian's chromium, which the tests of the explorer's page drive
+	command -v chromium > /dev/null || { apt-get update -q && apt-get install -q -y chromium; }
 
 demo: setup  ## train two small models side by side, measure them, write the report
 	$(BIN)/compolens train trained_models/demo.py --out $(DEMO) --jobs $(JOBS)
@@ -51,6 +54,12 @@ bench: setup  ## speed and memory, as ratios measured in one run
 
 bench-diagnosis: setup  ## how often the diagnosis is right about models whose failure is known
 	$(BIN)/python tests/benchmarks/diagnosis/bench.py --jobs $(JOBS)
+
+bench-faults: setup  ## kills, damage and bad input: nothing may be silently wrong
+	$(BIN)/python tests/benchmarks/faults/bench.py
+
+bench-mutants: setup  ## how many small changes of measures, tables and diagnosis the tests notice
+	$(BIN)/python tests/benchmarks/mutants.py
 
 docs: setup  ## the site, into docs/_build
 	$(BIN)/sphinx-build -q -W -b html docs docs/_build
@@ -99,7 +108,7 @@ zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept
 	$(BIN)/compolens probe dual_model $(REGRESSION)/softmax-4heads-? $(DUAL) --jobs $(JOBS)
 
 notebooks: setup  ## execute the notebooks in place
-	$(BIN)/jupyter-execute --inplace notebooks/*.ipynb
+	$(BIN)/python notebooks/execute.py notebooks/*.ipynb
 
 clean:
 	rm -rf runs .ruff_cache .mypy_cache .hypothesis

@@ -13,7 +13,7 @@ ROWS: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ("analyses/", "tables → one figure; no torch", LIGHT),
     ]),
     ("the command line", "all of the package", [
-        ("cli/", "", LIGHT), ("recipes", "", LIGHT), ("report", "", TORCH), ("citations", "", LIGHT),
+        ("cli/", "", LIGHT), ("recipes", "", LIGHT), ("report", "", TORCH), ("explore/", "", TORCH), ("citations", "", LIGHT),
     ]),
     ("trained models", "what is to the left, and below", [
         ("activations/", "record, intervene", TORCH), ("zoo/", "folders", TORCH),

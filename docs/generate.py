@@ -30,6 +30,7 @@ GROUPS = {
     "Models and tasks": ("zoo", "training", "tasks", "models"),
     "Measuring": ("activations", "interventions", "measures", "references", "hooks"),
     "Tables, figures, recipes": ("tables", "figures", "diagnosis", "challenge", "recipes", "foundation"),
+    "Looking": ("explore",),
     "Papers": ("citations",),
 }
 """The public rooms, in the order in which a reader meets them."""

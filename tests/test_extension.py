@@ -130,7 +130,7 @@ from compolens.activations.streams import draw, record
 def probe(trained, *, episodes: int = 8, seed: int = 0):
     """Root mean square per layer; the untrained control is the control."""
     rows = []
-    for control, model in (("", trained.model), ("untrained", trained.untrained_twin())):
+    for control, model in (("", trained.model), ("untrained", trained.untrained_control())):
         for layer, site in residual_sites(model).items():
             (seen,) = record(model, draw(trained.task, "ood", episodes, seed), [site])
             size = float(seen.sites[site].square().mean().sqrt())

@@ -15,7 +15,7 @@ PACKAGE = ROOT / "src" / "compolens"
 LIBRARY = {
     "foundation", "measures", "hooks", "tables", "figures", "tasks", "models", "jobs", "references", "training",
     "network_baselines", "language_models", "activations", "zoo", "interventions", "challenge", "diagnosis", "recipes",
-    "report", "citations",
+    "report", "citations", "explore",
 }  # fmt: skip
 MAY_IMPORT = {
     # floor 0: nothing of ours
@@ -40,13 +40,14 @@ MAY_IMPORT = {
     "zoo": {"foundation", "tasks", "models", "hooks", "activations", "training"},
     "network_baselines": {"foundation", "tasks", "models", "hooks", "measures", "activations", "training", "zoo"},
     "interventions": {"foundation", "tasks", "hooks", "measures", "activations", "training", "zoo"},
-    "challenge": LIBRARY - {"challenge", "report", "recipes", "citations", "diagnosis"},
+    "challenge": LIBRARY - {"challenge", "report", "recipes", "citations", "diagnosis", "explore"},
     # floor 5: what users call
     "recipes": {"foundation", "tables", "figures", "zoo"},
-    "report": LIBRARY - {"report"},
+    "report": LIBRARY - {"report", "explore"},
+    "explore": {"foundation", "measures", "figures", "tables", "tasks", "hooks", "activations", "zoo", "interventions"},
     "cli": LIBRARY,
     # outside
-    "probes": LIBRARY,
+    "probes": LIBRARY - {"explore"},
     "analyses": {"foundation", "measures", "figures", "tables", "diagnosis"},
 }
 """Room -> the rooms it may import (itself always). A room that is not listed here has no place in the house yet."""

@@ -29,6 +29,7 @@ _HOMES = {
     "Recording": "activations",
     "gather": "tables",
     "load_recipe": "recipes",
+    "show": "explore",
 }
 _ROOMS = (
     "activations",
@@ -54,6 +55,7 @@ def __getattr__(name: str) -> Any:
         "training",
         "zoo",
         "diagnosis",
+        "explore",
         "report",
         "challenge",
         "citations",

@@ -22,7 +22,7 @@ from typing import Any
 
 import pandas as pd
 
-from compolens.foundation import cells, digests, table_files, versions
+from compolens.foundation import cells, digests, files, table_files, versions
 from compolens.foundation.configs import ConfigError, nearest
 from compolens.foundation.files import DamagedFile
 from compolens.foundation.moved import elsewhere
@@ -554,6 +554,7 @@ def settings(folder: str | Path) -> dict[str, Any]:
     row |= {k: v for k, v in run.items() if not isinstance(v, dict | list) and k != "class"}
     row |= {"task.setting": config.get("setting")}  # None in folders of version 0.1
     row = {k: v for k, v in row.items() if v is not None and v is not False}
+    files.require_regular(Path(folder) / digests.SCORES)
     return row | {"score_name": _score_name(folder) if finished(Path(folder)) else "score"}
 
 

@@ -517,6 +517,7 @@ def test_other_data_is_named_on_the_command_line(trained, task, tmp_path, capsys
     shutil.copytree(task.data, tmp_path / "moved")
     config = (folder / "config.json").read_text().replace(task.data, str(tmp_path / "gone"))
     (folder / "config.json").write_text(config)
+    (folder / "digests.json").unlink()  # the change is meant
     assert cli.main(["probe", "generalization", str(folder), "--episodes", "8"]) == 1
     assert "gone' does not exist" in capsys.readouterr().err
     runs = tmp_path / "runs.py"

@@ -145,7 +145,8 @@ class Writer:
     def _take_back(self) -> None:
         """Remove what was written of a recording for which there is no room: it makes some."""
         self._let_go()
-        written = [*(f"{name}.npy" for name in self.columns), EPISODES, "config.json", "scores.json", MANIFEST, UNFINISHED]
+        written = [*(f"{name}.npy" for name in self.columns), EPISODES, "config.json", "scores.json", digests.FILE, MANIFEST]
+        written.append(UNFINISHED)
         with contextlib.suppress(OSError):
             for name in written:
                 (self.folder / name).unlink(missing_ok=True)
@@ -278,7 +279,11 @@ def _not_written(path: Path, error: OSError) -> files.SaveError:
 def _check_free(folder: Path) -> None:
     """Neither a recording nor anything else may be written over; only what an interrupted recording left behind."""
     require(not folder.exists() or folder.is_dir(), f"{folder} is a file; name a folder")
-    require(not (folder / MANIFEST).exists(), f"{folder} holds a recording already; delete it, or choose another folder")
-    if not (folder / UNFINISHED).exists():
+    interrupted = (folder / UNFINISHED).exists()
+    require(
+        interrupted or not (folder / MANIFEST).exists(),
+        f"{folder} holds a recording already; delete it, or choose another folder",
+    )
+    if not interrupted:
         for name, what in (("config.json", "a trained model"), (EPISODES, "stored episodes")):
             require(not (folder / name).exists(), f"{folder} holds {what}; choose another folder to record into")

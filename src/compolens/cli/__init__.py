@@ -1,4 +1,4 @@
-"""The command line: train · probe · analyze · explain · report · record · models. Finds recipes by path; imports none.
+"""The command line: train · probe · analyze · explain · explore · report · models · … Finds recipes by path; imports none.
 
 A command is one file with `make(commands) -> Parser`.
 """
@@ -10,7 +10,7 @@ import os
 import sys
 
 from compolens import __version__
-from compolens.cli import analyze, challenge, cite, explain, models, probe, push, record, report, train
+from compolens.cli import analyze, challenge, cite, explain, explore, models, probe, push, record, report, train
 from compolens.cli.flags import Parser
 from compolens.cli.recipe_flags import add_recipe_flags
 from compolens.foundation import terminal
@@ -18,8 +18,8 @@ from compolens.foundation.configs import ConfigError, nearest
 from compolens.foundation.files import WAYS_OUT
 
 COMMANDS = {
-    "train": train, "probe": probe, "analyze": analyze, "explain": explain, "challenge": challenge, "report": report,
-    "record": record, "models": models, "push": push, "cite": cite,
+    "train": train, "probe": probe, "analyze": analyze, "explain": explain, "explore": explore, "challenge": challenge,
+    "report": report, "record": record, "models": models, "push": push, "cite": cite,
 }  # fmt: skip
 """Name -> the module of a command, in the order of the help text."""
 

@@ -111,6 +111,9 @@ def _diagnose(folders: list[Path]) -> int:
     from compolens import tables
     from compolens.diagnosis import decomposition, groups, label
 
+    for folder in folders:
+        if not tables.finished(folder):
+            print(f"{folder.name}: not finished, left out", file=sys.stderr)
     columns = ["setting", "architecture", "seeds", "diagnosis", "ood", "lacks", *decomposition.PARTS, "its code is read at"]
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     measured = [f for f in folders if any(tables.exists(f, name) for name in label.NEEDS)]

@@ -183,12 +183,16 @@ class Drawing:
         return save(self, folder, name, width, dpi=dpi, figure=figure)
 
     def _repr_png_(self) -> bytes:
-        """What a notebook shows for a drawing that is a cell's last value."""
+        """The picture that a notebook keeps of a cell's last value, and shows where nothing is interactive."""
         content = BytesIO()
         figure = self.matplotlib()
         figure.set_layout_engine("none")
         figure.savefig(content, format="png", dpi=130)
         return content.getvalue()
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        """The interactive figure, for notebooks that can show one; others take the picture of `_repr_png_`."""
+        return {"application/vnd.plotly.v1+json": json.loads(self.plotly().to_json())}
 
     def plotly(self) -> go.Figure:
         """The interactive figure: as wide as its container, with a fixed height in pixels."""

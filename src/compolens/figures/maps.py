@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _MISSING = "#d0d0d0"  # behind heat maps: a missing cell must not look like the white in the middle of a diverging scale
+
+_HATCH: dict[str, Any] = {
+    "width": 1.0, "hoverinfo": "skip", "showlegend": False,
+    "marker": {
+        "color": "rgba(0,0,0,0)", "line": {"width": 0},
+        "pattern": {"shape": "/", "fgcolor": "rgba(255,255,255,0.6)", "size": 8},
+    },
+}  # fmt: skip
+"""plotly hatches bars alone, so a hatched cell is a bar that lets everything else through."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +45,9 @@ class HeatMap(Mark):
         centre: the colours diverge symmetrically around it (None: they are sequential).
         label: names the quantity (default: the column's name); heat maps of a drawing with the same quantity and centre share
             one scale.
+        ticks: category -> text, of the categories that get a tick on both axes (None: all that fit).
+        hatched: a column of booleans: cells to be hatched.
+        hover: a column shown on hover in plotly.
     """
 
     data: pd.DataFrame
@@ -43,12 +56,17 @@ class HeatMap(Mark):
     value: str
     centre: float | None = None
     label: str = ""
+    ticks: Mapping[Any, str] | None = None
+    hatched: str | None = None
+    hover: str | None = None
 
     def __post_init__(self) -> None:
         self.grid()
+        self.hatches()
 
     def rows(self) -> pd.DataFrame:
-        return pd.DataFrame({"x": self._column("x"), "y": self._column("y"), "value": self._numbers("value")})
+        rows = pd.DataFrame({"x": self._column("x"), "y": self._column("y"), "value": self._numbers("value")})
+        return rows if self.hover is None else rows.assign(hover=self._column("hover"))
 
     def grid(self) -> tuple[np.ndarray, list[Any], list[Any]]:
         """Values (rows, columns) with NaN where there is none, and the categories of the columns and of the rows."""
@@ -63,6 +81,28 @@ class HeatMap(Mark):
         values[row, column] = rows["value"]
         return values, list(columns), list(names)
 
+    def hatches(self) -> list[tuple[int, int]]:
+        """(row, column) of the cells to be hatched."""
+        if self.hatched is None:
+            return []
+        rows, wanted = self.rows(), self._column("hatched").astype(bool)
+        row, column = pd.factorize(rows["y"])[0], pd.factorize(rows["x"])[0]
+        return [(int(row[i]), int(column[i])) for i in np.flatnonzero(wanted)]
+
+    def ticked(self, categories: Sequence[Any], shown_as: Callable[[object], str] = as_text) -> tuple[list[int], list[str]]:
+        """The ticks of an axis.
+
+        Args:
+            categories: what stands along the axis.
+            shown_as: category -> text, where `ticks` does not say it.
+
+        Returns:
+            Positions, and their texts.
+        """
+        shown = {c: shown_as(c) for c in categories} if self.ticks is None else self.ticks
+        at = [i for i, category in enumerate(categories) if category in shown]
+        return at, [shown[categories[i]] for i in at]
+
     def legend_labels(self) -> list[str]:
         return []
 
@@ -75,7 +115,12 @@ class HeatMap(Mark):
         # Vector cells stay sharp in every viewer, but very many of them only make the file heavy.
         mesh = axes.pcolormesh(*edges, values, rasterized=values.size > 10_000, **scene.print_scale())
         axes.set(facecolor=_MISSING, ylim=(len(names) - 0.5, -0.5))
-        axes.set_yticks(range(len(names)), [scene.shown(name) for name in names])
+        axes.set_yticks(*self.ticked(names, scene.shown))
+        from matplotlib.patches import Rectangle
+
+        for row, column in self.hatches():
+            style: dict[str, Any] = {"fill": False, "hatch": "///", "edgecolor": "white", "alpha": 0.5, "lw": 0}
+            axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, **style))
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0)
         scene.colorbar(axes, mesh)
@@ -84,15 +129,25 @@ class HeatMap(Mark):
         values, columns, names = self.grid()
         where = {"x": np.arange(len(columns)), "y": np.arange(len(names)), "z": values, "hoverongaps": False}
         lines = [f"{scene.panel.x}: %{{x}}", f"{scene.panel.y}: %{{y}}", f"{self.label or self.value}: %{{z:.4~g}}"]
+        if self.hover is not None:
+            lines.append("%{customdata}")
+            rows = self.rows()
+            extra = np.full(values.shape, "", dtype=object)
+            extra[pd.factorize(rows["y"])[0], pd.factorize(rows["x"])[0]] = rows["hover"]
+            where["customdata"] = extra
         style = {"hovertemplate": "<br>".join(lines) + "<extra></extra>", **scene.screen_scale(figure, "z")}
         if max(values.shape) <= 12:
             style |= {"text": cell_texts(values), "texttemplate": "%{text}"}
         figure.add_trace({"type": "heatmap", **where, **style}, **scene.cell)
-        ticks = {"tickvals": where["y"], "ticktext": [scene.shown(name) for name in names], "range": [len(names) - 0.5, -0.5]}
+        at, texts = self.ticked(names, scene.shown)
+        ticks = {"tickvals": at, "ticktext": texts, "range": [len(names) - 0.5, -0.5]}
         figure.update_yaxes(ticks="", showline=False, **ticks, **scene.cell)
         figure.update_xaxes(ticks="", showline=False, **scene.cell)
         behind = {"x0": 0, "x1": 1, "y0": 0, "y1": 1, "xref": "x domain", "yref": "y domain", "layer": "below"}
         figure.add_shape(type="rect", fillcolor=_MISSING, line_width=0, **behind, **scene.cell)
+        if hatches := self.hatches():
+            row, column = np.array(hatches).T
+            figure.add_trace({"type": "bar", "x": column, "y": np.ones(len(row)), "base": row - 0.5, **_HATCH}, **scene.cell)
 
 
 @dataclass(frozen=True, eq=False)

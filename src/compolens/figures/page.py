@@ -105,6 +105,9 @@ class Page:
         axes.set_title(title, size=min(size.title, max(5, fitting)))  # smaller for words wider than this
         axes.set_xlabel(wrap(scene.panel.x, size.label, width))
         axes.set_ylabel(wrap(axes.get_ylabel(), size.label, height))
+        if scene.heat and scene.heat.ticks is not None:
+            axes.set_xticks(*scene.heat.ticked(scene.categories or [], scene.shown))
+            return
         if scene.heat:
             names = list(map(scene.shown, scene.heat.grid()[2]))
             step = math.ceil((size.tick + 1) * len(names) / height)

@@ -218,11 +218,9 @@ class Scene:
         """plotly attributes of the x axis."""
         if self.categories is not None:
             n = len(self.categories)
-            return {
-                "range": [-0.5, n - 0.5],
-                "tickvals": np.arange(n),
-                "ticktext": [self.shown(name) for name in self.categories],
-            }
+            names = self.categories
+            at, texts = self.heat.ticked(names, self.shown) if self.heat else (list(range(n)), list(map(self.shown, names)))
+            return {"range": [-0.5, n - 0.5], "tickvals": at, "ticktext": texts}
         return {"dtick": 1} if self.whole and np.ptp(self.numbers) <= 12 else {}
 
     def print_scale(self) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from compolens.foundation.moved import elsewhere
 BEAT = 20.0
 """Seconds between heartbeats."""
 LONGEST = 10_000
-"""Bytes of a claim that are read; it has some hundred."""
+"""Bytes of a lease that are read; it has some hundred."""
 MISSED = 5
 """Heartbeats that must be missed before a lease counts as dead; longer, together, than the 90 s for which an NFSv4 server
 keeps a lost machine's locks."""
@@ -206,8 +206,16 @@ class Leases:
         with contextlib.suppress(OSError):
             self.remove(lease.name, lease.token)
         lease.close()
+        self._sweep()
         with contextlib.suppress(OSError):
             os.rmdir(self.folder / ".claims")  # refused while others have leases
+
+    def _sweep(self) -> None:
+        """Remove drafts of processes that were killed while they wrote them: a draft lives for milliseconds."""
+        for draft in (self.folder / ".claims").glob(".*.draft"):
+            with contextlib.suppress(OSError):
+                if time.time() - draft.stat().st_mtime > self.beat * self.missed:
+                    draft.unlink()
 
     def _discard(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):

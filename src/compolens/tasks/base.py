@@ -91,6 +91,20 @@ class Episodes(NamedTuple):
         )
 
 
+class Sheet(NamedTuple):
+    """A small table that shows a part of an episode to a reader.
+
+    Args:
+        title: what it shows.
+        columns: their names; empty where the table needs none.
+        rows: cells as text.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
 class Readouts(NamedTuple):
     """What can be read where an answer is given, for categorical codes; "answer" counts the positions of `TaskFamily.answers`.
 
@@ -129,6 +143,13 @@ def require_few(name: str, counts: Iterable[int], advice: str) -> None:
         total += count
         if total > MOST_COMPOSITIONS:
             raise ConfigError(f"{name}: there are more than {MOST_COMPOSITIONS:,} compositions, too many to list; {advice}")
+
+
+def _brief(values: Tensor) -> str:
+    """A few numbers as text."""
+    flat = values.detach().flatten().tolist()
+    shown = [f"{v:.2f}" if isinstance(v, float) else str(v) for v in flat[:24]]
+    return "  ".join(shown) + (" …" if len(flat) > 24 else "")
 
 
 @dataclass(frozen=True)
@@ -471,6 +492,29 @@ class TaskFamily(ABC):
     def variants(self) -> dict[str, TaskFamily]:
         """name -> the same tasks shown in another way, for analysis: never trained on."""
         return {}
+
+    # ---- for readers -------------------------------------------------------------------------------------------------
+    def sheets(self, episodes: Episodes, prediction: Tensor) -> list[Sheet]:
+        """The first episode as a reader sees it: what it is made of, and targets beside answers; families show more.
+
+        Args:
+            episodes: any number; only the first is shown.
+            prediction: (batch, seq, d_out), a model's answers to them.
+
+        Returns:
+            Tables, in reading order.
+        """
+        made = tuple((name, _brief(code[0])) for name, code in episodes.codes.items())
+        composition = int(episodes.composition[0])
+        name = self.composition_name(composition) if composition >= 0 else "none of the family"
+        rows = tuple(self._question(episodes.targets[0], prediction[0], at) for at in self.answers[:8])
+        columns = ("position", "target", "answer")
+        return [Sheet("what it is made of", (), (("composition", name), *made)), Sheet("questions", columns, rows)]
+
+    def _question(self, targets: Tensor, prediction: Tensor, at: int) -> tuple[str, str, str]:
+        """Position, target and answer; an answer to a question with classes is the likeliest class."""
+        answer = prediction[at] if targets.is_floating_point() else prediction[at].argmax(-1)
+        return str(at % len(targets)), _brief(targets[at]), _brief(answer)
 
     # ---- readouts ----------------------------------------------------------------------------------------------------
     def readouts(self, episodes: Episodes) -> Readouts:

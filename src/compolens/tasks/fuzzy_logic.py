@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from compolens.foundation.configs import frozen, nearest, require, require_positive
-from compolens.tasks.base import Episodes, Readouts, TaskFamily, one_of, require_few
+from compolens.tasks.base import Episodes, Readouts, Sheet, TaskFamily, one_of, require_few
 
 INPUTS = ("uniform", "fixed query", "fixed context")
 FIXED_SEED = 2406
@@ -339,6 +339,21 @@ class FuzzyLogic(TaskFamily):
     def metrics(self, prediction: Tensor, targets: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
         error, variance = self.errors(prediction, targets)
         return {"score": (error, variance), "R², mean of ratios": (error / variance, torch.ones_like(error))}
+
+    # ---- for readers -------------------------------------------------------------------------------------------------
+    def sheets(self, episodes: Episodes, prediction: Tensor) -> list[Sheet]:
+        """The function as a formula; its examples; the question with target and answer."""
+        terms = [self._term_name(int(t)) for t in episodes.codes["terms"][0]]
+        spelled = [" ∧ ".join(("" if bit == "1" else "¬") + f"x{i + 1}" for i, bit in enumerate(term)) for term in terms]
+        variables = tuple(f"x{i + 1}" for i in range(self.n_variables))
+        x, y = (part[0].tolist() for part in (episodes.inputs, episodes.targets[..., 0]))
+        shown = [tuple(f"{v:.2f}" for v in [*row, value]) for row, value in zip(x, y, strict=True)]
+        asked = (*shown[-1], f"{float(prediction[0, -1, 0]):.2f}")
+        return [
+            Sheet("function: the largest of its terms, each the least of its literals", (), tuple((s,) for s in spelled)),
+            Sheet("question", (*variables, "target", "answer"), (asked,)),
+            Sheet("examples", (*variables, "f(x)"), tuple(shown[:-1])),
+        ]
 
     # ---- readouts ----------------------------------------------------------------------------------------------------
     def readouts(self, episodes: Episodes) -> Readouts:

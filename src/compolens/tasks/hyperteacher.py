@@ -26,7 +26,7 @@ from torch import Tensor
 from compolens.foundation.configs import ConfigError, frozen, nearest, require, require_positive
 from compolens.foundation.memory import require_room
 from compolens.tasks import supports
-from compolens.tasks.base import Episodes, TaskFamily, one_of, require_few
+from compolens.tasks.base import Episodes, Sheet, TaskFamily, one_of, require_few
 
 COEFFICIENTS = {
     "continuous": lambda u: 0.5 + 0.5 * u,
@@ -316,6 +316,18 @@ class _Teacher(TaskFamily):
         deviation = targets.double() - targets.double().mean(1, keepdim=True)
         unbiased = self.seq / (self.seq - 1)
         return error, deviation[:, self.n_context :].square().sum((1, 2)) * unbiased
+
+    def sheets(self, episodes: Episodes, prediction: Tensor) -> list[Sheet]:
+        """The coefficients of the active modules; every question's target and answer."""
+        code = episodes.codes["modules"][0].tolist()
+        active = tuple((f"module {m}", f"{z:.2f}") for m, z in enumerate(code) if z)
+        outputs = tuple(f"y{i + 1}" for i in range(self.d_y))
+        rows = []
+        for q, at in enumerate(self.answers[:4]):
+            for who, values in (("target", episodes.targets), ("answer", prediction)):
+                rows.append((f"question {q + 1}, {who}", *(f"{v:.2f}" for v in values[0, at].tolist())))
+        title = f"W(z): {self.n_context} examples (x, y) are shown"
+        return [Sheet(title, ("part", "coefficient"), active), Sheet("questions", ("", *outputs), tuple(rows))]
 
     def raw_statistic(self, episodes: Episodes) -> Tensor:
         """The moments mean(y x^T) and mean(y) of the context, (batch, d_y * d_x + d_y).

@@ -31,7 +31,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, embedding, one_hot, pad
 
 from compolens.foundation.configs import ConfigError, frozen, nearest, require, require_positive
-from compolens.tasks.base import Episodes, Readouts, TaskFamily, one_of, require_few
+from compolens.tasks.base import Episodes, Readouts, Sheet, TaskFamily, one_of, require_few
 from compolens.tasks.sraven.posterior import Posterior, posterior
 from compolens.tasks.sraven.rules import (
     ADDITION,
@@ -379,6 +379,22 @@ class SRaven(TaskFamily):
             "feature accuracy": (feature, torch.ones_like(feature)),
             "cross-entropy saved": (nats, torch.full_like(nats, math.log(self.n_values))),
         }
+
+    # ---- for readers -------------------------------------------------------------------------------------------------
+    def sheets(self, episodes: Episodes, prediction: Tensor) -> list[Sheet]:
+        """The grid of panels, the last one withheld; its values beside the answers, with the rule of each."""
+        k = self.n_features
+        panels = [" ".join(map(str, panel)) for panel in episodes.targets[0].view(9, k).tolist()]
+        panels[8] = " ".join("?" * k)
+        grid = tuple(tuple(panels[row : row + 3]) for row in (0, 3, 6))
+        answers = prediction[0, 8 * k :].argmax(-1).tolist()
+        rules = [self.rules[int(rule)] for rule in episodes.codes["response_rules"][0]]
+        asked = zip(rules, episodes.targets[0, 8 * k :].tolist(), answers, strict=True)
+        rows = tuple(
+            (str(j + 1), rule, str(target), str(answer), "" if target == answer else "wrong")
+            for j, (rule, target, answer) in enumerate(asked)
+        )
+        return [Sheet("panels", (), grid), Sheet("last panel", ("feature", "rule", "target", "answer", ""), rows)]
 
     # ---- what can be known -------------------------------------------------------------------------------------------
     def posterior(self, episodes: Episodes, known: str | None = None) -> Posterior:

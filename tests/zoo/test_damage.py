@@ -19,7 +19,7 @@ from compolens.tables import StaleTable, UnusableTable
 from compolens.training import train
 from compolens.zoo import hub
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture

@@ -1,0 +1,174 @@
+"""Codes written at a site, each beside its controls: moves of the same length and rank elsewhere, and the untrained control.
+
+What an edit adds to an activation lies in the few directions that are correlated with the code. The control "random subspace"
+makes the same moves in as many random directions: every position is moved as far, in a subspace of the same rank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from compolens.activations.sites import Site, positions, put
+from compolens.activations.streams import BATCH, record
+from compolens.explore.sets import Number, pooled
+from compolens.explore.state import State
+from compolens.explore.subjects import Subject
+from compolens.foundation.configs import DoesNotApply, require
+from compolens.hooks import HookedModel
+from compolens.interventions.interchange import Subspace, check_renders, remaining
+from compolens.interventions.oracles import CodeAt, code_features
+from compolens.measures.subspaces import column_space
+from compolens.tasks.base import Episodes, stream
+
+SUBSPACES = 8
+"""Random subspaces per edit."""
+SAME = 1e-6
+"""Share of the longest squared way below which two answers count as the same, up to rounding."""
+
+
+@dataclass(frozen=True)
+class Goals:
+    """The base's inputs under the codes that are compared, each as episodes; written: None where the written code is none
+    that the family can show (a category half of one kind)."""
+
+    own: Episodes
+    recombined: Episodes | None
+    donor: Episodes
+    written: Episodes | None
+
+
+@dataclass(frozen=True)
+class Edit:
+    """What an edit did. before, after: predictions (batch, seq, d_out); random: one prediction per random subspace;
+    rank of the subspace, out of width."""
+
+    before: Tensor
+    after: Tensor
+    random: list[Tensor]
+    rank: int
+    width: int
+
+
+# ---- which code is written -------------------------------------------------------------------------------------------
+def goals(subject: Subject, state: State, code: Tensor) -> Goals:
+    """The tasks that answers may move to."""
+    check_renders(subject.task)
+    task, base, donor = subject.task, subject.bases(state), subject.donors(state)
+    recombined, copied = _recombined(subject, state), task.render(donor.codes, base.inputs)
+    known = {"own code": base, "recombined code": recombined, "donor's code": copied}
+    return Goals(base, recombined, copied, _shown_as(subject, code, base.inputs) if state.parts else known[state.write])
+
+
+def code_to_write(subject: Subject, state: State) -> Tensor:
+    """(n, parts) float64: the code that is written for every chosen episode, with the parts that are set by hand."""
+    own = subject.features(subject.bases(state))
+    if state.write == "own code":
+        code = own.clone()
+    elif state.write == "donor's code":
+        code = subject.features(subject.donors(state)).clone()
+    else:
+        recombined = _recombined(subject, state)
+        code = own.clone() if recombined is None else subject.features(recombined)
+    for part, value in state.parts:
+        require(0 <= part < code.shape[1], f"the code has {code.shape[1]} parts, so none is number {part}")
+        code[:, part] = value
+    return code
+
+
+def _recombined(subject: Subject, state: State) -> Episodes | None:
+    """The base's inputs with one factor of the donor's code; episodes where none can be exchanged keep their own."""
+    task, base, donor = subject.task, subject.bases(state), subject.donors(state)
+    rng = torch.Generator().manual_seed(stream(subject.seed, "recombined", 0))
+    codes, mask = task.exchange(base.codes, donor.codes, rng)
+    possible = mask.any(1)
+    if not bool(possible.any()):
+        return None
+    for name, code in codes.items():
+        kept = possible.view(-1, *[1] * (code.ndim - 1))
+        codes = codes | {name: torch.where(kept, code, base.codes[name])}
+    return task.render(codes, base.inputs)
+
+
+def _shown_as(subject: Subject, code: Tensor, inputs: Tensor) -> Episodes | None:
+    """The inputs under a code given as numbers: where the code is one row of numbers that are its own features."""
+    task, known = subject.task, subject.drawn("ood").codes
+    if len(known) != 1 or list(task.code_kinds.values()) != ["continuous"]:
+        return None
+    ((name, values),) = known.items()
+    if values.shape[1:] != code.shape[1:] or not torch.equal(code_features(task, known).to(values), values):
+        return None
+    try:
+        return task.render({name: code.to(values)}, inputs)
+    except DoesNotApply:
+        return None
+
+
+# ---- edits -----------------------------------------------------------------------------------------------------------
+@torch.no_grad()
+def edit(subject: Subject, state: State, site: Site, code: Tensor, untrained: bool = False) -> Edit:
+    """Write a code at a site, and make the same moves in random subspaces; of the untrained control where asked."""
+    model, base = subject.untrained if untrained else subject.model, subject.bases(state)
+    at = subject.code_at(site, untrained)
+    (seen,) = record(model, [base], [site.hook_name])
+    own, where = seen.sites[site.hook_name], positions(model, site.role)
+    started = own.clone()
+    started[:, where] = at.shown(own[:, where])
+    moved = at.write(model, own, code)
+    basis = moved_directions(at).to(own)
+    after = _answers(model, base.tokens, site, moved)
+    random = []
+    for i in range(0 if untrained else SUBSPACES):
+        rng = torch.Generator().manual_seed(stream(subject.seed, "random subspace", i))
+        other = Subspace.random(basis.shape[0], basis.shape[1], rng).basis.to(own)
+        random.append(started + (moved - started) @ basis @ other.T)
+    if random:
+        tokens = base.tokens.repeat(SUBSPACES, *[1] * (base.tokens.ndim - 1))
+        random = list(_answers(model, tokens, site, torch.cat(random)).chunk(SUBSPACES))
+    return Edit(seen.prediction, after, random, basis.shape[1], basis.shape[0])
+
+
+def moved_directions(at: CodeAt) -> Tensor:
+    """(d, rank) orthonormal: the space that holds whatever writing a code can add to an activation."""
+    writer = at.writer
+    erased = torch.eye(len(writer.eraser.mean)).to(writer.eraser.projection) - writer.eraser.projection
+    return column_space(torch.cat([erased, writer.weight.T], dim=1))
+
+
+def _answers(model: HookedModel, tokens: Tensor, site: Site, activation: Tensor) -> Tensor:
+    parts = zip(tokens.split(BATCH), activation.split(BATCH), strict=True)
+    return torch.cat([put(model, shown, site, part) for shown, part in parts])
+
+
+# ---- what came of it -------------------------------------------------------------------------------------------------
+@torch.no_grad()
+def share(subject: Subject, state: State, made: Edit, goal: Episodes, untrained: bool = False) -> Number:
+    """How much of the way the answers moved to those that the same model gives to the goal's episodes; over the episodes in
+    which there is a way to go."""
+    model = subject.untrained if untrained else subject.model
+    error, weight = remaining(made.after, made.before, model(goal.tokens), subject.task.answers)
+    kept = weight > SAME * weight.max()
+    composition = subject.bases(state).composition
+    return pooled(*(part[kept].cpu().numpy() for part in (error, weight, composition)))
+
+
+@torch.no_grad()
+def random_share(subject: Subject, made: Edit, goal: Episodes) -> Number:
+    """The same of the random subspaces: their mean, and the least and the largest of them."""
+    wanted = subject.model(goal.tokens)
+    found = []
+    for after in made.random:
+        error, weight = remaining(after, made.before, wanted, subject.task.answers)
+        kept = weight > SAME * weight.max()
+        error, weight = error[kept], weight[kept]
+        found.append(float(1 - error.sum() / weight.sum()) if float(weight.sum()) > 0 else float("nan"))
+    return Number(float(np.mean(found)), min(found), max(found), f"{len(found)} random subspaces")
+
+
+def score(subject: Subject, state: State, prediction: Tensor, wanted: Episodes) -> Number:
+    """The score of predictions against a task's own answers."""
+    error, weight = (part.cpu().numpy() for part in subject.task.errors(prediction, wanted.targets))
+    return pooled(error, weight, subject.bases(state).composition.cpu().numpy())

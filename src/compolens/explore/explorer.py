@@ -1,0 +1,223 @@
+"""What a page asks: models are opened once, every view is computed once per state, one thread at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from compolens.explore.state import State
+from compolens.foundation.configs import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from compolens.explore.subjects import Subject
+    from compolens.explore.views.base import View
+    from compolens.tasks.base import Sheet
+
+KEPT = 200
+"""Views that are kept in memory."""
+MODEL = ("model", "step", "episodes", "seed")
+DEPENDS = {
+    "grid": (*MODEL, "split"),
+    "worst": (*MODEL, "split", "chosen"),
+    "sites": (*MODEL, "split", "chosen", "donor", "at", "role", "colour"),
+    "heads": (*MODEL, "split", "chosen", "layer"),
+    "attention": (*MODEL, "split", "chosen", "layer", "head"),
+    "code": (*MODEL, "split", "chosen", "donor", "at", "role", "write", "parts"),
+    "diff": (*MODEL, "other", "other_step", "split", "chosen", "layer", "head"),
+}
+"""View -> the settings of a state that it depends on."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the controls of a page offer for a model: its kept steps, attention layers, heads, sites, parts of its code (name,
+    own value, largest value), the numbers of the chosen episodes' compositions, how many episodes there are; `missing`: why
+    there are no parts."""
+
+    steps: list[int]
+    layers: int
+    heads: int
+    sites: list[tuple[int, str]]
+    site: tuple[int, str] | None
+    parts: list[tuple[str, float, float]]
+    count: int
+    compositions: list[str]
+    missing: str
+
+
+class Explorer:
+    """Models by the names of their folders.
+
+    Args:
+        folders: finished model folders; equal names are told apart by the folder above.
+        classes: classes of one's own that folders may name.
+    """
+
+    def __init__(self, folders: Iterable[Path], classes: tuple[Any, ...] = ()) -> None:
+        found = list(folders)
+        names = [folder.name for folder in found]
+        self.folders = {folder.name if names.count(folder.name) == 1 else str(folder): folder for folder in found}
+        self.classes = classes
+        self._lock = threading.RLock()
+        self._subjects: dict[tuple[str, int | None, int, int], Subject] = {}
+        self._views: OrderedDict[str, View] = OrderedDict()
+
+    # ---- models ------------------------------------------------------------------------------------------------------
+    def subject(self, state: State) -> Subject:
+        """The model that a state looks at."""
+        return self._opened(state.model, state.step, state)
+
+    def other(self, state: State) -> Subject | None:
+        """The model that it is compared with; None where none is chosen."""
+        if not state.other and state.other_step is None:
+            return None
+        return self._opened(state.other or state.model, state.other_step, state)
+
+    def _opened(self, name: str, step: int | None, state: State) -> Subject:
+        name = name or next(iter(self.folders))
+        if name not in self.folders:
+            raise ConfigError(f"no model {name!r} here; {nearest(name, self.folders)}")
+        key = (name, step, state.episodes, state.seed)
+        with self._lock:  # imports, too: threads that import torch at the same time wait for one another for ever
+            from compolens.explore.subjects import opened
+
+            if key not in self._subjects:
+                self._subjects[key] = opened(self.folders[name], step, state, self.classes)
+            return self._subjects[key]
+
+    # ---- views -------------------------------------------------------------------------------------------------------
+    def key(self, name: str, state: State) -> str:
+        """What a view depends on, as text: equal keys, equal views."""
+        kept = {field.name: getattr(state, field.name) for field in fields(state) if field.name in DEPENDS[name]}
+        return f"{name}?{replace(State(episodes=state.episodes), **kept).to_query()}"
+
+    def view(self, name: str, state: State) -> View:
+        """A view by its name, one of `DEPENDS`; `DoesNotApply` where a family or a model has none."""
+        key = self.key(name, state)
+        with self._lock:
+            if key not in self._views:
+                self._views[key] = self._made(name, state)
+                while len(self._views) > KEPT:
+                    self._views.popitem(last=False)
+            return self._views[key]
+
+    def _made(self, name: str, state: State) -> View:
+        from compolens.explore import views
+
+        subject = self.subject(state)
+        if name == "diff":
+            other = self.other(state)
+            if other is None:
+                raise ConfigError("choose a second model, or a second step, to compare with")
+            return views.diff(subject, other, state)
+        made: dict[str, Callable[[Any, State], View]] = {
+            "grid": views.grid, "worst": views.worst, "sites": views.sites, "heads": views.heads,
+            "attention": views.attention, "code": views.code,
+        }  # fmt: skip
+        return made[name](subject, state)
+
+    def extent(self, state: State) -> str:
+        """What the numbers of a state reach."""
+        with self._lock:
+            from compolens.explore.views.base import extent
+
+            return extent(self.subject(state), state)
+
+    def sheets(self, state: State) -> tuple[str, list[Sheet]]:
+        """The first of the chosen episodes as its family shows it, with what it is called."""
+        with self._lock:
+            subject = self.subject(state)
+            numbers = subject.numbers(state)[:1]
+            episode, answers = subject.drawn(state.split).take(numbers), subject.answers(state.split)[numbers]
+            row = subject.results(state.split).iloc[int(numbers[0])]
+            told = f"episode {int(numbers[0])}, composition {row['name']}: {subject.task.score_name} {row['score']:.3f}"
+            return told, subject.task.sheets(episode, answers)
+
+    # ---- controls ----------------------------------------------------------------------------------------------------
+    def facts(self, state: State) -> Facts:
+        """What can be chosen in this state."""
+        with self._lock:
+            from compolens.zoo.folders import kept_steps
+
+            subject = self.subject(state)
+            sites, site = self._sites(subject, state)
+            parts, missing = self._parts(subject, state)
+            names = [subject.task.composition_name(int(c)) for c in subject.bases(state).composition]
+            return Facts(
+                kept_steps(subject.trained.folder), len(subject.patterns), self._heads(subject, state), sites, site, parts,
+                len(subject.drawn(state.split).tokens), list(dict.fromkeys(names)), missing,
+            )  # fmt: skip
+
+    def _sites(self, subject: Subject, state: State) -> tuple[list[tuple[int, str]], tuple[int, str] | None]:
+        try:
+            chosen = subject.site(state)
+        except ConfigError:
+            return [], None
+        return [(site.layer, site.role) for site in subject.sites], (chosen.layer, chosen.role)
+
+    def _parts(self, subject: Subject, state: State) -> tuple[list[tuple[str, float, float]], str]:
+        from compolens.explore.edits import code_to_write
+
+        try:
+            written = code_to_write(subject, state)[0].tolist()
+            top = subject.features(subject.drawn("test")).amax(0).clamp(min=1.0).tolist()
+            return list(zip(subject.part_names(), written, top, strict=True)), ""
+        except ConfigError as reason:
+            return [], str(reason)
+
+    def _heads(self, subject: Subject, state: State) -> int:
+        if not subject.patterns:
+            return 0
+        import torch
+
+        name = subject.patterns[min(state.layer, len(subject.patterns) - 1)]
+        with torch.no_grad():
+            _, cache = subject.model.run_with_cache(subject.drawn(state.split).tokens[:1], names_filter=name)
+        return int(cache[name].shape[1])
+
+    # ---- moving about ------------------------------------------------------------------------------------------------
+    def worst(self, state: State) -> State:
+        """The worst episode of the chosen ones' composition."""
+        with self._lock:
+            from compolens.explore.views.episodes import ranked
+
+            subject = self.subject(state)
+            composition = int(subject.bases(state).composition[0])
+            return replace(state, chosen=(int(ranked(subject, state.split, composition)["episode"].iloc[0]),), parts=())
+
+    def of_composition(self, state: State, composition: int | None = None) -> State:
+        """All drawn episodes of a composition; None: of the first chosen episode's."""
+        with self._lock:
+            subject = self.subject(state)
+            wanted = int(subject.bases(state).composition[0]) if composition is None else composition
+            found = (subject.drawn(state.split).composition == wanted).nonzero()[:, 0].tolist()
+            return replace(state, chosen=tuple(found), parts=()) if found else state
+
+    def all_drawn(self, state: State) -> State:
+        """Every episode that is drawn of the split."""
+        with self._lock:
+            return replace(state, chosen=tuple(range(len(self.subject(state).drawn(state.split).tokens))), parts=())
+
+    def step_by(self, state: State, by: int) -> State:
+        """The next episode, or the one before."""
+        with self._lock:
+            count = len(self.subject(state).drawn(state.split).tokens)
+            return replace(state, chosen=((state.chosen[0] + by) % count,), parts=())
+
+    def clicked(self, name: str, state: State, column: int, row: int) -> State:
+        """Where a click on a view leads."""
+        found = self.view(name, state).cells.get((column, row))
+        if found is None:
+            return state
+        if name == "grid":
+            composition, split = found
+            return self.worst(self.of_composition(replace(state, split=split, chosen=(0,), parts=()), composition))
+        if name == "worst":
+            return replace(state, chosen=found, parts=())
+        if name == "sites":
+            return replace(state, at=found[0], role=found[1])
+        return replace(state, head=found[0]) if name == "heads" else state

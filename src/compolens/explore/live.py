@@ -1,0 +1,154 @@
+"""A picture with controls: ipywidgets in a notebook that has them, else the picture alone, and what is missing is said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from compolens.figures import Drawing
+from compolens.foundation.configs import ConfigError, nearest
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+NEEDED = ("ipywidgets", "anywidget")
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A drawing with its caption, and what it was made from, if anything: a `View` with a number and a program."""
+
+    drawing: Drawing
+    caption: str
+    view: Any = None
+
+
+@dataclass(frozen=True)
+class Control:
+    """Something to choose: whole numbers of a range, words of a tuple, or a number between two floats."""
+
+    name: str
+    choices: range | tuple
+    value: Any
+
+    @property
+    def continuous(self) -> bool:
+        """Whether it is a slider between two ends."""
+        return isinstance(self.choices, tuple) and isinstance(self.choices[0], float)
+
+    def check(self, value: Any) -> None:
+        """Raise unless it may be chosen."""
+        allowed = self.choices[0] <= value <= self.choices[1] if self.continuous else value in self.choices
+        if not allowed:
+            raise ConfigError(f"{self.name} cannot be {value!r}; {nearest(str(value), map(str, self.choices))}")
+
+
+class Live:
+    """What `compolens.show` returns. A notebook shows it as soon as it is a cell's last value.
+
+    Args:
+        draw: name -> value of all controls -> the picture.
+        controls: what can be chosen, with what is chosen first.
+        hint: a line below the controls.
+    """
+
+    def __init__(self, draw: Callable[[Mapping[str, Any]], Picture], controls: Sequence[Control], hint: str = "") -> None:
+        self._draw, self.controls, self.hint = draw, {c.name: c for c in controls}, hint
+        self.chosen: dict[str, Any] = {c.name: c.value for c in controls}
+        self.picture = draw(self.chosen)
+        self._box: Any = None
+        self._figure: Any = None
+        self._caption: Any = None
+
+    def set(self, **chosen: Any) -> Live:
+        """Choose by program what the controls choose by hand.
+
+        Args:
+            chosen: values by the controls' names; a name with spaces goes in as ``**{"module 3": 0.5}``.
+        """
+        for name, value in chosen.items():
+            if name not in self.controls:
+                raise ConfigError(f"no control {name!r}; {nearest(name, self.controls)}")
+            self.controls[name].check(value)
+        self.chosen |= chosen
+        self.picture = self._draw(self.chosen)
+        if self._figure is not None:
+            self._redraw()
+        return self
+
+    @property
+    def drawing(self) -> Drawing:
+        """What is shown now: `compolens.figures.save` writes it."""
+        return self.picture.drawing
+
+    @property
+    def python(self) -> str:
+        """A program that prints the number shown; "" where there is none."""
+        return self.picture.view.python if self.picture.view is not None else ""
+
+    @property
+    def missing(self) -> list[str]:
+        """The packages that being live needs and that are not installed."""
+        return [name for name in NEEDED if find_spec(name) is None]
+
+    # ---- in a notebook -----------------------------------------------------------------------------------------------
+    def _repr_png_(self) -> bytes:
+        return self.drawing._repr_png_()
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        """The widgets, where they are installed, beside the picture's caption; the picture itself comes from `_repr_png_`."""
+        if self.missing:
+            return {"text/plain": repr(self)}
+        return {"text/plain": repr(self), WIDGET: {"version_major": 2, "version_minor": 0, "model_id": self.widget.model_id}}
+
+    def __repr__(self) -> str:
+        told = self.picture.caption
+        if self.missing:
+            told += f"\nA picture, not live: {' and '.join(self.missing)} not installed; pip install 'compolens[notebooks]'."
+        return told
+
+    @property
+    def widget(self) -> Any:
+        """The controls above the figure, as one widget."""
+        if self._box is None:
+            import ipywidgets
+            import plotly.graph_objects as go
+
+            rows = [self._made(control) for control in self.controls.values()]
+            self._figure = go.FigureWidget(self._plotly())
+            self._caption = ipywidgets.HTML(self._told())
+            grid = ipywidgets.Layout(display="flex", flex_flow="row wrap")
+            self._box = ipywidgets.VBox([ipywidgets.Box(rows, layout=grid), self._figure, self._caption])
+        return self._box
+
+    def _plotly(self) -> go.Figure:
+        return self.drawing.plotly()
+
+    def _told(self) -> str:
+        import html
+
+        return html.escape(self.picture.caption) + (f"<br><i>{html.escape(self.hint)}</i>" if self.hint else "")
+
+    def _made(self, control: Control) -> Any:
+        import ipywidgets
+
+        style = {"description": control.name, "value": self.chosen[control.name], "style": {"description_width": "initial"}}
+        if control.continuous:
+            lo, hi = control.choices
+            made = ipywidgets.FloatSlider(min=lo, max=hi, step=(hi - lo) / 100, **style)
+        else:
+            made = ipywidgets.Dropdown(options=list(control.choices), **style)
+        made.observe(lambda change: self.set(**{control.name: change["new"]}), names="value")
+        return made
+
+    def _redraw(self) -> None:
+        """Traces, axes and all: the new figure takes the old one's place."""
+        import plotly.graph_objects as go
+
+        box = self._box
+        self._figure = go.FigureWidget(self._plotly())
+        self._caption.value = self._told()
+        box.children = (box.children[0], self._figure, self._caption)

@@ -1,0 +1,164 @@
+"""What stands where on the page. Imports no torch: it is painted before a model is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dash import dcc, html
+
+from compolens.explore.state import COLOURS, WRITES
+
+CONFIG: Any = {"displaylogo": False, "showSendToCloud": False, "showEditInChartStudio": False, "responsive": True}
+BLANK: dict[str, Any] = {"data": [], "layout": {"xaxis": {"visible": False}, "yaxis": {"visible": False}, "height": 40}}
+"""The figure of a panel that shows none."""
+PANELS = {
+    "grid": ("Compositions", "Click one: its worst episode opens."),
+    "worst": ("Episodes", "Click one, or drag a box around some: every panel is then about these."),
+    "sites": ("Layers by token roles", "Click a cell: codes are written there."),
+    "code": ("The code, written", "Move a part: it is written at the chosen site. Controls are drawn beside every edit."),
+    "heads": ("Attention", "Click a head."),
+    "attention": ("One head", "Masked pairs are grey."),
+    "diff": ("Compared", "The first model minus the second."),
+}
+"""View -> title, and what to do there."""
+
+
+def page(names: Sequence[str]) -> html.Div:
+    """The whole page for models of these names."""
+    return html.Div(
+        [
+            dcc.Location(id="address", refresh=False),
+            dcc.Store(id="facts"),
+            dcc.Store(id="narrow"),
+            html.Header([html.H1("compolens explore"), _models(names)]),
+            html.Div(id="error", role="alert"),
+            html.Main(
+                [
+                    html.Section([_panel("grid"), _panel("worst"), _panel("sites", _sites())], className="side"),
+                    html.Section(
+                        [
+                            _episode(),
+                            _panel("code", _code()),
+                            _panel("heads", _heads()),
+                            _panel("attention"),
+                            _panel("diff"),
+                        ],
+                        className="wide",
+                    ),
+                ]
+            ),
+        ],
+        id="page",
+    )
+
+
+def _models(names: Sequence[str]) -> html.Div:
+    return html.Div(
+        [
+            _named("model", dcc.Dropdown(list(names), names[0], id="model", clearable=False)),
+            _named("step", dcc.Dropdown([], id="step", placeholder="final")),
+            _named("compare with", dcc.Dropdown(list(names), id="other", placeholder="no other model")),
+            _named("its step", dcc.Dropdown([], id="other_step", placeholder="final")),
+            _named(
+                "compositions",
+                dcc.RadioItems(
+                    [{"label": "trained on (test)", "value": "test"}, {"label": "held out (ood)", "value": "ood"}],
+                    "ood", id="split", inline=True,
+                ),
+            ),
+        ],
+        className="controls",
+    )  # fmt: skip
+
+
+def _episode() -> html.Section:
+    """Which episodes are looked at, and the first of them as its family shows it."""
+    buttons = (
+        ("previous", "◂ previous"), ("next", "next ▸"), ("worst-one", "worst of its composition"),
+        ("same", "all of its composition"), ("all", "all drawn"),
+    )  # fmt: skip
+    return html.Section(
+        [
+            html.H2("Task"),
+            html.Div([html.Button(text, id=f"go-{name}", n_clicks=0) for name, text in buttons], className="buttons"),
+            html.Div(
+                [
+                    _named("episodes", dcc.Input(id="chosen", type="text", debounce=True, value="0", spellCheck=False)),
+                    _named("donor: episodes further", dcc.Input(id="donor", type="number", debounce=True, value=-1, step=1)),
+                ],
+                className="controls",
+            ),
+            html.P(id="extent", className="extent"),
+            dcc.Loading(html.Div(id="sheets"), type="dot", delay_show=300),
+        ],
+        className="panel",
+    )
+
+
+def _sites() -> html.Div:
+    return html.Div(
+        [_named("shows", dcc.Dropdown(list(COLOURS), COLOURS[0], id="colour", clearable=False))], className="controls"
+    )
+
+
+def _code() -> html.Div:
+    return html.Div(
+        [
+            html.Div(
+                [
+                    _named("site", dcc.Dropdown([], id="site", clearable=False)),
+                    _named("start from", dcc.Dropdown(list(WRITES), WRITES[1], id="write", clearable=False)),
+                    html.Button("undo parts", id="go-undo", n_clicks=0),
+                ],
+                className="controls",
+            ),
+            html.Div(id="parts"),
+        ]
+    )
+
+
+def _heads() -> html.Div:
+    return html.Div(
+        [
+            _named("layer", dcc.Dropdown([], id="layer", clearable=False)),
+            _named("head", dcc.Dropdown([], id="head", clearable=False)),
+        ],
+        className="controls",
+    )
+
+
+def _panel(name: str, controls: Any = None) -> html.Section:
+    title, hint = PANELS[name]
+    tools = [
+        html.Button("PNG", id={"save": name, "as": "png"}, n_clicks=0, title="save the figure as a picture"),
+        html.Button("CSV", id={"save": name, "as": "csv"}, n_clicks=0, title="save the plotted numbers"),
+        html.Details(
+            [
+                html.Summary("as Python"),
+                dcc.Clipboard(target_id={"python": name}, title="copy as Python", className="copy"),
+                html.Pre(id={"python": name}),
+            ]
+        ),
+        dcc.Download(id={"download": name}),
+    ]
+    return html.Section(
+        [
+            html.H2(title),
+            html.P(hint, className="hint"),
+            *([controls] if controls is not None else []),
+            dcc.Loading(
+                dcc.Graph(id={"graph": name}, figure=BLANK, config=CONFIG, className="graph"), type="dot", delay_show=300,
+                overlay_style={"visibility": "visible", "opacity": 0.6},
+            ),
+            html.P(id={"number": name}, className="number"),
+            html.P(id={"caption": name}, className="caption"),
+            html.Div(tools, className="tools"),
+            dcc.Store(id={"key": name}),
+        ],
+        className="panel", id=f"panel-{name}",
+    )  # fmt: skip
+
+
+def _named(text: str, control: Any) -> html.Div:
+    return html.Div([html.Label(text, htmlFor=control.id), control], className="named")

@@ -1,0 +1,271 @@
+"""What happens on the page: controls write the address, the address decides everything that is shown.
+
+A control's callback changes one setting of the state in the address; one callback brings the controls in line with the
+address; one per view draws it, unless what it depends on is what it shows already.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import dash
+from dash import ALL, Dash, Input, Output, State, ctx, dcc, html, no_update, set_props
+
+from compolens.explore.explorer import Explorer, Facts
+from compolens.explore.page.layout import BLANK, PANELS
+from compolens.explore.state import State as Chosen
+from compolens.explore.state import from_ranges, to_ranges
+from compolens.foundation.configs import ConfigError
+
+NARROW = "(search) => window.innerWidth < 720"
+"""Whether panels of a figure stand below one another, decided where the page is shown."""
+
+
+def wire(app: Dash, explorer: Explorer) -> None:
+    """Connect the page with the models."""
+    app.clientside_callback(NARROW, Output("narrow", "data"), Input("address", "search"))
+    _controls(app, explorer)
+    _buttons(app, explorer)
+    _clicks(app, explorer)
+    _parts(app, explorer)
+    _in_line(app, explorer)
+    _task(app, explorer)
+    for name in PANELS:
+        _panel(app, explorer, name)
+        _saving(app, explorer, name)
+
+
+def read(search: str | None) -> Chosen:
+    """The state of an address."""
+    return Chosen.from_query(search or "")
+
+
+def go(state: Chosen, search: str | None) -> None:
+    """Make a state the address, unless it is.
+
+    By `set_props`, since controls follow the address and the address follows them: Dash allows no such circle of outputs."""
+    query = state.to_query()
+    new = f"?{query}" if query else ""
+    if new != (search or ""):
+        set_props("address", {"search": new})
+
+
+# ---- from controls to the address ------------------------------------------------------------------------------------
+def _controls(app: Dash, explorer: Explorer) -> None:
+    names = ("model", "step", "other", "other_step", "split", "chosen", "donor", "colour", "write", "layer", "head", "site")
+
+    @app.callback(
+        [Input(name, "value") for name in names], State("address", "search"), prevent_initial_call=True,
+    )  # fmt: skip
+    def choose(*values: Any) -> None:
+        search, given = values[-1], dict(zip(names, values[:-1], strict=True))
+        try:
+            state = read(search)
+            for name in {str(key).rpartition(".")[0] for key in ctx.triggered_prop_ids}:
+                state = _set(explorer, state, name, given[name])
+            go(state, search)
+        except ConfigError as error:
+            set_props("error", {"children": str(error)})
+
+
+def _set(explorer: Explorer, state: Chosen, name: str, value: Any) -> Chosen:
+    """The state with one control's value."""
+    if name == "site":
+        if not value:
+            return state
+        layer, _, role = str(value).partition(": ")
+        site = (int(layer), role)
+        return state if site == explorer.facts(state).site else replace(state, at=site[0], role=site[1])
+    if name == "chosen":
+        chosen = from_ranges(str(value or "0"))
+        return state if chosen == state.chosen else replace(state, chosen=chosen, parts=())
+    if name in ("model", "other"):
+        first = next(iter(explorer.folders)) if name == "model" else ""
+        value = "" if value in (None, first) else value
+        if value == getattr(state, name):
+            return state
+        fresh = {"step": None, "at": None, "role": "", "parts": ()} if name == "model" else {"other_step": None}
+        return replace(state, **{name: value}, **fresh)
+    if name in ("donor", "layer", "head"):
+        value = getattr(Chosen(), name) if value is None else int(value)
+    if name in ("split", "donor", "write") and value != getattr(state, name):
+        return replace(state, **{name: value}, parts=())
+    return replace(state, **{name: value})
+
+
+def _buttons(app: Dash, explorer: Explorer) -> None:
+    moves = {
+        "go-previous": lambda state: explorer.step_by(state, -1), "go-next": lambda state: explorer.step_by(state, 1),
+        "go-worst-one": explorer.worst, "go-same": explorer.of_composition, "go-all": explorer.all_drawn,
+        "go-undo": lambda state: replace(state, parts=()),
+    }  # fmt: skip
+
+    @app.callback(
+        [Input(name, "n_clicks") for name in moves], State("address", "search"), prevent_initial_call=True,
+    )  # fmt: skip
+    def move(*values: Any) -> None:
+        go(moves[str(ctx.triggered_id)](read(values[-1])), values[-1])
+
+
+def _clicks(app: Dash, explorer: Explorer) -> None:
+    for name in ("grid", "worst", "sites", "heads"):
+
+        @app.callback(
+            Input({"graph": name}, "clickData"), State("address", "search"), prevent_initial_call=True,
+        )  # fmt: skip
+        def click(data: Any, search: str, name: str = name) -> None:
+            if not data:
+                return
+            point, state = data["points"][0], read(search)
+            if name == "heads":
+                column, row = int(point["curveNumber"]), 0
+            else:
+                column = round(float(point["x"]))
+                row = round(float(point["y"])) if "z" in point else 0
+            go(explorer.clicked(name, state, column, row), search)
+            set_props({"graph": name}, {"clickData": None})  # so that the same cell can be clicked again
+
+    @app.callback(
+        Input({"graph": "worst"}, "selectedData"), State("address", "search"), prevent_initial_call=True,
+    )  # fmt: skip
+    def brush(data: Any, search: str) -> None:
+        if not data or not data.get("points"):
+            return
+        state = read(search)
+        cells = explorer.view("worst", state).cells
+        found = {cells[round(float(point["x"])), 0][0] for point in data["points"] if (round(float(point["x"])), 0) in cells}
+        if found:
+            go(replace(state, chosen=tuple(sorted(found)), parts=()), search)
+
+
+def _parts(app: Dash, explorer: Explorer) -> None:
+    @app.callback(
+        Input({"part": ALL}, "value"), State("facts", "data"), State("address", "search"), prevent_initial_call=True,
+    )  # fmt: skip
+    def move(values: list[float], shown: list[float] | None, search: str) -> None:
+        if not shown or len(shown) != len(values) or not isinstance(ctx.triggered_id, dict):
+            return
+        part = int(ctx.triggered_id["part"])
+        if values[part] is None or abs(values[part] - shown[part]) < 1e-3:
+            return
+        state = read(search)
+        go(replace(state, parts=tuple(sorted({**dict(state.parts), part: values[part]}.items()))), search)
+
+
+# ---- from the address to the controls --------------------------------------------------------------------------------
+def _in_line(app: Dash, explorer: Explorer) -> None:
+    values = ("model", "step", "other", "other_step", "split", "chosen", "donor", "colour", "write", "layer", "head", "site")
+    options = ("step", "other_step", "layer", "head", "site")
+
+    @app.callback(
+        [Output(name, "value") for name in values], [Output(name, "options") for name in options],
+        Output("parts", "children"), Output("facts", "data"), Output("error", "children"),
+        Input("address", "search"), State("facts", "data"),
+    )  # fmt: skip
+    def in_line(search: str | None, shown: list[float] | None) -> tuple:
+        try:
+            state = read(search)
+            facts = explorer.facts(state)
+            other = explorer.other(state)
+        except ConfigError as error:
+            return (*[no_update] * (len(values) + len(options) + 2), str(error))
+        own = [value for _, value, _ in facts.parts]
+        other_steps = explorer.facts(replace(state, model=state.other, step=state.other_step)).steps if other else facts.steps
+        choices = [
+            facts.steps,
+            other_steps,
+            list(range(facts.layers)),
+            list(range(facts.heads)),
+            list(map(_site, facts.sites)),
+        ]
+        first = next(iter(explorer.folders))
+        current = {name: getattr(state, name, None) for name in values} | {
+            "model": state.model or first, "other": state.other or None, "chosen": to_ranges(state.chosen),
+            "site": _site(facts.site) if facts.site else None,
+        }  # fmt: skip
+        same = shown is not None and len(shown) == len(own) and dash.ctx.triggered_id is not None and _moved(state, shown, own)
+        parts = no_update if same else _sliders(facts)
+        return (*[current[name] for name in values], *choices, parts, own, "")
+
+
+def _moved(state: Chosen, shown: list[float], own: list[float]) -> bool:
+    """Whether only parts that were moved by hand differ from what the sliders show, so that these stay as they are."""
+    moved = dict(state.parts)
+    return bool(moved) and all(i in moved or abs(a - b) < 1e-9 for i, (a, b) in enumerate(zip(shown, own, strict=True)))
+
+
+def _site(site: tuple[int, str]) -> str:
+    return f"{site[0]}: {site[1]}"
+
+
+def _sliders(facts: Facts) -> list[Any]:
+    if facts.missing:
+        return [html.P(f"No code to write: {facts.missing}.", className="missing")]
+    return [
+        html.Div(
+            [
+                html.Span(name),
+                dcc.Slider(
+                    0, round(top, 3), value=round(value, 3), id={"part": i}, marks=None, updatemode="mouseup", step=0.01
+                ),
+            ],
+            className="part",
+        )
+        for i, (name, value, top) in enumerate(facts.parts)
+    ]
+
+
+# ---- from the address to what is shown -------------------------------------------------------------------------------
+def _task(app: Dash, explorer: Explorer) -> None:
+    @app.callback(Output("sheets", "children"), Output("extent", "children"), Input("address", "search"))
+    def show(search: str | None) -> tuple[Any, Any]:
+        try:
+            state = read(search)
+            told, sheets = explorer.sheets(state)
+        except ConfigError as error:
+            return html.P(str(error), className="missing"), ""
+        return [html.P(told, className="number"), *map(_table, sheets)], explorer.extent(state)
+
+
+def _table(sheet: Any) -> html.Figure:
+    head = [html.Thead(html.Tr([html.Th(text) for text in sheet.columns]))] if sheet.columns else []
+    body = html.Tbody([html.Tr([html.Td(text) for text in row]) for row in sheet.rows])
+    return html.Figure([html.Figcaption(sheet.title), html.Div(html.Table([*head, body]), className="scroll")])
+
+
+def _panel(app: Dash, explorer: Explorer, name: str) -> None:
+    @app.callback(
+        Output({"graph": name}, "figure"), Output({"number": name}, "children"), Output({"caption": name}, "children"),
+        Output({"python": name}, "children"), Output({"key": name}, "data"),
+        Input("address", "search"), Input("narrow", "data"), State({"key": name}, "data"),
+    )  # fmt: skip
+    def draw(search: str | None, narrow: bool | None, shown: str | None) -> tuple:
+        if narrow is None:  # the browser has not said yet
+            return (no_update,) * 5
+        try:
+            state = read(search)
+            key = f"{explorer.key(name, state)} {narrow}"
+            if key == shown:
+                return (no_update,) * 5
+            view = explorer.view(name, state)
+        except ConfigError as error:
+            return BLANK, "", html.Span(f"Not shown: {error}", className="missing"), "", None
+        columns = 2 if name == "heads" else 1
+        figure = (replace(view.drawing, columns=columns) if narrow else view.drawing).plotly()
+        figure.update_layout(margin={"l": 50, "r": 20}, clickmode="event", dragmode="select" if name == "worst" else "zoom")
+        return figure, f"{view.what}: {view.number}", view.drawing.caption, view.python, key
+
+
+def _saving(app: Dash, explorer: Explorer, name: str) -> None:
+    @app.callback(
+        Output({"download": name}, "data"),
+        Input({"save": name, "as": "png"}, "n_clicks"), Input({"save": name, "as": "csv"}, "n_clicks"),
+        State("address", "search"), prevent_initial_call=True,
+    )  # fmt: skip
+    def save(png: int, csv: int, search: str | None) -> Any:
+        state = read(search)
+        drawing = explorer.view(name, state).drawing
+        if isinstance(ctx.triggered_id, dict) and ctx.triggered_id["as"] == "csv":
+            return dcc.send_string(drawing.frame().to_csv(index=False), f"{name}.csv")
+        return dcc.send_bytes(drawing._repr_png_(), f"{name}.png")

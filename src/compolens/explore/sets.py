@@ -1,0 +1,58 @@
+"""Numbers of one episode, or of a set of them with an interval over the set's compositions."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from compolens.measures.intervals import summarise
+
+DRAWS = 2000
+
+
+class Number(NamedTuple):
+    """A number with its 95 % interval, NaN where there is none, and over what the interval runs."""
+
+    value: float
+    lo: float
+    hi: float
+    unit: str
+
+    def __str__(self) -> str:
+        told = f"{self.value:.3f}"
+        return told if not self.unit else f"{told} [{self.lo:.3f}, {self.hi:.3f}]"
+
+
+def units(composition: np.ndarray) -> tuple[np.ndarray, str]:
+    """(group of every episode, what a group is): compositions where there are several, else episodes; "" for one episode."""
+    if len(composition) < 2:
+        return composition, ""
+    if len(np.unique(composition)) > 1:
+        return composition, "compositions"
+    return np.arange(len(composition)), "episodes"
+
+
+def pooled(error: np.ndarray, weight: np.ndarray, composition: np.ndarray) -> Number:
+    """1 - sum(error) / sum(weight) of episodes, each (n,); those of compositions without any weight are left out."""
+    kept = np.isin(composition, np.unique(composition[weight > 0]))
+    if not kept.any():  # no way to go, or no episode at all
+        return Number(float("nan"), float("nan"), float("nan"), "")
+    groups, unit = units(composition[kept])
+    found = summarise(error[kept], weight[kept], groups)
+    lo, hi = found.interval if unit else (float("nan"), float("nan"))
+    return Number(found.score, lo, hi, unit)
+
+
+def mean(values: np.ndarray, composition: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(mean, lo, hi), each (k,), of values (n, k) over n episodes; the bounds are NaN for one episode."""
+    groups, unit = units(composition)
+    middle = values.mean(0)
+    if not unit:
+        return middle, np.full_like(middle, np.nan), np.full_like(middle, np.nan)
+    ids = np.unique(groups)
+    sums = np.stack([values[groups == g].sum(0) for g in ids])
+    counts = np.array([(groups == g).sum() for g in ids], dtype=float)
+    times = np.random.default_rng(0).multinomial(len(ids), np.full(len(ids), 1 / len(ids)), size=DRAWS).astype(float)
+    lo, hi = np.quantile(times @ sums / (times @ counts)[:, None], [0.025, 0.975], axis=0)
+    return middle, lo, hi

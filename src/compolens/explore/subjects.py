@@ -1,0 +1,160 @@
+"""A trained model with what views ask of it again and again: its episodes, its answers, its control, how its codes are read.
+
+Everything here is a pure function of the model and of (split, number of episodes, seed); it is kept because it is asked for
+often, so that a page answers at once.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from compolens.activations.sites import Site, sites
+from compolens.activations.streams import BATCH, draw
+from compolens.explore.state import State
+from compolens.foundation.configs import DoesNotApply, nearest, require
+from compolens.hooks import HookedModel
+from compolens.interventions.oracles import CodeAt, code_features, fit_codes
+from compolens.tasks.base import Episodes, TaskFamily
+from compolens.zoo.folders import TrainedModel
+
+FIT = 1024
+"""Episodes of training compositions on which readouts and writers are fitted."""
+
+
+class Subject:
+    """One model under study.
+
+    Args:
+        trained: the model, with its task and folder.
+        episodes: how many are drawn of a split; fewer where a family has fewer stored.
+        seed: which ones.
+    """
+
+    def __init__(self, trained: TrainedModel, episodes: int = State.episodes, seed: int = 0) -> None:
+        self.trained, self.count, self.seed = trained, episodes, seed
+        self.model: HookedModel = trained.model
+        self.task: TaskFamily = trained.task
+        self._drawn: dict[str, Episodes] = {}
+        self._answers: dict[str, Tensor] = {}
+        self._codes: dict[tuple[Site, bool], CodeAt] = {}
+
+    @property
+    def title(self) -> str:
+        """The folder's name, with the step where it is not the last."""
+        return f"{self.trained.name}, step {self.trained.step:,}"
+
+    # ---- episodes and answers ----------------------------------------------------------------------------------------
+    def drawn(self, split: str) -> Episodes:
+        """All episodes that are drawn of a split: those that probes draw for the same number and seed."""
+        if split not in self._drawn:
+            (self._drawn[split],) = draw(self.task, split, self.count, self.seed, self.trained.device, batch=self.count)
+        return self._drawn[split]
+
+    @torch.no_grad()
+    def answers(self, split: str) -> Tensor:
+        """(episode, seq, d_out): the model's predictions on them."""
+        if split not in self._answers:
+            tokens = self.drawn(split).tokens
+            self._answers[split] = torch.cat([self.model(part) for part in tokens.split(BATCH)])
+        return self._answers[split]
+
+    def results(self, split: str) -> pd.DataFrame:
+        """One row per episode: episode, composition, name, held_out, error, weight, score (1 is perfect)."""
+        episodes = self.drawn(split)
+        error, weight = (part.cpu().numpy() for part in self.task.errors(self.answers(split), episodes.targets))
+        composition = episodes.composition.cpu().numpy()
+        names = {int(c): self.task.composition_name(int(c)) for c in set(composition.tolist())}
+        frame = pd.DataFrame({"episode": range(len(error)), "composition": composition})
+        frame["name"] = [names[int(c)] for c in composition]
+        frame["held_out"] = split == "ood"
+        return frame.assign(error=error, weight=weight, score=1 - error / weight)
+
+    def numbers(self, state: State) -> Tensor:
+        """(n,) numbers of the chosen episodes."""
+        count = len(self.drawn(state.split).tokens)
+        require(max(state.chosen) < count, f"episode {max(state.chosen)} is not among the {count} of {state.split!r}")
+        return torch.tensor(state.chosen)
+
+    def bases(self, state: State) -> Episodes:
+        """The chosen episodes."""
+        return self.drawn(state.split).take(self.numbers(state))
+
+    def donors(self, state: State) -> Episodes:
+        """For each of the chosen episodes, its donor."""
+        drawn = self.drawn(state.split)
+        return drawn.take((self.numbers(state) + state.donor) % len(drawn.tokens))
+
+    # ---- the control -------------------------------------------------------------------------------------------------
+    @cached_property
+    def untrained(self) -> HookedModel:
+        """The untrained control; `DoesNotApply` where there is none."""
+        return self.trained.untrained_control()
+
+    # ---- sites -------------------------------------------------------------------------------------------------------
+    @cached_property
+    def sites(self) -> list[Site]:
+        """Where something can be read or put: those of `compolens.activations` that this model has."""
+        found = [site for site in sites(self.model) if site.hook_name in self.model.hook_dict]
+        if not found:
+            raise DoesNotApply(f"{self.trained.name} has no residual stream under the names of TransformerLens")
+        return found
+
+    def site(self, state: State) -> Site:
+        """The one that the state names."""
+        layers = [site.layer for site in self.sites]
+        chosen = state.at
+        if chosen is None:  # the explicit code stands one layer above the last
+            chosen = max(layers) if max(layers) > self.model.cfg.n_layers else sorted(set(layers))[:2][-1]
+        for site in self.sites:
+            if site.layer == chosen and state.role in ("", site.role):
+                return site
+        names = [f"layer {site.layer}, {site.role}" for site in self.sites]
+        raise DoesNotApply(f"no site at layer {state.at}, {state.role}; {nearest(f'layer {state.at}, {state.role}', names)}")
+
+    @cached_property
+    def patterns(self) -> list[str]:
+        """The hook points of attention weights, by layer."""
+        return [name for name in self.model.hook_dict if name.endswith("hook_pattern")]
+
+    # ---- codes -------------------------------------------------------------------------------------------------------
+    def code_at(self, site: Site, untrained: bool = False) -> CodeAt:
+        """How the code stands at a site, fitted on episodes of training compositions; of the untrained control where asked."""
+        if (site, untrained) not in self._codes:
+            self._fit([site], untrained)
+        return self._codes[site, untrained]
+
+    def codes_everywhere(self, untrained: bool = False) -> list[CodeAt]:
+        """The same at every site."""
+        missing = [site for site in self.sites if (site, untrained) not in self._codes]
+        if missing:
+            self._fit(missing, untrained)
+        return [self._codes[site, untrained] for site in self.sites]
+
+    def _fit(self, where: list[Site], untrained: bool) -> None:
+        model = self.untrained if untrained else self.model
+        fits = list(draw(self.task, "train", FIT, self.seed, self.trained.device))
+        for found in fit_codes(model, self.task, fits, where):
+            self._codes[found.site, untrained] = found
+
+    def part_names(self) -> list[str]:
+        """What the numbers of a code are called, in the order of `code_features`."""
+        found: list[str] = []
+        for name, x in self.task.factors(self.drawn("ood").codes).items():
+            found += [name] if x.shape[1] == 1 else [f"{name}: {value}" for value in range(x.shape[1])]
+        return found
+
+    def features(self, episodes: Episodes) -> Tensor:
+        """(n, parts) float64: their codes as numbers."""
+        return code_features(self.task, episodes.codes)
+
+
+def opened(folder: str | Path, step: int | None, state: State, classes: tuple = ()) -> Subject:
+    """The model of a folder, ready to be looked at."""
+    from compolens.zoo.folders import load
+
+    return Subject(load(folder, step, classes), state.episodes, state.seed)

@@ -1,0 +1,64 @@
+"""What a view is, and the Python that repeats it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from compolens.explore.sets import Number, units
+from compolens.explore.state import State, to_ranges
+from compolens.explore.subjects import Subject
+from compolens.figures import Drawing
+
+
+class View(NamedTuple):
+    """A figure, the one number that it is quoted by, and a program that prints that number.
+
+    what: what the number is. cells: where a click leads: (column, row) of a heat map, or (column, 0), -> what is chosen there.
+    """
+
+    drawing: Drawing
+    number: Number
+    what: str
+    python: str
+    cells: dict[tuple[int, int], tuple]
+
+
+def extent(subject: Subject, state: State) -> str:
+    """What the numbers reach: shown beside every figure."""
+    if state.single:
+        return "One episode: no claim."
+    composition = subject.bases(state).composition.cpu().numpy()
+    count, unit = len(set(composition.tolist())), units(composition)[1]
+    plural = "composition" if count == 1 else "compositions"
+    reach = " of this composition" if unit == "episodes" else ""
+    return (
+        f"{len(composition)} episodes of {count} {plural}; intervals: 95 % over {unit}{reach}. "
+        "One model, one seed: no claim about architectures."
+    )
+
+
+def opening(subject: Subject, state: State, *imports: str) -> list[str]:
+    """The lines by which a program comes to the model and the chosen episodes."""
+    step = f", step={subject.trained.step}" if state.step is not None else ""
+    picked = f"list({_range(state.chosen)})" if len(state.chosen) > 1 and _run(state.chosen) else list(state.chosen)
+    return [
+        "import torch",
+        "",
+        "import compolens",
+        "from compolens.activations import draw",
+        *imports,
+        "",
+        f"trained = compolens.load({str(subject.trained.folder)!r}{step})",
+        "task, model = trained.task, trained.model",
+        f'(drawn,) = draw(task, "{state.split}", {subject.count}, {subject.seed}, batch={subject.count})',
+        f"chosen = torch.tensor({picked})",
+        "episodes = drawn.take(chosen)",
+    ]
+
+
+def _run(numbers: tuple[int, ...]) -> bool:
+    return "," not in to_ranges(numbers)
+
+
+def _range(numbers: tuple[int, ...]) -> str:
+    return f"range({numbers[0]}, {numbers[-1] + 1})"

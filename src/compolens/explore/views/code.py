@@ -1,0 +1,163 @@
+"""The code, true, decoded and written; and what writing it at a site does to the answer, beside its controls."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from torch import Tensor
+
+from compolens.activations.sites import Site
+from compolens.activations.streams import record
+from compolens.explore import edits
+from compolens.explore.sets import Number, mean
+from compolens.explore.state import State
+from compolens.explore.subjects import Subject
+from compolens.explore.views.base import View, extent, opening
+from compolens.figures import Bars, Drawing, Panel, Points
+from compolens.foundation.configs import DoesNotApply
+from compolens.tasks.base import Episodes
+
+CONTROL = "#888888"
+NAMED = 12
+"""Parts of a code that fit on an axis with their names; of more, the pointer shows them."""
+
+
+def code(subject: Subject, state: State) -> View:
+    """Panels: the code, how far the answers moved and how far controls did, and whose task the answers fit.
+
+    The number is how much of the way the answers moved to those of the written code; where there is no way, because the code
+    is the episode's own or none that the family can show, it is the score of the answers against the episode's own task.
+    """
+    site, wanted = subject.site(state), edits.code_to_write(subject, state)
+    aims = edits.goals(subject, state, wanted)
+    made = edits.edit(subject, state, site, wanted)
+    panels = [_codes(subject, state, wanted), _scores(subject, state, made, aims)]
+    notes = [f"Written at layer {site.layer}, {site.role} ({site.hook_name}), rank {made.rank} of {made.width}."]
+    goal = None if aims.written is aims.own else aims.written
+    if goal is None:
+        number, what = edits.score(subject, state, made.after, aims.own), f"{subject.task.score_name} against its own task"
+        notes.append(_why_no_goal(aims, state))
+    else:
+        number, what = edits.share(subject, state, made, goal), f"share of the way to the answers of the {_written(state)}"
+        panels.insert(1, _moves(subject, state, made, goal, number, notes))
+    if _continuous(subject) and state.single:
+        panels.append(_answer(subject, made, aims.own, goal))
+    drawing = Drawing(f"Code written: {subject.title}", panels, " ".join([*notes, extent(subject, state)]), columns=2)
+    return View(drawing, number, what, _python(subject, state, site, goal is not None), {})
+
+
+def _written(state: State) -> str:
+    return "written code" if state.parts else state.write
+
+
+def _why_no_goal(aims: edits.Goals, state: State) -> str:
+    if aims.written is aims.own:
+        return "Written with its own code, the answer should stay."
+    if state.parts:
+        return "The family cannot show a task under this code, so there is no answer to move to; see the scores."
+    return "No factor can be exchanged between this episode and its donor; choose another donor."
+
+
+def _continuous(subject: Subject) -> bool:
+    return subject.drawn("ood").targets.is_floating_point()
+
+
+# ---- panels ----------------------------------------------------------------------------------------------------------
+def decoded(subject: Subject, state: State) -> Tensor:
+    """(n, parts): what the readout at the site finds of the chosen episodes' codes."""
+    site = subject.site(state)
+    (seen,) = record(subject.model, [subject.bases(state)], [site.hook_name])
+    return subject.code_at(site).decode(subject.model, seen.sites[site.hook_name])
+
+
+def _codes(subject: Subject, state: State, wanted: Tensor) -> Panel:
+    true, names = subject.features(subject.bases(state)), subject.part_names()
+    composition = subject.bases(state).composition.cpu().numpy()
+    parts = {"true": (true, "#444444"), "decoded": (decoded(subject, state), "#0072B2"), "written": (wanted, "#D55E00")}
+    marks = []
+    for label, (values, color) in parts.items():
+        middle = mean(values.double().cpu().numpy(), composition)[0]
+        x = names if len(names) <= NAMED else np.arange(len(names), dtype=float)
+        data = pd.DataFrame({"part": x, "value": middle, "name": names})
+        marks.append(Points(data, "part", "value", label=label, color=color, open=label == "true", hover="name"))
+    title = "the code" if state.single else "the codes, mean over the set"
+    return Panel(title, "part" if len(names) <= NAMED else "number of the part", "value", marks)
+
+
+def _moves(subject: Subject, state: State, made: edits.Edit, goal: Episodes, number: Number, notes: list[str]) -> Panel:
+    found = {"written": (number, "#D55E00"), "random subspace": (edits.random_share(subject, made, goal), CONTROL)}
+    try:
+        site, wanted = subject.site(state), edits.code_to_write(subject, state)
+        control = edits.edit(subject, state, site, wanted, untrained=True)
+        found["untrained control"] = (edits.share(subject, state, control, goal, untrained=True), CONTROL)
+    except DoesNotApply as reason:
+        notes.append(f"No untrained control: {reason}.")
+    notes.append(f"Random subspaces: mean, least and largest of {edits.SUBSPACES}.")
+    marks = [
+        Bars(pd.DataFrame([{"x": label, **n._asdict()}]), "x", "value", lo="lo", hi="hi", color=color, label=label)
+        for label, (n, color) in found.items()
+    ]
+    return Panel("how far the answers moved", "", "share of the way", marks)
+
+
+def _scores(subject: Subject, state: State, made: edits.Edit, aims: edits.Goals) -> Panel:
+    tasks = {"own": aims.own, "recombined": aims.recombined, "donor's": aims.donor}
+    if state.parts:
+        tasks["written"] = aims.written
+    marks = []
+    for label, prediction, color in (("before", made.before, "#BBBBBB"), ("after", made.after, "#D55E00")):
+        rows = [
+            {"task": name, **edits.score(subject, state, prediction, wanted)._asdict()}
+            for name, wanted in tasks.items()
+            if wanted is not None
+        ]
+        marks.append(Bars(pd.DataFrame(rows), "task", "value", lo="lo", hi="hi", label=label, color=color))
+    return Panel("whose task the answers fit", "scored against the answers of this code", subject.task.score_name, marks)
+
+
+def _answer(subject: Subject, made: edits.Edit, own: Episodes, goal: Episodes | None) -> Panel:
+    at = next(iter(subject.task.answers))
+    shown = {"before": (made.before, "#BBBBBB", False), "after": (made.after, "#D55E00", False)}
+    shown = {"own target": (own.targets, "#444444", True), **shown}
+    if goal is not None and goal is not own:
+        shown["goal's target"] = (goal.targets, "#0072B2", True)
+    marks = []
+    for label, (values, color, target) in shown.items():
+        answer = values[0, at].double().cpu().numpy()
+        data = pd.DataFrame({"output": [str(i) for i in range(len(answer))], "value": np.asarray(answer)})
+        marks.append(Points(data, "output", "value", label=label, color=color, open=target))
+    return Panel("the first question's answer", "output", "value", marks)
+
+
+# ---- the same as a program -------------------------------------------------------------------------------------------
+def _python(subject: Subject, state: State, site: Site, moves: bool) -> str:
+    imports = (
+        "from compolens.activations import sites",
+        "from compolens.explore import State, Subject, edits",
+        "from compolens.interventions.oracles import fit_codes, written",
+    )
+    values = ", ".join(f"({i}, {x:g})" for i, x in state.parts)
+    lines = [
+        *opening(subject, state, *imports),
+        f"(site,) = [s for s in sites(model) if (s.layer, s.role) == ({site.layer}, {site.role!r})]",
+        f'(at,) = fit_codes(model, task, list(draw(task, "train", 1024, {subject.seed})), [site])',
+        f"state = State(split={state.split!r}, chosen=tuple(chosen.tolist()), donor={state.donor}, write={state.write!r}, "
+        f"episodes={state.episodes}, parts=({values + ',' if values else ''}))",
+        f"subject = Subject(trained, {state.episodes}, {subject.seed})",
+        "code = edits.code_to_write(subject, state)  # (episode, part): edit it as you like",
+        "after = written(model, episodes, at, code)",
+    ]
+    lines += _SHARE if moves else ["print(task.score(after, episodes.targets))"]
+    return "\n".join(lines) + "\n"
+
+
+_SHARE = [
+    "goal = edits.goals(subject, state, code).written  # the same inputs under that code",
+    "answers = list(task.answers)",
+    "with torch.no_grad():",
+    "    before, wanted = (model(shown.tokens)[:, answers].double() for shown in (episodes, goal))",
+    "after = after[:, answers].double()",
+    "left, way = ((one - wanted).square().flatten(1).sum(1) for one in (after, before))",
+    "there = way > 1e-6 * way.max()  # episodes whose answer is another under that code",
+    "print(float(1 - left[there].sum() / way[there].sum()))",
+]

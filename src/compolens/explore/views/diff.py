@@ -1,0 +1,113 @@
+"""Two models, or two steps of one training, on the same episodes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from compolens.explore.sets import Number, mean
+from compolens.explore.state import State
+from compolens.explore.subjects import Subject
+from compolens.explore.views.attention import head_panel, labels_of, pattern_of
+from compolens.explore.views.base import View, opening
+from compolens.explore.views.grid import HELD_OUT, NAMED, SEEN, pair_of
+from compolens.figures import Drawing, HeatMap, Panel, Points, Rule
+from compolens.foundation.configs import require
+from compolens.measures.intervals import summarise
+
+
+def difference(left: pd.DataFrame, right: pd.DataFrame) -> Number:
+    """Score of left minus score of right, pooled over the same episodes, with an interval over compositions."""
+    ids = sorted(set(left["composition"]))
+    rows = [(f["error"].to_numpy(), f["weight"].to_numpy(), f["composition"].to_numpy()) for f in (left, right)]
+    one, two = (summarise(*each) for each in rows)
+    weights = np.array([one.per_composition[c][1] for c in ids])
+    gaps = np.array([one.per_composition[c][0] - two.per_composition[c][0] for c in ids])
+    value = one.score - two.score
+    if len(ids) < 2:
+        return Number(value, float("nan"), float("nan"), "")
+    pick = np.random.default_rng(0).integers(len(ids), size=(2000, len(ids)))
+    lo, hi = np.quantile((gaps[pick] * weights[pick]).sum(1) / weights[pick].sum(1), [0.025, 0.975])
+    return Number(value, float(lo), float(hi), "compositions")
+
+
+def diff(subject: Subject, other: Subject, state: State) -> View:
+    """Where one is better than the other: scores by composition, and, where both attend alike, the chosen head's maps."""
+    require(
+        subject.task == other.task,
+        f"{subject.trained.name} and {other.trained.name} were trained on different tasks, so no episode is shown to both; "
+        "choose a second model of the same task",
+    )
+    left, right = (pd.concat([s.results("test"), s.results("ood")], ignore_index=True) for s in (subject, other))
+    panels = [_by_composition(left, right, subject.task.score_name), *_attention(subject, other, state)]
+    number = difference(*(frame[frame["held_out"] == (state.split == "ood")] for frame in (left, right)))
+    note = "Differences are the first model's minus the second's; intervals: 95 % over compositions, paired. "
+    drawing = Drawing(
+        f"{subject.title} minus {other.title}", panels, note + "Two models, one seed each: no claim about architectures.", 2
+    )
+    which = "held-out" if state.split == "ood" else "trained"
+    what = f"{subject.task.score_name} of {subject.title} minus {other.title}, {which} compositions"
+    return View(drawing, number, what, _python(subject, other, state), {})
+
+
+def _by_composition(left: pd.DataFrame, right: pd.DataFrame, score: str) -> Panel:
+    rows = []
+    for _, one in left.groupby(["held_out", "composition"]):
+        two = right.loc[one.index]
+        gap = float((two["error"].sum() - one["error"].sum()) / one["weight"].sum())
+        name, held_out = str(one["name"].iloc[0]), bool(one["held_out"].iloc[0])
+        rows.append({"name": name, "held_out": held_out, "gap": gap, "told": f"{name}: {gap:+.3f}"})
+    measure = f"difference in {score}"
+    pairs = [pair_of(str(row["name"])) for row in rows]
+    if any(pair is None for pair in pairs) or len(set(pairs)) < len(pairs):
+        return _side_by_side(pd.DataFrame(rows), measure)
+    parts = sorted({part for pair in pairs if pair for part in pair}, key=lambda part: (len(part), part))
+    cells = dict(zip(pairs, rows, strict=True))
+    nothing = {"gap": float("nan"), "held_out": False, "told": "not in this task"}
+    grid = [{"x": x, "y": y} | cells.get((x, y), nothing) for y in parts for x in parts]
+    heat = HeatMap(pd.DataFrame(grid), "x", "y", "gap", centre=0.0, label=measure, hatched="held_out", hover="told")
+    return Panel("held-out compositions hatched", "part", "other part", (heat,))
+
+
+def _side_by_side(data: pd.DataFrame, measure: str) -> Panel:
+    data = data.sort_values(["held_out", "gap"]).reset_index(drop=True)
+    data["place"] = np.arange(len(data), dtype=float)
+    x, label_x = ("name", "composition") if len(data) <= NAMED else ("place", "compositions, by difference")
+    marks = [
+        Points(data[data["held_out"] == held_out], x, "gap", label=label, hover="told")
+        for held_out, label in ((False, SEEN), (True, HELD_OUT))
+        if (data["held_out"] == held_out).any()
+    ]
+    return Panel("by composition", label_x, measure, [*marks, Rule(0.0, "equal")])
+
+
+def _attention(subject: Subject, other: Subject, state: State) -> list[Panel]:
+    """The difference between the two maps of the chosen head; none where the models do not attend alike."""
+    if not (subject.patterns and other.patterns and state.layer < min(len(subject.patterns), len(other.patterns))):
+        return []
+    found = [pattern_of(each, state) for each in (subject, other)]
+    if found[0][1].shape != found[1][1].shape or state.head >= found[0][1].shape[1]:
+        return []
+    gap = (found[0][1] - found[1][1])[:, state.head].double().cpu().numpy()
+    middle, _, _ = mean(gap.reshape(len(gap), -1), subject.bases(state).composition.cpu().numpy())
+    labels, mask = labels_of(gap.shape[-1], subject.model.roles), found[0][2]
+    panel = head_panel(
+        f"attention, layer {state.layer}, head {state.head}", middle.reshape(gap.shape[1:]), labels,
+        None if mask is None else mask.cpu().numpy(), "difference in weight",
+    )  # fmt: skip
+    heat = panel.marks[0]
+    assert isinstance(heat, HeatMap)
+    centred = HeatMap(heat.data, "key", "query", "weight", centre=0.0, label=heat.label, ticks=heat.ticks)
+    return [Panel(panel.title, panel.x, panel.y, (centred,))]
+
+
+def _python(subject: Subject, other: Subject, state: State) -> str:
+    lines = opening(subject, state)[:-2]
+    step = f", step={other.trained.step}" if state.other_step is not None else ""
+    lines += [
+        f"other = compolens.load({str(other.trained.folder)!r}{step})",
+        "with torch.no_grad():",
+        "    scores = [task.score(one(drawn.tokens), drawn.targets) for one in (model, other.model)]",
+        "print(scores[0] - scores[1])",
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,79 @@
+"""In a notebook: live where widgets are, a picture elsewhere, and said which of the two it is."""
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from compolens import load, show
+from compolens.explore import Subject, live
+from compolens.foundation.configs import ConfigError
+
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+@pytest.fixture(scope="module")
+def subject(tiny_models):
+    return Subject(load(tiny_models["softmax"]), 32)
+
+
+@pytest.fixture
+def cache(subject):
+    return subject.model.run_with_cache(subject.drawn("ood").tokens[:4])[1]
+
+
+def slider(shown, name):
+    (found,) = [control for control in shown.widget.children[0].children if control.description == name]
+    return found
+
+
+def test_a_control_that_is_moved_changes_figure_caption_and_program(subject):
+    pytest.importorskip("ipywidgets")
+    shown = show.code(subject)
+    before = shown.widget.children[1].to_dict(), shown.widget.children[2].value, shown.python
+    slider(shown, "module 1").value = 0.9
+    after = shown.widget.children[1].to_dict(), shown.widget.children[2].value, shown.python
+    assert all(one != two for one, two in zip(before, after, strict=True))
+    assert "(1, 0.9)" in shown.python and shown.chosen["module 1"] == 0.9
+
+
+def test_attention_of_any_cache_is_shown_by_layer_head_and_episode(cache, subject):
+    shown = show.attention(cache, roles=subject.model.roles, layer=1)
+    assert "blocks.1.attn.hook_pattern" in str(shown) and "no claim" in str(shown)
+    assert "Mean of 4" in str(shown.set(episode=-1, layer=0))
+    plain = show.attention({"blocks.0.attn.hook_pattern": cache["pattern", 0]})  # no model, no roles
+    assert plain.drawing.plotly().data
+    with pytest.raises(ConfigError, match="no attention weights"):
+        show.attention({"hook_embed": cache["hook_embed"]})
+    with pytest.raises(ConfigError, match="head 9"):
+        show.attention(cache, head=9)
+    with pytest.raises(ConfigError, match="did you mean 'layer'"):
+        shown.set(layr=1)
+
+
+def test_each_shows_widgets_and_keeps_a_picture(subject, tiny_models):
+    pytest.importorskip("ipywidgets")
+    other = load(tiny_models["softmax"], step=0)
+    for shown in (show.grid(subject), show.patch(subject, episodes=0), show.diff(subject, Subject(other, 32))):
+        assert WIDGET in shown._repr_mimebundle_()
+        assert shown._repr_png_().startswith(b"\x89PNG")
+        assert shown.python.startswith("import torch")
+
+
+def test_without_widgets_the_picture_says_so(subject, monkeypatch):
+    monkeypatch.setattr(live, "NEEDED", ("no_such_package",))
+    shown = show.grid(subject)
+    assert WIDGET not in shown._repr_mimebundle_() and shown._repr_png_().startswith(b"\x89PNG")
+    assert "A picture, not live: no_such_package not installed" in shown._repr_mimebundle_()["text/plain"]
+
+
+def test_a_kernel_sends_widgets_picture_and_interactive_drawing(tiny_models):
+    pytest.importorskip("ipywidgets")
+    cells = [
+        f"from compolens import show; shown = show.grid({str(tiny_models['softmax'])!r}); shown",
+        "shown.drawing",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
+    NotebookClient(notebook, timeout=200, kernel_name="python3").execute()
+    (live_one,), (drawing,) = (cell.outputs for cell in notebook.cells)
+    assert {WIDGET, "image/png", "text/plain"} <= set(live_one["data"])
+    assert {"application/vnd.plotly.v1+json", "image/png"} <= set(drawing["data"])

@@ -1,0 +1,95 @@
+"""A small part of the campaign of faults (make bench-faults), and that it sees faults where there are some."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from compolens import tables
+
+PLACE = Path(__file__).parent / "benchmarks" / "faults"
+sys.path.insert(0, str(PLACE))
+
+import arrays  # noqa: E402
+import damage  # noqa: E402
+import hostile  # noqa: E402
+import kills  # noqa: E402
+import settings  # noqa: E402
+from outcomes import Kind, command, fault  # noqa: E402
+from world import build  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    return build(tmp_path_factory.mktemp("world"))
+
+
+def quick(make, numbers, world, slow=("report", "analyze", "explain", "recording")):
+    """Faults among cases, without those that take seconds."""
+    cases = [make(world, 7, number) for number in numbers]
+    cases = [case for case in cases if not any(word in f"{case.campaign} {case.text}" for word in slow)]
+    found = [(case.text, case.run()) for case in cases]
+    assert len(found) > len(numbers) // 3
+    return [f"{text}: {result}" for text, result in found if result.kind.is_fault]
+
+
+@pytest.mark.parametrize(
+    ("make", "cases"),
+    [(settings.case, 120), (arrays.case, 60), (damage.case, 30), (hostile.case, 25), (kills.case, 25), (kills.disk, 8)],
+    ids=["settings", "arrays", "damage", "hostile", "kills", "disk"],
+)
+def test_no_case_is_a_fault(make, cases, world):
+    assert quick(make, range(cases), world) == []
+
+
+# ---- that it sees them -----------------------------------------------------------------------------------------------
+def test_a_table_drawn_as_true_though_it_changed_is_silently_wrong(world, monkeypatch):
+    whole = damage.gather(world.fresh("softmax") / "softmax")
+    path = tables.path_of(world.work / "softmax", "generalization")
+    path.write_text(path.read_text().replace("score,", "score,9", 1))
+    told = damage.gather(world.work / "softmax")
+    assert damage.judged(whole, told, path, old=False).kind is Kind.TOLD
+    silent = whole._replace(out=whole.out.replace("0.", "1."))
+    assert damage.judged(whole, silent, path, old=False).kind is Kind.WRONG
+    assert damage.judged(whole, silent, path, old=True).kind is Kind.OLD
+    assert damage.judged(whole, whole, path, old=False).kind is Kind.RIGHT
+
+
+@pytest.mark.parametrize("error", [KeyError("reference"), OSError(2, "No such file", "x"), RecursionError("deep")])
+def test_what_nobody_foresaw_is_seen(monkeypatch, error):
+    def broken(*_):
+        raise error
+
+    monkeypatch.setattr("compolens.tables.find", broken)
+    assert fault(command(["models", "."])).kind is Kind.UNFORESEEN
+
+
+def test_escapes_on_the_terminal_are_seen(monkeypatch):
+    monkeypatch.setattr("compolens.tables.find", lambda _: print("\x1b[31m") or [])
+    assert fault(command(["models", "."])).kind is Kind.WRONG
+
+
+def test_a_setting_of_another_kind_is_seen():
+    assert not settings.fits("false", bool) and not settings.fits(1, bool) and settings.fits(True, bool)
+    assert not settings.fits(True, int) and not settings.fits(float("nan"), float) and settings.fits(None, float | None)
+    assert settings.fits((1, 2), tuple[int, ...]) and not settings.fits((1, "a"), tuple[int, ...])
+
+
+def test_a_process_is_killed_before_the_write_it_is_to_be_killed_before(tmp_path):
+    def write():
+        for name in "abc":
+            (tmp_path / name).write_text(name)
+
+    assert kills.child(write, tmp_path) == (0, "3")
+    for name in "abc":
+        (tmp_path / name).unlink()
+    assert kills.child(write, tmp_path, kill_at=2)[0] == 9
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a"]
+
+
+def test_a_full_disk_is_told_and_a_file_cut_off(tmp_path):
+    def write():
+        (tmp_path / "a").write_bytes(b"x" * 100)
+
+    assert kills.child(write, tmp_path, limit=10, full=True)[1].startswith("EXCEPTION\nOSError")
+    assert kills.child(write, tmp_path, limit=10)[0] == 25 and (tmp_path / "a").stat().st_size == 10
