@@ -11,6 +11,14 @@ from compolens.foundation.configs import ConfigError
 
 
 def make(commands: Any) -> Parser:
+    """Add the command's parser.
+
+    Args:
+        commands: what parsers are added to.
+
+    Returns:
+        The parser.
+    """
     parser = command_parser(
         commands, "explore", run, "look at models on a local page: compositions, attention, patching, codes",
         "compolens explore trained_models/F-softmax-0 trained_models/F-hypernetwork-0",
@@ -23,6 +31,17 @@ def make(commands: Any) -> Parser:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Serve the page until Ctrl-C.
+
+    Args:
+        options: the flags.
+
+    Returns:
+        The exit status.
+
+    Raises:
+        ConfigError: what the page needs is not installed.
+    """
     from compolens import tables
 
     named = [Path(folder) for folder in options.folders]

@@ -32,8 +32,15 @@ SAME = 1e-6
 
 @dataclass(frozen=True)
 class Goals:
-    """The base's inputs under the codes that are compared, each as episodes; written: None where the written code is none
-    that the family can show (a category half of one kind)."""
+    """The base's inputs under the codes that are compared, each as episodes.
+
+    Args:
+        own: under its own code.
+        recombined: with one factor of the donor's code; None where none can be exchanged.
+        donor: under the donor's code.
+        written: under the written code; None where the family can show no task under it, such as a category half of
+            one kind.
+    """
 
     own: Episodes
     recombined: Episodes | None
@@ -43,8 +50,15 @@ class Goals:
 
 @dataclass(frozen=True)
 class Edit:
-    """What an edit did. before, after: predictions (batch, seq, d_out); random: one prediction per random subspace;
-    rank of the subspace, out of width."""
+    """What an edit did.
+
+    Args:
+        before: (batch, seq, d_out) predictions without the edit.
+        after: (batch, seq, d_out) predictions with it.
+        random: one prediction of that shape per random subspace; empty for the untrained control.
+        rank: dimensions of the subspace in which the edit moves activations.
+        width: dimensions of an activation.
+    """
 
     before: Tensor
     after: Tensor
@@ -55,7 +69,19 @@ class Edit:
 
 # ---- which code is written -------------------------------------------------------------------------------------------
 def goals(subject: Subject, state: State, code: Tensor) -> Goals:
-    """The tasks that answers may move to."""
+    """The tasks that answers may move to.
+
+    Args:
+        subject: the model under study.
+        state: what the reader has chosen.
+        code: (n, parts) the code that is written, as `code_to_write` returns it.
+
+    Returns:
+        The episodes under each of the codes.
+
+    Raises:
+        DoesNotApply: the family cannot show inputs under another code.
+    """
     check_renders(subject.task)
     task, base, donor = subject.task, subject.bases(state), subject.donors(state)
     recombined, copied = _recombined(subject, state), task.render(donor.codes, base.inputs)
@@ -64,7 +90,18 @@ def goals(subject: Subject, state: State, code: Tensor) -> Goals:
 
 
 def code_to_write(subject: Subject, state: State) -> Tensor:
-    """(n, parts) float64: the code that is written for every chosen episode, with the parts that are set by hand."""
+    """The code that is written for every chosen episode, with the parts that are set by hand.
+
+    Args:
+        subject: the model under study.
+        state: what the reader has chosen.
+
+    Returns:
+        (n, parts) float64, in the order of `code_features`.
+
+    Raises:
+        ConfigError: a part that is set by hand is none of the code's.
+    """
     own = subject.features(subject.bases(state))
     if state.write == "own code":
         code = own.clone()
@@ -110,7 +147,18 @@ def _shown_as(subject: Subject, code: Tensor, inputs: Tensor) -> Episodes | None
 # ---- edits -----------------------------------------------------------------------------------------------------------
 @torch.no_grad()
 def edit(subject: Subject, state: State, site: Site, code: Tensor, untrained: bool = False) -> Edit:
-    """Write a code at a site, and make the same moves in random subspaces; of the untrained control where asked."""
+    """Write a code at a site, and make the same moves in random subspaces.
+
+    Args:
+        subject: the model under study.
+        state: what the reader has chosen.
+        site: where the code is written.
+        code: (n, parts) the code for every chosen episode.
+        untrained: edit the untrained control instead, without random subspaces.
+
+    Returns:
+        Predictions before and after, and those of the random subspaces.
+    """
     model, base = subject.untrained if untrained else subject.model, subject.bases(state)
     at = subject.code_at(site, untrained)
     (seen,) = record(model, [base], [site.hook_name])
@@ -132,7 +180,14 @@ def edit(subject: Subject, state: State, site: Site, code: Tensor, untrained: bo
 
 
 def moved_directions(at: CodeAt) -> Tensor:
-    """(d, rank) orthonormal: the space that holds whatever writing a code can add to an activation."""
+    """The space that holds whatever writing a code can add to an activation.
+
+    Args:
+        at: how the code stands at a site.
+
+    Returns:
+        (d, rank) orthonormal columns.
+    """
     writer = at.writer
     erased = torch.eye(len(writer.eraser.mean)).to(writer.eraser.projection) - writer.eraser.projection
     return column_space(torch.cat([erased, writer.weight.T], dim=1))
@@ -147,7 +202,18 @@ def _answers(model: HookedModel, tokens: Tensor, site: Site, activation: Tensor)
 @torch.no_grad()
 def share(subject: Subject, state: State, made: Edit, goal: Episodes, untrained: bool = False) -> Number:
     """How much of the way the answers moved to those that the same model gives to the goal's episodes; over the episodes in
-    which there is a way to go."""
+    which there is a way to go.
+
+    Args:
+        subject: the model under study.
+        state: what the reader has chosen.
+        made: the edit.
+        goal: the episodes under the code that was written.
+        untrained: whether the edit was made in the untrained control, whose own answers are then the goal.
+
+    Returns:
+        1: all of the way; 0: none; negative: away from it. NaN where there is no way to go.
+    """
     model = subject.untrained if untrained else subject.model
     error, weight = remaining(made.after, made.before, model(goal.tokens), subject.task.answers)
     kept = weight > SAME * weight.max()
@@ -157,7 +223,16 @@ def share(subject: Subject, state: State, made: Edit, goal: Episodes, untrained:
 
 @torch.no_grad()
 def random_share(subject: Subject, made: Edit, goal: Episodes) -> Number:
-    """The same of the random subspaces: their mean, and the least and the largest of them."""
+    """What `share` is for the random subspaces.
+
+    Args:
+        subject: the model under study.
+        made: the edit.
+        goal: as in `share`.
+
+    Returns:
+        Their mean, with the least and the largest in place of an interval.
+    """
     wanted = subject.model(goal.tokens)
     found = []
     for after in made.random:
@@ -169,6 +244,16 @@ def random_share(subject: Subject, made: Edit, goal: Episodes) -> Number:
 
 
 def score(subject: Subject, state: State, prediction: Tensor, wanted: Episodes) -> Number:
-    """The score of predictions against a task's own answers."""
+    """The score of predictions against a task's own answers.
+
+    Args:
+        subject: the model under study.
+        state: what the reader has chosen.
+        prediction: (n, seq, d_out) for the chosen episodes.
+        wanted: the episodes whose targets are the task's own answers.
+
+    Returns:
+        The score: 1 is perfect.
+    """
     error, weight = (part.cpu().numpy() for part in subject.task.errors(prediction, wanted.targets))
     return pooled(error, weight, subject.bases(state).composition.cpu().numpy())

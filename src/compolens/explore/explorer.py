@@ -34,9 +34,19 @@ DEPENDS = {
 
 @dataclass(frozen=True)
 class Facts:
-    """What the controls of a page offer for a model: its kept steps, attention layers, heads, sites, parts of its code (name,
-    own value, largest value), the numbers of the chosen episodes' compositions, how many episodes there are; `missing`: why
-    there are no parts."""
+    """What the controls of a page offer for a model.
+
+    Args:
+        steps: kept training steps, ascending.
+        layers: number of attention layers.
+        heads: number of heads in the chosen layer.
+        sites: (layer, role) of every site.
+        site: the chosen one; None where the model has none.
+        parts: (name, own value, largest value) of every part of the code.
+        count: episodes drawn of the split.
+        compositions: names of the chosen episodes' compositions, each once.
+        missing: why there are no parts; "" where there are.
+    """
 
     steps: list[int]
     layers: int
@@ -68,11 +78,31 @@ class Explorer:
 
     # ---- models ------------------------------------------------------------------------------------------------------
     def subject(self, state: State) -> Subject:
-        """The model that a state looks at."""
+        """The model that a state looks at.
+
+        Args:
+            state: what the reader has chosen.
+
+        Returns:
+            The model, opened.
+
+        Raises:
+            ConfigError: no folder has this name.
+        """
         return self._opened(state.model, state.step, state)
 
     def other(self, state: State) -> Subject | None:
-        """The model that it is compared with; None where none is chosen."""
+        """The model that a state compares with.
+
+        Args:
+            state: what the reader has chosen.
+
+        Returns:
+            The model, opened; None where none is chosen.
+
+        Raises:
+            ConfigError: no folder has this name.
+        """
         if not state.other and state.other_step is None:
             return None
         return self._opened(state.other or state.model, state.other_step, state)
@@ -91,12 +121,31 @@ class Explorer:
 
     # ---- views -------------------------------------------------------------------------------------------------------
     def key(self, name: str, state: State) -> str:
-        """What a view depends on, as text: equal keys, equal views."""
+        """What a view depends on, as text: equal keys, equal views.
+
+        Args:
+            name: the view's name, one of `DEPENDS`.
+            state: what the reader has chosen.
+
+        Returns:
+            The name, and the settings that count.
+        """
         kept = {field.name: getattr(state, field.name) for field in fields(state) if field.name in DEPENDS[name]}
         return f"{name}?{replace(State(episodes=state.episodes), **kept).to_query()}"
 
     def view(self, name: str, state: State) -> View:
-        """A view by its name, one of `DEPENDS`; `DoesNotApply` where a family or a model has none."""
+        """A view by its name.
+
+        Args:
+            name: its name, one of `DEPENDS`.
+            state: what the reader has chosen.
+
+        Returns:
+            The view, computed once per `key`.
+
+        Raises:
+            DoesNotApply: the family or the model has no such view.
+        """
         key = self.key(name, state)
         with self._lock:
             if key not in self._views:
@@ -121,14 +170,28 @@ class Explorer:
         return made[name](subject, state)
 
     def extent(self, state: State) -> str:
-        """What the numbers of a state reach."""
+        """What the numbers of a state reach.
+
+        Args:
+            state: what the reader has chosen.
+
+        Returns:
+            A sentence or two.
+        """
         with self._lock:
             from compolens.explore.views.base import extent
 
             return extent(self.subject(state), state)
 
     def sheets(self, state: State) -> tuple[str, list[Sheet]]:
-        """The first of the chosen episodes as its family shows it, with what it is called."""
+        """The first of the chosen episodes as its family shows it.
+
+        Args:
+            state: what the reader has chosen.
+
+        Returns:
+            (what it is called, its sheets).
+        """
         with self._lock:
             subject = self.subject(state)
             numbers = subject.numbers(state)[:1]
@@ -139,7 +202,14 @@ class Explorer:
 
     # ---- controls ----------------------------------------------------------------------------------------------------
     def facts(self, state: State) -> Facts:
-        """What can be chosen in this state."""
+        """What can be chosen in this state.
+
+        Args:
+            state: what the reader has chosen.
+
+        Returns:
+            What the controls offer.
+        """
         with self._lock:
             from compolens.zoo.folders import kept_steps
 
@@ -181,7 +251,14 @@ class Explorer:
 
     # ---- moving about ------------------------------------------------------------------------------------------------
     def worst(self, state: State) -> State:
-        """The worst episode of the chosen ones' composition."""
+        """The worst episode of the chosen ones' composition.
+
+        Args:
+            state: what the reader has chosen.
+
+        Returns:
+            The state with what is chosen then.
+        """
         with self._lock:
             from compolens.explore.views.episodes import ranked
 
@@ -190,7 +267,15 @@ class Explorer:
             return replace(state, chosen=(int(ranked(subject, state.split, composition)["episode"].iloc[0]),), parts=())
 
     def of_composition(self, state: State, composition: int | None = None) -> State:
-        """All drawn episodes of a composition; None: of the first chosen episode's."""
+        """All drawn episodes of a composition.
+
+        Args:
+            state: what the reader has chosen.
+            composition: its number; None: that of the first chosen episode.
+
+        Returns:
+            The state with what is chosen then; unchanged where none is drawn.
+        """
         with self._lock:
             subject = self.subject(state)
             wanted = int(subject.bases(state).composition[0]) if composition is None else composition
@@ -198,18 +283,44 @@ class Explorer:
             return replace(state, chosen=tuple(found), parts=()) if found else state
 
     def all_drawn(self, state: State) -> State:
-        """Every episode that is drawn of the split."""
+        """Every episode that is drawn of the split.
+
+        Args:
+            state: what the reader has chosen.
+
+        Returns:
+            The state with what is chosen then.
+        """
         with self._lock:
             return replace(state, chosen=tuple(range(len(self.subject(state).drawn(state.split).tokens))), parts=())
 
     def step_by(self, state: State, by: int) -> State:
-        """The next episode, or the one before."""
+        """Another episode of the same draw.
+
+        Args:
+            state: what the reader has chosen.
+            by: how many episodes further, from the first chosen one; negative: back. The last is followed by the
+                first.
+
+        Returns:
+            The state with what is chosen then.
+        """
         with self._lock:
             count = len(self.subject(state).drawn(state.split).tokens)
             return replace(state, chosen=((state.chosen[0] + by) % count,), parts=())
 
     def clicked(self, name: str, state: State, column: int, row: int) -> State:
-        """Where a click on a view leads."""
+        """Where a click on a view leads.
+
+        Args:
+            name: the view's name.
+            state: what the reader has chosen.
+            column: of the cell, from 0.
+            row: of the cell, from 0.
+
+        Returns:
+            The state that the click leads to; unchanged where the cell leads nowhere.
+        """
         found = self.view(name, state).cells.get((column, row))
         if found is None:
             return state

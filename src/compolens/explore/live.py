@@ -19,7 +19,13 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 
 @dataclass(frozen=True)
 class Picture:
-    """A drawing with its caption, and what it was made from, if anything: a `View` with a number and a program."""
+    """A drawing with its caption.
+
+    Args:
+        drawing: the figure.
+        caption: what stands below it.
+        view: what it was made from: a `View`, with a number and a program; None for none.
+    """
 
     drawing: Drawing
     caption: str
@@ -28,7 +34,13 @@ class Picture:
 
 @dataclass(frozen=True)
 class Control:
-    """Something to choose: whole numbers of a range, words of a tuple, or a number between two floats."""
+    """Something to choose.
+
+    Args:
+        name: what it is called.
+        choices: a range of whole numbers, a tuple of words, or the two ends of a slider as floats.
+        value: what is chosen first.
+    """
 
     name: str
     choices: range | tuple
@@ -40,7 +52,14 @@ class Control:
         return isinstance(self.choices, tuple) and isinstance(self.choices[0], float)
 
     def check(self, value: Any) -> None:
-        """Raise unless it may be chosen."""
+        """Check that a value may be chosen.
+
+        Args:
+            value: what is to be chosen.
+
+        Raises:
+            ConfigError: the control does not allow it.
+        """
         allowed = self.choices[0] <= value <= self.choices[1] if self.continuous else value in self.choices
         if not allowed:
             raise ConfigError(f"{self.name} cannot be {value!r}; {nearest(str(value), map(str, self.choices))}")
@@ -68,6 +87,12 @@ class Live:
 
         Args:
             chosen: values by the controls' names; a name with spaces goes in as ``**{"module 3": 0.5}``.
+
+        Returns:
+            Itself, with the new picture.
+
+        Raises:
+            ConfigError: there is no such control, or it does not allow the value.
         """
         for name, value in chosen.items():
             if name not in self.controls:

@@ -12,7 +12,14 @@ DRAWS = 2000
 
 
 class Number(NamedTuple):
-    """A number with its 95 % interval, NaN where there is none, and over what the interval runs."""
+    """A number with its 95 % interval.
+
+    Args:
+        value: the number itself.
+        lo: lower end, NaN where there is no interval.
+        hi: upper end, likewise.
+        unit: over what the interval runs, such as "compositions"; "": there is none.
+    """
 
     value: float
     lo: float
@@ -25,7 +32,15 @@ class Number(NamedTuple):
 
 
 def units(composition: np.ndarray) -> tuple[np.ndarray, str]:
-    """(group of every episode, what a group is): compositions where there are several, else episodes; "" for one episode."""
+    """The units of replication of a set of episodes.
+
+    Args:
+        composition: (n,) the composition of every episode.
+
+    Returns:
+        ((n,) group of every episode, what a group is): compositions where there are several, else episodes; "" for one
+        episode.
+    """
     if len(composition) < 2:
         return composition, ""
     if len(np.unique(composition)) > 1:
@@ -34,7 +49,16 @@ def units(composition: np.ndarray) -> tuple[np.ndarray, str]:
 
 
 def pooled(error: np.ndarray, weight: np.ndarray, composition: np.ndarray) -> Number:
-    """1 - sum(error) / sum(weight) of episodes, each (n,); those of compositions without any weight are left out."""
+    """1 - sum(error) / sum(weight) of episodes; those of compositions without any weight are left out.
+
+    Args:
+        error: (n,) at least 0.
+        weight: (n,) at least 0.
+        composition: (n,) the composition of every episode.
+
+    Returns:
+        At most 1; NaN where no episode has any weight. The interval runs over `units`.
+    """
     kept = np.isin(composition, np.unique(composition[weight > 0]))
     if not kept.any():  # no way to go, or no episode at all
         return Number(float("nan"), float("nan"), float("nan"), "")
@@ -45,7 +69,15 @@ def pooled(error: np.ndarray, weight: np.ndarray, composition: np.ndarray) -> Nu
 
 
 def mean(values: np.ndarray, composition: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(mean, lo, hi), each (k,), of values (n, k) over n episodes; the bounds are NaN for one episode."""
+    """Means over episodes, with intervals.
+
+    Args:
+        values: (n, k) for n episodes.
+        composition: (n,) the composition of every episode.
+
+    Returns:
+        (mean, lo, hi), each (k,), with 95 % intervals over `units`; the bounds are NaN for one episode.
+    """
     groups, unit = units(composition)
     middle = values.mean(0)
     if not unit:

@@ -46,6 +46,9 @@ def attention(
 
     Returns:
         Something that a notebook shows: live, or as a picture.
+
+    Raises:
+        ConfigError: the cache holds no attention weights, or no such layer, head or episode.
     """
     model = getattr(cache, "model", None)
     held = getattr(cache, "cache_dict", cache)
@@ -81,6 +84,9 @@ def grid(model: Model, split: str = "ood") -> Live:
     Args:
         model: a folder, or what `compolens.load` returned.
         split: whose number is printed beside it: "test" or "ood".
+
+    Returns:
+        Something that a notebook shows: live, or as a picture.
     """
     subject = _subject(model)
     return _live(lambda state: views.grid(subject, state), State(split=split), [Control("split", ("test", "ood"), split)])
@@ -94,6 +100,9 @@ def patch(model: Model, episodes: Sequence[int] | int | None = None, split: str 
         episodes: number of an episode among those drawn, or several; None: all, with intervals over compositions.
         split: "test" or "ood".
         donor: the donor of episode i is episode i + donor.
+
+    Returns:
+        Something that a notebook shows: live, or as a picture.
     """
     subject = _subject(model)
     state = State(split=split, donor=donor, chosen=_chosen(subject, split, episodes))
@@ -110,6 +119,9 @@ def code(model: Model, episode: int = 0, split: str = "ood", at: int | None = No
         split: "test" or "ood".
         at: layer of the site; None: the explicit code where there is one.
         role: token role of the site.
+
+    Returns:
+        Something that a notebook shows: live, or as a picture.
     """
     subject = _subject(model)
     state = State(split=split, chosen=(episode,), at=at, role=role, write=WRITES[0])
@@ -134,6 +146,9 @@ def diff(model: Model, other: Model, split: str = "ood", layer: int = 0, head: i
         split: whose difference is printed: "test" or "ood".
         layer: of the attention maps that are compared, where both models have such.
         head: likewise.
+
+    Returns:
+        Something that a notebook shows: live, or as a picture.
     """
     one, two = _subject(model), _subject(other)
     state = State(split=split, layer=layer, head=head)

@@ -18,6 +18,12 @@ WRITES = ("own code", "recombined code", "donor's code")
 def to_ranges(numbers: Iterable[int]) -> str:
     """Whole numbers as ranges.
 
+    Args:
+        numbers: at least 0, in any order; runs of consecutive ones become ranges.
+
+    Returns:
+        Numbers and ranges, separated by commas.
+
     >>> to_ranges([0, 1, 2, 3, 7])
     '0-3,7'
     """
@@ -32,6 +38,15 @@ def to_ranges(numbers: Iterable[int]) -> str:
 
 def from_ranges(text: str) -> tuple[int, ...]:
     """The inverse of `to_ranges`.
+
+    Args:
+        text: numbers and ranges, separated by commas.
+
+    Returns:
+        The numbers, in the order of the text.
+
+    Raises:
+        ConfigError: the text holds something else.
 
     >>> from_ranges("0-3,7")
     (0, 1, 2, 3, 7)
@@ -115,12 +130,32 @@ class State:
 
     @classmethod
     def from_query(cls, query: str) -> State:
-        """The inverse of `to_query`; `ConfigError` where it names or holds what there is not."""
+        """The inverse of `to_query`.
+
+        Args:
+            query: with its question mark or without.
+
+        Returns:
+            The state; what the query does not name has its default.
+
+        Raises:
+            ConfigError: it names or holds what there is not.
+        """
         return cls.of(dict(parse_qsl(query.removeprefix("?"))))
 
     @classmethod
     def of(cls, texts: Mapping[str, str]) -> State:
-        """The same from name -> text."""
+        """A state from the texts of its settings.
+
+        Args:
+            texts: name of a setting -> its text.
+
+        Returns:
+            The state; what is not named has its default.
+
+        Raises:
+            ConfigError: a name is no setting's, or a text is not of its kind.
+        """
         state, kinds = cls(), {field.name: field.type for field in fields(cls)}
         for name, text in texts.items():
             require(name in kinds, f"an address has no {name!r}; {nearest(name, kinds)}")

@@ -50,21 +50,42 @@ class Subject:
 
     # ---- episodes and answers ----------------------------------------------------------------------------------------
     def drawn(self, split: str) -> Episodes:
-        """All episodes that are drawn of a split: those that probes draw for the same number and seed."""
+        """All episodes that are drawn of a split: those that probes draw for the same number and seed.
+
+        Args:
+            split: "test" or "ood".
+
+        Returns:
+            The episodes, on the model's device.
+        """
         if split not in self._drawn:
             (self._drawn[split],) = draw(self.task, split, self.count, self.seed, self.trained.device, batch=self.count)
         return self._drawn[split]
 
     @torch.no_grad()
     def answers(self, split: str) -> Tensor:
-        """(episode, seq, d_out): the model's predictions on them."""
+        """The model's predictions on all episodes that are drawn of a split.
+
+        Args:
+            split: "test" or "ood".
+
+        Returns:
+            (episode, seq, d_out).
+        """
         if split not in self._answers:
             tokens = self.drawn(split).tokens
             self._answers[split] = torch.cat([self.model(part) for part in tokens.split(BATCH)])
         return self._answers[split]
 
     def results(self, split: str) -> pd.DataFrame:
-        """One row per episode: episode, composition, name, held_out, error, weight, score (1 is perfect)."""
+        """How every drawn episode of a split is scored, a row per episode.
+
+        Args:
+            split: "test" or "ood".
+
+        Returns:
+            The columns episode, composition, name, held_out, error, weight, score (1 is perfect).
+        """
         episodes = self.drawn(split)
         error, weight = (part.cpu().numpy() for part in self.task.errors(self.answers(split), episodes.targets))
         composition = episodes.composition.cpu().numpy()
@@ -75,17 +96,41 @@ class Subject:
         return frame.assign(error=error, weight=weight, score=1 - error / weight)
 
     def numbers(self, state: State) -> Tensor:
-        """(n,) numbers of the chosen episodes."""
+        """The numbers of the chosen episodes.
+
+        Args:
+            state: what the reader has chosen.
+
+        Returns:
+            (n,) from 0.
+
+        Raises:
+            ConfigError: fewer episodes are drawn.
+        """
         count = len(self.drawn(state.split).tokens)
         require(max(state.chosen) < count, f"episode {max(state.chosen)} is not among the {count} of {state.split!r}")
         return torch.tensor(state.chosen)
 
     def bases(self, state: State) -> Episodes:
-        """The chosen episodes."""
+        """The chosen episodes.
+
+        Args:
+            state: what the reader has chosen.
+
+        Returns:
+            (n) episodes, in the order chosen.
+        """
         return self.drawn(state.split).take(self.numbers(state))
 
     def donors(self, state: State) -> Episodes:
-        """For each of the chosen episodes, its donor."""
+        """For each of the chosen episodes, its donor.
+
+        Args:
+            state: what the reader has chosen.
+
+        Returns:
+            (n) episodes.
+        """
         drawn = self.drawn(state.split)
         return drawn.take((self.numbers(state) + state.donor) % len(drawn.tokens))
 
@@ -105,7 +150,17 @@ class Subject:
         return found
 
     def site(self, state: State) -> Site:
-        """The one that the state names."""
+        """The site that the state names.
+
+        Args:
+            state: what the reader has chosen.
+
+        Returns:
+            The site; where the state names none, the explicit code, else the stream after the first block.
+
+        Raises:
+            DoesNotApply: the model has no such site.
+        """
         layers = [site.layer for site in self.sites]
         chosen = state.at
         if chosen is None:  # the explicit code stands one layer above the last
@@ -123,13 +178,28 @@ class Subject:
 
     # ---- codes -------------------------------------------------------------------------------------------------------
     def code_at(self, site: Site, untrained: bool = False) -> CodeAt:
-        """How the code stands at a site, fitted on episodes of training compositions; of the untrained control where asked."""
+        """How the code stands at a site, fitted on episodes of training compositions.
+
+        Args:
+            site: where it is read.
+            untrained: in the untrained control instead.
+
+        Returns:
+            Readout and writer, fitted once and kept.
+        """
         if (site, untrained) not in self._codes:
             self._fit([site], untrained)
         return self._codes[site, untrained]
 
     def codes_everywhere(self, untrained: bool = False) -> list[CodeAt]:
-        """The same at every site."""
+        """What `code_at` gives, at every site.
+
+        Args:
+            untrained: in the untrained control instead.
+
+        Returns:
+            Readout and writer of each site, in the order of `sites`.
+        """
         missing = [site for site in self.sites if (site, untrained) not in self._codes]
         if missing:
             self._fit(missing, untrained)
@@ -149,12 +219,29 @@ class Subject:
         return found
 
     def features(self, episodes: Episodes) -> Tensor:
-        """(n, parts) float64: their codes as numbers."""
+        """The codes of episodes as numbers.
+
+        Args:
+            episodes: n episodes of the model's task.
+
+        Returns:
+            (n, parts) float64.
+        """
         return code_features(self.task, episodes.codes)
 
 
 def opened(folder: str | Path, step: int | None, state: State, classes: tuple = ()) -> Subject:
-    """The model of a folder, ready to be looked at."""
+    """The model of a folder, ready to be looked at.
+
+    Args:
+        folder: a finished model folder.
+        step: one of the kept steps; None: the final weights.
+        state: says how many episodes are drawn, and which.
+        classes: classes of your own that the folder names.
+
+    Returns:
+        The model with its episodes.
+    """
     from compolens.zoo.folders import load
 
     return Subject(load(folder, step, classes), state.episodes, state.seed)

@@ -25,7 +25,14 @@ PANELS = {
 
 
 def page(names: Sequence[str]) -> html.Div:
-    """The whole page for models of these names."""
+    """The whole page for models of these names.
+
+    Args:
+        names: what the models are called.
+
+    Returns:
+        The page, without what callbacks fill in.
+    """
     return html.Div(
         [
             dcc.Location(id="address", refresh=False),

@@ -11,7 +11,12 @@ from compolens.explore.page.serve import HOST, server
 
 
 class Cell:
-    """The page as a notebook shows it; `stop` ends its server."""
+    """The page as a notebook shows it; `stop` ends its server.
+
+    Args:
+        explorer: the models.
+        height: of the page in pixels.
+    """
 
     def __init__(self, explorer: Explorer, height: int) -> None:
         self._server, self.height = server(explorer), height
@@ -34,5 +39,13 @@ class Cell:
 
 
 def inside(folders: list[Path], height: int) -> Cell:
-    """The page of these folders, served from here."""
+    """The page of these folders, served from here.
+
+    Args:
+        folders: model folders, or folders of model folders.
+        height: of the cell in pixels.
+
+    Returns:
+        The cell; its server runs already.
+    """
     return Cell(Explorer(tables.find(folders)), height)

@@ -19,7 +19,14 @@ HOST = "127.0.0.1"
 
 
 def application(explorer: Explorer) -> Dash:
-    """The page; every script that it loads is served from here."""
+    """The page; every script that it loads is served from here.
+
+    Args:
+        explorer: the models.
+
+    Returns:
+        The application, wired.
+    """
     app = Dash(
         "compolens", title="compolens explore", update_title="", serve_locally=True,
         assets_folder=str(Path(__file__).parent / "assets"), suppress_callback_exceptions=True, on_error=told,
@@ -30,16 +37,27 @@ def application(explorer: Explorer) -> Dash:
 
 
 def told(error: Exception) -> None:
-    """What goes wrong is said on the page and on the terminal: never a silent nothing."""
+    """What goes wrong is said on the page and on the terminal: never a silent nothing.
+
+    Args:
+        error: what went wrong in a callback.
+    """
     set_props("error", {"children": f"{type(error).__name__}: {error}"})
     print(f"compolens: error: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
 
 
 def server(explorer: Explorer, port: int = 0) -> BaseWSGIServer:
-    """Bound to a port of 127.0.0.1; 0: a free one.
+    """The page's server on a port of 127.0.0.1.
+
+    Args:
+        explorer: the models.
+        port: from 1 to 65535; 0: a free one.
+
+    Returns:
+        The server, bound to the port and not yet serving.
 
     Raises:
-        ConfigError: where the port is taken.
+        ConfigError: the port is taken, or is none.
     """
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     if not 0 <= port <= 65535:
@@ -51,7 +69,13 @@ def server(explorer: Explorer, port: int = 0) -> BaseWSGIServer:
 
 
 def run(explorer: Explorer, port: int, browser: bool) -> None:
-    """Serve until Ctrl-C."""
+    """Serve until Ctrl-C.
+
+    Args:
+        explorer: the models.
+        port: as in `server`.
+        browser: open a browser at the page's address.
+    """
     made = server(explorer, port)
     address = f"http://{HOST}:{made.server_port}/"
     print(f"exploring {len(explorer.folders)} models at {address}  (Ctrl-C ends it)", flush=True)

@@ -23,7 +23,12 @@ NARROW = "(search) => window.innerWidth < 720"
 
 
 def wire(app: Dash, explorer: Explorer) -> None:
-    """Connect the page with the models."""
+    """Connect the page with the models.
+
+    Args:
+        app: the application with the page's layout.
+        explorer: the models.
+    """
     app.clientside_callback(NARROW, Output("narrow", "data"), Input("address", "search"))
     _controls(app, explorer)
     _buttons(app, explorer)
@@ -37,14 +42,29 @@ def wire(app: Dash, explorer: Explorer) -> None:
 
 
 def read(search: str | None) -> Chosen:
-    """The state of an address."""
+    """The state of an address.
+
+    Args:
+        search: the part of an address from its question mark on; None or "": the defaults.
+
+    Returns:
+        The state.
+
+    Raises:
+        ConfigError: it describes no state.
+    """
     return Chosen.from_query(search or "")
 
 
 def go(state: Chosen, search: str | None) -> None:
     """Make a state the address, unless it is.
 
-    By `set_props`, since controls follow the address and the address follows them: Dash allows no such circle of outputs."""
+    By `set_props`, since controls follow the address and the address follows them: Dash allows no such circle of outputs.
+
+    Args:
+        state: the state to go to.
+        search: that part of the address now.
+    """
     query = state.to_query()
     new = f"?{query}" if query else ""
     if new != (search or ""):

@@ -23,7 +23,15 @@ EVERY = 8
 
 # ---- positions -------------------------------------------------------------------------------------------------------
 def labels_of(count: int, roles: Mapping[str, Sequence[int]]) -> list[str]:
-    """(count,) what positions are called: role and number within it, from 0; "position i" where no role has them."""
+    """What positions are called.
+
+    Args:
+        count: positions there are.
+        roles: name -> positions; negative ones count from the end.
+
+    Returns:
+        (count,) role and number within it, from 0; "position i" where no role has it.
+    """
     found = [f"position {i}" for i in range(count)]
     for role, positions in roles.items():
         for i, position in enumerate(positions):
@@ -33,7 +41,14 @@ def labels_of(count: int, roles: Mapping[str, Sequence[int]]) -> list[str]:
 
 
 def ticks_of(labels: Sequence[str]) -> dict[str, str]:
-    """Label -> text of the ticks: the first position of every role, and every eighth after it by its number."""
+    """The ticks of an axis of positions.
+
+    Args:
+        labels: as `labels_of` returns them.
+
+    Returns:
+        Label -> text, for the first position of every role, and every eighth after it by its number.
+    """
     shown = {}
     for label in labels:
         role, _, number = label.rpartition(" ")
@@ -44,7 +59,18 @@ def ticks_of(labels: Sequence[str]) -> dict[str, str]:
 
 # ---- from arrays -----------------------------------------------------------------------------------------------------
 def head_panel(title: str, weights: np.ndarray, labels: Sequence[str], allowed: np.ndarray | None, measure: str) -> Panel:
-    """weights (query, key) of one head; allowed: False where a pair is masked."""
+    """The attention map of one head.
+
+    Args:
+        title: of the panel.
+        weights: (query, key).
+        labels: (key,) what positions are called.
+        allowed: (query, key) bool, False where a pair is masked and shown grey; None: nothing is masked.
+        measure: what the weights are.
+
+    Returns:
+        A heat map.
+    """
     shown = weights if allowed is None else np.where(allowed, weights, np.nan)
     data = pd.DataFrame(
         [(labels[k], labels[q], shown[q, k]) for q in range(shown.shape[0]) for k in range(shown.shape[1])],
@@ -56,7 +82,17 @@ def head_panel(title: str, weights: np.ndarray, labels: Sequence[str], allowed: 
 
 
 def heads_drawing(claim: str, weights: Tensor, roles: Mapping[str, Sequence[int]], mask: Tensor | None) -> Drawing:
-    """Thumbnails of every head: weights (episode, head, query, key), of which the mean over episodes is shown."""
+    """Thumbnails of every head.
+
+    Args:
+        claim: of the figure.
+        weights: (episode, head, query, key); their mean over episodes is shown.
+        roles: name -> positions; negative ones count from the end.
+        mask: (query, key) bool, False where a pair is masked; None: nothing is masked.
+
+    Returns:
+        A panel per head.
+    """
     labels = labels_of(weights.shape[-1], roles)
     allowed = None if mask is None else mask.cpu().numpy()
     means = weights.double().mean(0).cpu().numpy()
@@ -67,7 +103,18 @@ def heads_drawing(claim: str, weights: Tensor, roles: Mapping[str, Sequence[int]
 def head_drawing(
     claim: str, weights: Tensor, roles: Mapping[str, Sequence[int]], mask: Tensor | None, composition: np.ndarray
 ) -> Drawing:
-    """One head (episode, query, key): its map, and what the answers read from each key, with an interval over a set."""
+    """One head: its map, and what the answers read from each key, with an interval over a set.
+
+    Args:
+        claim: of the figure.
+        weights: (episode, query, key).
+        roles: name -> positions; negative ones count from the end.
+        mask: (query, key) bool, False where a pair is masked; None: nothing is masked.
+        composition: (episode,) numbers, over which intervals run.
+
+    Returns:
+        The map, and, where a role is called readout, a panel of the weights by key.
+    """
     labels = labels_of(weights.shape[-1], roles)
     allowed = None if mask is None else mask.cpu().numpy()
     each = weights.double().cpu().numpy()
@@ -86,7 +133,19 @@ def head_drawing(
 
 # ---- from a model ----------------------------------------------------------------------------------------------------
 def pattern_of(subject: Subject, state: State) -> tuple[str, Tensor, Tensor | None]:
-    """(hook point, weights (episode, head, query, key) of the chosen episodes, mask (query, key) or None)."""
+    """The attention weights of the chosen layer on the chosen episodes.
+
+    Args:
+        subject: the model under study.
+        state: what the reader has chosen.
+
+    Returns:
+        (hook point, weights (episode, head, query, key), mask (query, key) or None).
+
+    Raises:
+        DoesNotApply: the model has no attention weights.
+        ConfigError: there is no such layer, or its weights have another shape.
+    """
     if not subject.patterns:
         raise DoesNotApply(f"{subject.trained.name} has no hook point of attention weights (…hook_pattern)")
     require(0 <= state.layer < len(subject.patterns), f"layer {state.layer}: there are {len(subject.patterns)} with attention")
@@ -99,7 +158,16 @@ def pattern_of(subject: Subject, state: State) -> tuple[str, Tensor, Tensor | No
 
 
 def mask_of(model: Any, name: str, weights: Tensor) -> Tensor | None:
-    """(query, key) bool of the attention that a hook point belongs to; None where nothing is masked, or it is not known."""
+    """The mask of the attention that a hook point belongs to.
+
+    Args:
+        model: the network.
+        name: the hook point of attention weights.
+        weights: (..., query, key), whose size the mask is cut to.
+
+    Returns:
+        (query, key) bool, False where a pair is masked; None where nothing is masked, or it is not known.
+    """
     modules = dict(model.named_modules())
     mask = getattr(modules.get(name.rpartition(".")[0]), "mask", None)
     if not isinstance(mask, Tensor):
@@ -108,7 +176,15 @@ def mask_of(model: Any, name: str, weights: Tensor) -> Tensor | None:
 
 
 def heads(subject: Subject, state: State) -> View:
-    """All heads of a layer; the number is the weight that the answers give to the context, mean over heads."""
+    """All heads of a layer; the number is the weight that the answers give to the context, mean over heads.
+
+    Args:
+        subject: the model under study.
+        state: what the reader has chosen.
+
+    Returns:
+        The view.
+    """
     name, weights, mask = pattern_of(subject, state)
     drawing = heads_drawing(f"Attention, {name}: {subject.title}", weights, subject.model.roles, mask)
     drawing = Drawing(drawing.claim, drawing.panels, extent(subject, state), drawing.columns)
@@ -118,7 +194,18 @@ def heads(subject: Subject, state: State) -> View:
 
 
 def attention(subject: Subject, state: State) -> View:
-    """One head; the number is the weight that the answers give to the context, summed over keys."""
+    """One head; the number is the weight that the answers give to the context, summed over keys.
+
+    Args:
+        subject: the model under study.
+        state: what the reader has chosen.
+
+    Returns:
+        The view.
+
+    Raises:
+        ConfigError: the layer has no such head.
+    """
     name, weights, mask = pattern_of(subject, state)
     require(0 <= state.head < weights.shape[1], f"head {state.head}: there are {weights.shape[1]}")
     one = weights[:, state.head]

@@ -13,7 +13,12 @@ from compolens.figures import Drawing
 class View(NamedTuple):
     """A figure, the one number that it is quoted by, and a program that prints that number.
 
-    what: what the number is. cells: where a click leads: (column, row) of a heat map, or (column, 0), -> what is chosen there.
+    Args:
+        drawing: the figure.
+        number: the number that it is quoted by.
+        what: what the number is.
+        python: a program that prints that number.
+        cells: where a click leads: (column, row) of a heat map, or (column, 0), -> what is chosen there.
     """
 
     drawing: Drawing
@@ -24,7 +29,15 @@ class View(NamedTuple):
 
 
 def extent(subject: Subject, state: State) -> str:
-    """What the numbers reach: shown beside every figure."""
+    """What the numbers reach: shown beside every figure.
+
+    Args:
+        subject: the model under study.
+        state: what the reader has chosen.
+
+    Returns:
+        A sentence for one episode, else how many episodes and compositions, and over what intervals run.
+    """
     if state.single:
         return "One episode: no claim."
     composition = subject.bases(state).composition.cpu().numpy()
@@ -38,7 +51,16 @@ def extent(subject: Subject, state: State) -> str:
 
 
 def opening(subject: Subject, state: State, *imports: str) -> list[str]:
-    """The lines by which a program comes to the model and the chosen episodes."""
+    """The lines by which a program comes to the model and the chosen episodes.
+
+    Args:
+        subject: the model under study.
+        state: what the reader has chosen.
+        imports: further lines of imports.
+
+    Returns:
+        The lines, which define `trained`, `task`, `model`, `drawn`, `chosen` and `episodes`.
+    """
     step = f", step={subject.trained.step}" if state.step is not None else ""
     picked = f"list({_range(state.chosen)})" if len(state.chosen) > 1 and _run(state.chosen) else list(state.chosen)
     return [

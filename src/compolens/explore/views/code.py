@@ -27,6 +27,13 @@ def code(subject: Subject, state: State) -> View:
 
     The number is how much of the way the answers moved to those of the written code; where there is no way, because the code
     is the episode's own or none that the family can show, it is the score of the answers against the episode's own task.
+
+    Args:
+        subject: the model under study.
+        state: what the reader has chosen.
+
+    Returns:
+        The view.
     """
     site, wanted = subject.site(state), edits.code_to_write(subject, state)
     aims = edits.goals(subject, state, wanted)
@@ -64,7 +71,15 @@ def _continuous(subject: Subject) -> bool:
 
 # ---- panels ----------------------------------------------------------------------------------------------------------
 def decoded(subject: Subject, state: State) -> Tensor:
-    """(n, parts): what the readout at the site finds of the chosen episodes' codes."""
+    """What the readout at the site finds of the chosen episodes' codes.
+
+    Args:
+        subject: the model under study.
+        state: what the reader has chosen.
+
+    Returns:
+        (n, parts) float64, in the order of `code_features`.
+    """
     site = subject.site(state)
     (seen,) = record(subject.model, [subject.bases(state)], [site.hook_name])
     return subject.code_at(site).decode(subject.model, seen.sites[site.hook_name])

@@ -17,7 +17,15 @@ from compolens.measures.intervals import summarise
 
 
 def difference(left: pd.DataFrame, right: pd.DataFrame) -> Number:
-    """Score of left minus score of right, pooled over the same episodes, with an interval over compositions."""
+    """Score of left minus score of right, pooled over the same episodes, with an interval over compositions.
+
+    Args:
+        left: a row per episode, as `Subject.results` returns them.
+        right: the same episodes of the other model.
+
+    Returns:
+        The difference; from 2 compositions on, with a paired 95 % interval.
+    """
     ids = sorted(set(left["composition"]))
     rows = [(f["error"].to_numpy(), f["weight"].to_numpy(), f["composition"].to_numpy()) for f in (left, right)]
     one, two = (summarise(*each) for each in rows)
@@ -32,7 +40,19 @@ def difference(left: pd.DataFrame, right: pd.DataFrame) -> Number:
 
 
 def diff(subject: Subject, other: Subject, state: State) -> View:
-    """Where one is better than the other: scores by composition, and, where both attend alike, the chosen head's maps."""
+    """Where one is better than the other: scores by composition, and, where both attend alike, the chosen head's maps.
+
+    Args:
+        subject: the first model; differences are its scores minus the other's.
+        other: the second.
+        state: what the reader has chosen.
+
+    Returns:
+        The view.
+
+    Raises:
+        ConfigError: the two were trained on different tasks.
+    """
     require(
         subject.task == other.task,
         f"{subject.trained.name} and {other.trained.name} were trained on different tasks, so no episode is shown to both; "

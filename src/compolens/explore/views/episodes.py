@@ -13,7 +13,16 @@ from compolens.figures import Drawing, Panel, Points, Rule
 
 
 def ranked(subject: Subject, split: str, composition: int | None = None) -> pd.DataFrame:
-    """The episodes of a split, or of one composition, by falling error in units of the split's mean weight."""
+    """The episodes of a split, or of one composition, by falling error in units of the split's mean weight.
+
+    Args:
+        subject: the model under study.
+        split: "test" or "ood".
+        composition: only the episodes of this one; None: all.
+
+    Returns:
+        The columns of `Subject.results`, and "badness": 0 is perfect, 1 is as far off as a score of 0.
+    """
     frame = subject.results(split)
     frame = frame.assign(badness=frame["error"] / frame["weight"].mean())
     if composition is not None:
@@ -22,7 +31,15 @@ def ranked(subject: Subject, split: str, composition: int | None = None) -> pd.D
 
 
 def worst(subject: Subject, state: State) -> View:
-    """Every episode of the split by its rank, with the chosen ones marked; the number is the score of the chosen ones."""
+    """Every episode of the split by its rank, with the chosen ones marked; the number is the score of the chosen ones.
+
+    Args:
+        subject: the model under study.
+        state: what the reader has chosen.
+
+    Returns:
+        The view.
+    """
     frame = ranked(subject, state.split)
     composition = set(subject.bases(state).composition.tolist())
     frame["told"] = [f"episode {e}, {name}" for e, name in zip(frame["episode"], frame["name"], strict=True)]

@@ -17,7 +17,14 @@ HELD_OUT, SEEN = "held out (ood)", "trained on (test)"
 
 
 def by_composition(subject: Subject) -> pd.DataFrame:
-    """One row per composition: composition, name, held_out, n, score, lo, hi (over its episodes)."""
+    """Scores by composition, of both splits, a row per composition.
+
+    Args:
+        subject: the model under study.
+
+    Returns:
+        The columns composition, name, held_out, n (episodes), score, lo, hi (over its episodes).
+    """
     frame = pd.concat([subject.results("test"), subject.results("ood")], ignore_index=True)
     rows = []
     for _, part in frame.groupby(["held_out", "composition"]):
@@ -28,7 +35,14 @@ def by_composition(subject: Subject) -> pd.DataFrame:
 
 
 def pair_of(name: str) -> tuple[str, str] | None:
-    """The two parts in a composition's name such as "0+4" or "0010|1001", one part twice; None for more, or none."""
+    """The two parts in a composition's name.
+
+    Args:
+        name: a composition's name, such as "0+4" or "0010|1001".
+
+    Returns:
+        The two parts, of a single one that part twice; None for more, or none.
+    """
     parts = name.replace("|", "+").split("+")
     return (parts[0], parts[-1]) if len(parts) <= 2 and all(parts) else None
 
@@ -38,6 +52,13 @@ def grid(subject: Subject, state: State) -> View:
 
     A composition of one part stands on the diagonal. The number is the score over the held-out or the trained compositions,
     whichever split is looked at, with its interval over compositions.
+
+    Args:
+        subject: the model under study.
+        state: what the reader has chosen.
+
+    Returns:
+        The view.
     """
     frame = by_composition(subject)
     score = subject.task.score_name

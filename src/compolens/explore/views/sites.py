@@ -24,6 +24,16 @@ def patched(subject: Subject, state: State) -> list[Number]:
     """For every site, how much of the way the answer moves to the donor's when the donor's activation is put there.
 
     The donor run shows the base's inputs under the donor's code. 1: all of the way; 0: none; negative: away from it.
+
+    Args:
+        subject: the model under study.
+        state: what the reader has chosen.
+
+    Returns:
+        In the order of the sites, with intervals over the chosen set.
+
+    Raises:
+        DoesNotApply: the family cannot show inputs under another code.
     """
     check_renders(subject.task)
     base = subject.bases(state)
@@ -45,12 +55,28 @@ def patched(subject: Subject, state: State) -> list[Number]:
 
 
 def readable(subject: Subject, untrained: bool = False) -> list[float]:
-    """For every site, R² of the code read there, on training compositions that the fit has not seen."""
+    """For every site, R² of the code read there, on training compositions that the fit has not seen.
+
+    Args:
+        subject: the model under study.
+        untrained: read in the untrained control instead.
+
+    Returns:
+        In the order of the sites: 1 is perfect, 0 the mean predictor, may be negative.
+    """
     return [at.left_out for at in subject.codes_everywhere(untrained)]
 
 
 def sites(subject: Subject, state: State) -> View:
-    """The map; the number is that of the selected site. A click chooses a site."""
+    """The map; the number is that of the selected site. A click chooses a site.
+
+    Args:
+        subject: the model under study.
+        state: what the reader has chosen.
+
+    Returns:
+        The view.
+    """
     if state.colour == "patching":
         numbers, what, centre = patched(subject, state), "share of the way to the donor's answer", None
         note = _donor(subject, state) + extent(subject, state)
