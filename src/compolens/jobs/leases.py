@@ -100,7 +100,12 @@ class Claims:
     @contextlib.contextmanager
     def take(self, name: str) -> Iterator[Claim]:
         """Hold the claim on a name for as long as the context lives; raises `Held` if another process holds it."""
-        claim = self._make(name)
+        try:
+            claim = self._make(name)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.rmdir(self.folder / ".claims")  # refused while others have claims
+            raise
         held = self.holder(name) if claim is None else None
         if held is not None and held.died_here() and self.remove(name, held.token):
             claim = self._make(name)

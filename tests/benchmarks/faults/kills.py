@@ -183,7 +183,8 @@ def _lease_after(world: World, folder: Path) -> Result:
     if became is not None:
         unknown = "another machine (process 0)" in became.detail  # its holder is not known: free once its heart stands still
         return became if unknown else Result(Kind.WRONG, "the dead holder's lease is not free", became.detail)
-    left = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
+    # NAME~TOKEN: the right to remove a lease that is gone bars nobody, since tokens are never used twice
+    left = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and "~" not in path.name]
     return Result(Kind.WRONG, "drafts stay", str(left)) if left else Result(Kind.RIGHT)
 
 
