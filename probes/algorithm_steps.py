@@ -45,8 +45,9 @@ def probe(
     S / |S S^T|_2, half of what 2310.17086 prints, which does not converge (see `Newton`); gradient descent
     has half the rate tuned for one step, so that it converges; "GD, tuned rate" and GD++ have the rates that are best for as
     many steps as there are layers.
-    newton, gd: last step looked at; lo and hi: percentiles (95 %) of a bootstrap over `draws` draws of episodes; a best level is
-    a maximum over steps and has none. A best step at the edge of what was looked at is marked in `note`. The trend shows a rate of convergence, never by itself which algorithm it is.
+    newton, gd: last step looked at; lo and hi: percentiles (95 %) of a bootstrap over `draws` draws of episodes; a best level,
+    a maximum over steps, has none. A best step at the edge of what was looked at is marked in `note`. The trend shows a rate
+    of convergence, never by itself which algorithm it is.
     """
     task = trained.task
     if not isinstance(task, LinearRegression):
