@@ -6,7 +6,7 @@
 
 A mutant is the code with one operator, number, comparison or condition replaced; annotations are left alone. It is caught if a
 test fails that reads the changed module. Mutants are made in a copy of src, and every one is tested in a process of its own.
-Prints the share that is caught, and what survives. Needs cosmic-ray (pip install -c constraints.txt cosmic-ray).
+Prints the share that is caught, and what survives. Needs cosmic-ray: pip install -c constraints.txt -e ".[mutants]".
 """
 
 from __future__ import annotations
@@ -221,9 +221,8 @@ def main() -> int:
             if not caught(mutant, copy, tests[mutant.file]):
                 survivors.append(mutant)
                 print(f"survives: {shown(mutant)}", flush=True)
-    print(
-        f"{tried - len(survivors)} of {tried} mutants caught ({(tried - len(survivors)) / max(tried, 1):.0%}), seed {options.seed}"
-    )
+    found = tried - len(survivors)
+    print(f"{found} of {tried} mutants caught ({found / max(tried, 1):.0%}), seed {options.seed}")
     return 0
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import torch
 
 from compolens.foundation.configs import ConfigError, nearest, require, require_kinds, require_positive, shown
+from compolens.foundation.memory import TooLarge
 from compolens.hooks import HookedModel
 from compolens.models.base import Architecture
 from compolens.tasks.base import TaskFamily
@@ -66,7 +67,13 @@ class Run:
         with torch.random.fork_rng(devices=[]):
             check_model(self.architecture, dimensions)
             torch.manual_seed(self.init_seed)
-            return self.architecture.build(**dimensions)
+            try:
+                return self.architecture.build(**dimensions)
+            except RuntimeError as error:
+                if "allocate memory" not in str(error):
+                    raise
+                reason = "there is less memory left than this model takes; choose smaller sizes, or end other processes"
+                raise TooLarge(f"{type(self.architecture).__name__}: {reason}") from error
 
     @property
     def evaluated_steps(self) -> set[int]:
