@@ -15,7 +15,7 @@ import damage  # noqa: E402
 import hostile  # noqa: E402
 import kills  # noqa: E402
 import settings  # noqa: E402
-from outcomes import Kind, command, fault  # noqa: E402
+from outcomes import Kind, Said, command, fault  # noqa: E402
 from world import build  # noqa: E402
 
 
@@ -55,7 +55,7 @@ def test_a_table_drawn_as_true_though_it_changed_is_silently_wrong(world, monkey
     assert damage.judged(whole, whole, path, old=False).kind is Kind.RIGHT
 
 
-@pytest.mark.parametrize("error", [KeyError("reference"), OSError(2, "No such file", "x"), RecursionError("deep")])
+@pytest.mark.parametrize("error", [KeyError("reference"), RecursionError("deep"), ZeroDivisionError("division by zero")])
 def test_what_nobody_foresaw_is_seen(monkeypatch, error):
     def broken(*_):
         raise error
@@ -64,9 +64,17 @@ def test_what_nobody_foresaw_is_seen(monkeypatch, error):
     assert fault(command(["models", "."])).kind is Kind.UNFORESEEN
 
 
-def test_escapes_on_the_terminal_are_seen(monkeypatch):
-    monkeypatch.setattr("compolens.tables.find", lambda _: print("\x1b[31m") or [])
-    assert fault(command(["models", "."])).kind is Kind.WRONG
+@pytest.mark.parametrize(
+    ("out", "err", "kind"),
+    [
+        ("\x1b[31mred", "", Kind.WRONG),
+        ("", "compolens: error: [Errno 2] No such file or directory: 'x'", Kind.UNFORESEEN),
+        ("", "Traceback (most recent call last):\n  …\nKeyError: 'x'", Kind.EXCEPTION),
+    ],
+)
+def test_what_a_command_must_not_say_is_seen(out, err, kind):
+    assert fault(Said(2, out, err, None)).kind is kind
+    assert fault(Said(0, "a table", "compolens: error: there is no folder x", None)) is None
 
 
 def test_a_setting_of_another_kind_is_seen():

@@ -9,10 +9,13 @@ import signal
 import subprocess
 import sys
 import time
+from urllib.error import URLError
 from urllib.parse import parse_qs, urlparse
+from urllib.request import urlopen
 
 import pytest
 
+from compolens import show
 from compolens.cli import main
 from compolens.explore.explorer import DEPENDS, Explorer
 from compolens.foundation.configs import ConfigError
@@ -31,6 +34,7 @@ def watch(event, given):
     if event == "socket.connect" and isinstance(given[1], tuple):
         print("connects to", given[1][0], file=sys.stderr, flush=True)
 sys.addaudithook(watch)
+from compolens import show
 from compolens.cli import main
 sys.exit(main(["explore", *sys.argv[1:]]))
 """
@@ -65,6 +69,16 @@ def test_a_taken_port_is_an_error_that_says_what_to_type(tiny_models, capsys):
     made.server_close()
     assert main(["explore", "no/such/folder"]) == 2
     assert "does not exist" in capsys.readouterr().err
+
+
+def test_a_notebook_has_the_page_in_a_cell_until_it_is_stopped(tiny_models):
+    cell = show.explore(tiny_models["softmax"].parent, height=500)
+    assert cell.address in cell._repr_mimebundle_()["text/html"] and 'height="500"' in cell._repr_mimebundle_()["text/html"]
+    with urlopen(cell.address) as answer:
+        assert b"compolens explore" in answer.read()
+    cell.stop()
+    with pytest.raises(URLError):
+        urlopen(cell.address)
 
 
 # ---- with one --------------------------------------------------------------------------------------------------------
@@ -104,7 +118,7 @@ class Reader:
 
     def open(self, search=""):
         self.page.goto(f"{self.address}/{search}")
-        self.page.wait_for_function("document.querySelector('#panel-code .number').innerText != ''")
+        self.page.wait_for_function("(document.querySelector('#panel-code .number')?.innerText || '') != ''")
         self.settle()
 
     def settle(self):

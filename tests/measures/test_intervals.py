@@ -25,7 +25,7 @@ from compolens.measures.readouts import Moments, RidgeReadout, grouped_r2
 SPREAD = 0.8
 """Standard deviation of the logarithm of a composition's weight: the heaviest of ten weighs some ten times the lightest."""
 LEAN = 0.3
-"""By how much a composition's score grows with the logarithm of its weight: what makes the weighted mean another than the plain."""
+"""By how much a composition's score grows with the logarithm of its weight, so that the weighted mean is not the plain one."""
 TRUTH = LEAN * SPREAD**2
 """The weighted mean of scores that are LEAN times the logarithm of a lognormal weight."""
 

@@ -64,7 +64,7 @@ class Drawing:
         """
         marks = [(panel, mark) for panel in self.panels for mark in panel.marks]
         parts = [
-            mark.rows().assign(panel=panel.title, series=i, mark=type(mark).__name__, label=mark.label)
+            mark.shown.assign(panel=panel.title, series=i, mark=type(mark).__name__, label=mark.label)
             for i, (panel, mark) in enumerate(marks)
         ]
         return pd.concat(parts, ignore_index=True).reindex(columns=_FRAME)

@@ -70,7 +70,7 @@ class HeatMap(Mark):
 
     def grid(self) -> tuple[np.ndarray, list[Any], list[Any]]:
         """Values (rows, columns) with NaN where there is none, and the categories of the columns and of the rows."""
-        rows = self.rows()
+        rows = self.shown
         if rows.empty or rows[["x", "y"]].isna().any(axis=None):
             raise ValueError(f"HeatMap needs rows, each with {self.x!r} and {self.y!r}; got none, or one without")
         if (twice := rows.duplicated(["x", "y"])).any():
@@ -85,7 +85,7 @@ class HeatMap(Mark):
         """(row, column) of the cells to be hatched."""
         if self.hatched is None:
             return []
-        rows, wanted = self.rows(), self._column("hatched").astype(bool)
+        rows, wanted = self.shown, self._column("hatched").astype(bool)
         row, column = pd.factorize(rows["y"])[0], pd.factorize(rows["x"])[0]
         return [(int(row[i]), int(column[i])) for i in np.flatnonzero(wanted)]
 
@@ -107,7 +107,7 @@ class HeatMap(Mark):
         return []
 
     def scaled(self) -> pd.Series | None:
-        return self.rows()["value"].rename(self.label or self.value)
+        return self.shown["value"].rename(self.label or self.value)
 
     def draw(self, axes: Axes, scene: Stage) -> None:
         values, columns, names = self.grid()
@@ -131,7 +131,7 @@ class HeatMap(Mark):
         lines = [f"{scene.panel.x}: %{{x}}", f"{scene.panel.y}: %{{y}}", f"{self.label or self.value}: %{{z:.4~g}}"]
         if self.hover is not None:
             lines.append("%{customdata}")
-            rows = self.rows()
+            rows = self.shown
             extra = np.full(values.shape, "", dtype=object)
             extra[pd.factorize(rows["y"])[0], pd.factorize(rows["x"])[0]] = rows["hover"]
             where["customdata"] = extra
@@ -179,14 +179,14 @@ class Map(Mark):
 
     def groups(self) -> list[tuple[str, pd.DataFrame]]:
         """The rows of each category, in order of first appearance."""
-        groups = self.rows().dropna(subset="value").groupby("value", sort=False, observed=True)
+        groups = self.shown.dropna(subset="value").groupby("value", sort=False, observed=True)
         return [(as_text(category), rows) for category, rows in groups]
 
     def legend_labels(self) -> list[str]:
         return [] if self.scaled() is not None else [category for category, _ in self.groups()]
 
     def scaled(self) -> pd.Series | None:
-        values = self.rows()["value"]
+        values = self.shown["value"]
         return None if is_categorical(values) else values.rename(self.label or self.by)
 
     def _entry(self, category: str) -> str:
@@ -195,7 +195,7 @@ class Map(Mark):
     def draw(self, axes: Axes, scene: Stage) -> None:
         size, many = _diameter(len(self.data)), len(self.data) > 5_000
         if scene.scale:
-            rows = self.rows().dropna(subset="value")
+            rows = self.shown.dropna(subset="value")
             x, style = scene.positions(rows["x"]), scene.print_scale()
             shown = axes.scatter(x, rows["y"], s=size**2, c=rows["value"], lw=0, zorder=3, rasterized=many, **style)
             scene.colorbar(axes, shown)
@@ -208,7 +208,7 @@ class Map(Mark):
     def trace(self, figure: go.Figure, scene: Stage) -> None:
         # WebGL only for many points, since browsers allow a page few of its contexts.
         kind, size = "scattergl" if len(self.data) > 5_000 else "scatter", 2 * _diameter(len(self.data))
-        for category, rows in [("", self.rows().dropna(subset="value"))] if scene.scale else self.groups():
+        for category, rows in [("", self.shown.dropna(subset="value"))] if scene.scale else self.groups():
             rows = rows if self.hover else rows.assign(hover=rows["value"])
             style: dict[str, Any] = {"mode": "markers", **scene.hover(rows, self.hover or self.by)}
             if scene.scale:

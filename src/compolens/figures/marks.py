@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -33,11 +34,16 @@ class Mark(ABC):
     control: ClassVar[bool] = False  # grey by default, unless it shares its label with a result
 
     def __post_init__(self) -> None:
-        self.rows()  # so that a wrong column fails where the mark is written, not later where it is rendered
+        self.shown  # noqa: B018 - so that a wrong column fails where the mark is written, not later where it is rendered
 
     @abstractmethod
     def rows(self) -> pd.DataFrame:
         """What is plotted, in data order, under canonical columns: some of x, y, lo, hi, value, hover."""
+
+    @cached_property
+    def shown(self) -> pd.DataFrame:
+        """`rows`, reduced once: both renderers ask for them again and again. Not to be changed in place."""
+        return self.rows()
 
     @abstractmethod
     def draw(self, axes: Axes, scene: Stage) -> None:
@@ -105,13 +111,13 @@ class Line(Mark):
         return pd.DataFrame({"x": self._column("x"), "y": self._numbers("y")})
 
     def draw(self, axes: Axes, scene: Stage) -> None:
-        rows, color = self.rows(), scene.legend.color(self)
+        rows, color = self.shown, scene.legend.color(self)
         style: dict[str, Any] = {"ls": (0, DASHES[0]) if self.dash else "-", "marker": "o" if len(rows) <= 40 else ""}
         (line,) = axes.plot(scene.positions(rows["x"]), rows["y"], color=color, lw=1.2, ms=2.2, zorder=3, **style)
         scene.legend.enter(self.label, color, line)
 
     def trace(self, figure: go.Figure, scene: Stage) -> None:
-        rows, color = self.rows(), scene.legend.color(self)
+        rows, color = self.shown, scene.legend.color(self)
         where = {"x": scene.positions(rows["x"]), "y": rows["y"].to_numpy()}
         line = {"color": color, "width": 2, "dash": _css(DASHES[0], 2) if self.dash else "solid"}
         style = {"mode": "lines+markers" if len(rows) <= 40 else "lines", "line": line, "marker": {"size": 5}}
@@ -146,7 +152,7 @@ class Points(Mark):
         return rows if self.hover is None else rows.assign(hover=self._column("hover"))
 
     def draw(self, axes: Axes, scene: Stage) -> None:
-        rows, color, (x, width) = self.rows(), scene.legend.color(self), scene.seats(self)
+        rows, color, (x, width) = self.shown, scene.legend.color(self), scene.seats(self)
         # A white rim separates points from each other and from a bar of the same colour.
         style: dict[str, Any] = {"mfc": "white", "mec": color, "mew": 0.9}
         style = style if self.open else {"mfc": color, "mec": "white", "mew": 0.4}
@@ -155,7 +161,7 @@ class Points(Mark):
         scene.legend.enter(self.label, color, points)
 
     def trace(self, figure: go.Figure, scene: Stage) -> None:
-        rows, color = self.rows(), scene.legend.color(self)
+        rows, color = self.shown, scene.legend.color(self)
         where = {"x": scene.seats(self)[0], "y": rows["y"].to_numpy()}
         style: dict[str, Any] = {"symbol": "circle-open", "line": {"width": 1.5}}
         style = style if self.open else {"symbol": "circle", "line": {"width": 0.7, "color": "white"}}
@@ -197,7 +203,7 @@ class Band(Mark):
         Returns:
             (n, 2) arrays of x and y.
         """
-        rows = self.rows()
+        rows = self.shown
         edges = np.column_stack([scene.positions(rows["x"]), rows["lo"], rows["hi"]])
         whole = np.isfinite(edges).all(axis=1)
         if scene.categories is not None:
@@ -270,7 +276,7 @@ class Bars(Mark):
         Returns:
             x and y, three numbers for each error bar.
         """
-        rows = self.rows()
+        rows = self.shown
         if self.lo is None:
             return np.empty(0), np.empty(0)
         ends = np.column_stack([rows["lo"], rows["hi"], np.full(len(rows), np.nan)])
@@ -282,14 +288,14 @@ class Bars(Mark):
         from matplotlib.patheffects import withStroke
 
         color, (x, width) = scene.legend.color(self), scene.seats(self)
-        axes.bar(x, self.rows()["y"], width=0.94 * width, color=color, zorder=2)
+        axes.bar(x, self.shown["y"], width=0.94 * width, color=color, zorder=2)
         halo = [withStroke(linewidth=1.6, foreground="white")]  # for dark bars
         caps: dict[str, Any] = {"marker": "_", "ms": 3.5, "mew": 0.9}
         axes.plot(*self.error_bars(x), color="black", lw=0.9, zorder=3.5, path_effects=halo, **caps)
         scene.legend.enter(self.label, color, Patch(color=color))
 
     def trace(self, figure: go.Figure, scene: Stage) -> None:
-        rows, color, (x, width) = self.rows(), scene.legend.color(self), scene.seats(self)
+        rows, color, (x, width) = self.shown, scene.legend.color(self), scene.seats(self)
         bars = {"type": "bar", "x": x, "y": rows["y"].to_numpy(), "width": 0.94 * width, "marker": {"color": color}}
         figure.add_trace({**bars, **scene.hover(rows), **scene.legend.entry(self.label, color)}, **scene.cell)
         if self.lo is not None:

@@ -129,7 +129,7 @@ class Scene:
         self.panel, self.legend, self.scale = panel, legend, scale
         self.row, self.column = cell  # from 1
         self.bar = bar  # whether the scale's colour bar stands at this panel
-        columns = [rows["x"] for rows in (mark.rows() for mark in panel.marks) if "x" in rows]
+        columns = [rows["x"] for rows in (mark.shown for mark in panel.marks) if "x" in rows]
         named = any(isinstance(mark, Bars | HeatMap) for mark in panel.marks) or any(map(is_categorical, columns))
         found = dict.fromkeys(x for column in columns for x in column.dropna())
         self.categories = list(found) if named and found else None
@@ -139,7 +139,7 @@ class Scene:
         self.taken: dict[float, list[tuple[str, int]]] = {}  # seats by position
         for mark in panel.marks:
             if isinstance(mark, Bars | Points) and self.categories:
-                for at in dict.fromkeys(self.positions(mark.rows()["x"].dropna()).tolist()):
+                for at in dict.fromkeys(self.positions(mark.shown["x"].dropna()).tolist()):
                     seats = self.taken.setdefault(at, [])
                     if self._seat(mark) not in seats:
                         seats.append(self._seat(mark))
@@ -179,7 +179,7 @@ class Scene:
         Returns:
             (n,) positions, and the width of one seat, in units of the x axis.
         """
-        x = self.positions(mark.rows()["x"])
+        x = self.positions(mark.shown["x"])
         if not self.taken:
             return x, SHARE
         bars = any(isinstance(other, Bars) for other in self.panel.marks)

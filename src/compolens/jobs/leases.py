@@ -116,7 +116,12 @@ class Leases:
     @contextlib.contextmanager
     def take(self, name: str) -> Iterator[Lease]:
         """A context that holds the lease on `name`; raises `Held` if another process holds it."""
-        lease = self._make(name)
+        try:
+            lease = self._make(name)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.rmdir(self.folder / ".claims")  # refused while others have leases
+            raise
         held = self.holder(name) if lease is None else None
         if held is not None and held.died_here() and self.remove(name, held.token):
             lease = self._make(name)

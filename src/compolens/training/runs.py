@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from compolens.foundation.configs import ConfigError, describe, nearest, require, require_kinds, require_positive, shown
+from compolens.foundation.memory import TooLarge
 from compolens.hooks import HookedModel
 from compolens.models.base import Architecture
 from compolens.tasks.base import TaskFamily
@@ -77,7 +78,13 @@ class Run:
         with torch.random.fork_rng(devices=[]):
             check_model(self.architecture, dimensions)
             torch.manual_seed(self.init_seed)
-            return self.architecture.build(**dimensions)
+            try:
+                return self.architecture.build(**dimensions)
+            except RuntimeError as error:
+                if "allocate memory" not in str(error):
+                    raise
+                reason = "there is less memory left than this model takes; choose smaller sizes, or end other processes"
+                raise TooLarge(f"{type(self.architecture).__name__}: {reason}") from error
 
     def config(self) -> dict[str, Any]:
         """What the config.json of its folder holds: the run, and what its task is called in figures."""

@@ -16,6 +16,11 @@ ODD: list[Any] = [
     None, True, 3, -1, 10**9, 10**30, 1.5, "text", [], {}, [[]], [1, [2, 3]], np.zeros(0), np.array(None), b"x", object(),
     np.zeros((80, 5, 3), dtype=complex), np.array(["a"] * 80), np.full((80, 5, 3), "1"), np.zeros((80, 5, 3, 2)),
 ]  # fmt: skip
+WAYS = (
+    "huge", "nan", "inf", "masked", "object", "ids", "negative", "torch", "bool", "short", "leak", "int64", "half", "list",
+    "negative zero", "subnormal",
+)  # fmt: skip
+"""How an array is changed."""
 NAMES = (
     "tokens",
     "targets",
@@ -51,8 +56,11 @@ def odd_value(name: str, rng: Random) -> Any:
     if name == "split" and rng.random() < 0.7:
         return rng.choice([["train"] * 80, ["tst"] * 80, [0] * 80, ["train"] * 79, np.array([None] * 80), [b"train"] * 80])
     if name == "composition" and rng.random() < 0.7:
-        return rng.choice([np.arange(80), np.zeros(80), np.full(80, 0.5), np.full(80, np.nan), ["a"] * 80, [True] * 80,
-                           np.full(80, 2**63, dtype=np.uint64), [10**30] * 80, [[1]] * 80, np.ma.masked_equal([0] * 80, 0)])  # fmt: skip
+        large = np.full(80, 2**63, dtype=np.uint64)
+        return rng.choice([
+            np.arange(80), np.zeros(80), np.full(80, 0.5), np.full(80, np.nan), ["a"] * 80, [True] * 80, large, [10**30] * 80,
+            [[1]] * 80, np.ma.masked_equal([0] * 80, 0),
+        ])  # fmt: skip
     return chosen
 
 
@@ -65,8 +73,7 @@ def change(given: dict[str, Any], rng: Random) -> str:
     name = rng.choice(["tokens", "targets", "modules"])
     array = np.array(given["codes"]["modules"] if name == "modules" else given[name])
     at = tuple(rng.randrange(n) for n in array.shape)
-    how = rng.choice(["huge", "nan", "inf", "masked", "object", "ids", "negative", "torch", "bool", "short", "leak", "int64", "half",
-                      "negative zero", "list", "subnormal"])  # fmt: skip
+    how = rng.choice(WAYS)
     array = _changed(array, at, how, rng)
     if how in ("leak", "negative zero"):
         name, array = "tokens", np.array(given["tokens"])
@@ -138,7 +145,8 @@ def differs(task: FixedEpisodes, given: dict[str, Any]) -> str:
         mask = np.asarray(given["mask"])
         if not np.array_equal(np.asarray(task.mask), mask):
             return "mask is another"
-    if any(isinstance(part, np.ma.MaskedArray) and np.any(part.mask) for part in (given["tokens"], given["targets"], given["composition"], *given["codes"].values())):  # fmt: skip
+    parts = [given[name] for name in ("tokens", "targets", "composition")] + list(given["codes"].values())
+    if any(isinstance(part, np.ma.MaskedArray) and np.any(part.mask) for part in parts):
         return "a masked array lost its mask"
     split = np.asarray(given["split"])
     rows = {}
@@ -150,9 +158,9 @@ def differs(task: FixedEpisodes, given: dict[str, Any]) -> str:
             return "numbers that are not finite were stored"
         for name, part in (("tokens", drawn.tokens), ("targets", drawn.targets), *drawn.codes.items()):
             own = torch.as_tensor(given["codes"][name] if name in drawn.codes else given[name]).double().numpy()[split == word]
-            if part.dim() == own.ndim and part.shape[1:] == own.shape[1:] and part.is_floating_point():
-                if not np.allclose(np.sort(part.numpy().ravel()), np.sort(own.astype(np.float32).ravel())):
-                    return f"{name} came back as other numbers"
+            alike = part.dim() == own.ndim and part.shape[1:] == own.shape[1:] and part.is_floating_point()
+            if alike and not np.allclose(np.sort(part.numpy().ravel()), np.sort(own.astype(np.float32).ravel())):
+                return f"{name} came back as other numbers"
     if rows["train"] & (rows["test"] | rows["ood"]):
         return "an episode is in two splits"
     return ""

@@ -24,18 +24,33 @@ runs = {"one": Run(SoftmaxTransformer(n_layers=1, d_model=8, n_heads=2),
                    steps=1, batch_size=4, evaluations=1, evaluation_episodes=16)}
 '''
 NUMBERS = ["0", "-1", "1", "2", "1.5", "nan", "1e9", "99999999999999999999", "", "x", "0x10", "１", "--", "1/2", "0/0", "inf"]
-WORDS = ["softmax", "hyper", "begun", "recorded", "fixed", ".", "..", "nowhere", "", "softmax/config.json", "runs.py", "*", "a\x1b[31m", "é",
-         "x" * 300, "softmax/tables", "generalization", "who_generalizes", "-", "/dev/null", "~", "\x00"]  # fmt: skip
-FLAGS = {
-    "--jobs": NUMBERS, "--episodes": ["1", "16", *NUMBERS[:2], "x", "", "1.5", "99999999999999999999"], "--seed": NUMBERS, "--steps": ["final", "all", *NUMBERS],
-    "--device": ["cpu", "cuda", "x", "", "cuda:9", "meta", "cpu:1"], "--with": ["x", "os:system", "os.path:sep", "runs.py:runs", "nowhere.py:A", ":", "a:b:c"],
-    "--shard": ["1/1", "2/2", *NUMBERS], "--engine": ["local", "ray", "slurm", "x", ""], "--address": ["x", ""], "--slurm": ["a=b", "x", "="],
-    "-o": ["page.html", "nowhere/page.html", ".", "/dev/full", "", "/proc/x/y"], "--out": ["figures", "/proc/x", "", "runs.py", "/dev/null"],
-    "--width": ["column", "text", "x", "", "-1"], "--again": None, "--list": None, "--help": None, "--version": None, "--summary": None,
-    "--diagnosis": None, "--sites": ["blocks.*.hook_resid_post", "*", "", "no.such", "["], "--split": ["ood", "test", "x", ""], "--bogus": None,
-    "--l2": NUMBERS, "--threshold": NUMBERS, "--confirm": None, "--all-sites": None, "--data": ["fixed", "nowhere", ""], "--half": None,
+WORDS = [
+    "softmax", "hyper", "begun", "recorded", "fixed", ".", "..", "nowhere", "", "softmax/config.json", "runs.py", "*", "é",
+    "a\x1b[31m", "x" * 300, "softmax/tables", "generalization", "who_generalizes", "-", "/dev/null", "~", "\x00",
+]  # fmt: skip
+BARE = (
+    "--again",
+    "--list",
+    "--help",
+    "--version",
+    "--summary",
+    "--diagnosis",
+    "--bogus",
+    "--confirm",
+    "--all-sites",
+    "--half",
+)
+FLAGS: dict[str, list[str] | None] = dict.fromkeys(BARE) | {
+    "--jobs": NUMBERS, "--seed": NUMBERS, "--l2": NUMBERS, "--threshold": NUMBERS, "--steps": ["final", "all", *NUMBERS],
+    "--episodes": ["1", "16", *NUMBERS[:2], "x", "", "1.5", "99999999999999999999"], "--shard": ["1/1", "2/2", *NUMBERS],
+    "--device": ["cpu", "cuda", "x", "", "cuda:9", "meta", "cpu:1"], "--data": ["fixed", "nowhere", ""],
+    "--with": ["x", "os:system", "os.path:sep", "runs.py:runs", "nowhere.py:A", ":", "a:b:c"],
+    "--engine": ["local", "ray", "slurm", "x", ""], "--address": ["x", ""], "--slurm": ["a=b", "x", "="],
+    "-o": ["page.html", "nowhere/page.html", ".", "/dev/full", "", "/proc/x/y"], "--width": ["column", "text", "x", "", "-1"],
+    "--out": ["figures", "/proc/x", "", "runs.py", "/dev/null"], "--split": ["ood", "test", "x", ""],
+    "--sites": ["blocks.*.hook_resid_post", "*", "", "no.such", "["],
 }  # fmt: skip
-HEAVY = ("explain", "challenge")
+"""Flag -> what may follow it; None for flags that nothing follows."""
 
 
 def words(rng: Random) -> list[str]:

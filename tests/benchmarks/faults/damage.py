@@ -149,7 +149,7 @@ def probe(folder: Path) -> Said:
     said = command(["probe", "generalization", str(folder), "--episodes", "48"])
     path = tables.path_of(folder, "generalization")
     found = path.read_text() if said.status == 0 and path.is_file() else ""
-    return said._replace(out=found)
+    return said._replace(out=found, data=True)
 
 
 def report(folder: Path) -> Said:
@@ -172,14 +172,14 @@ def analyze(folder: Path) -> Said:
     out = folder.parent / "figures"
     said = command(["analyze", "who_generalizes", str(folder), "--out", str(out)])
     drawn = out / "who_generalizes.csv"
-    return said._replace(out=drawn.read_text() if said.status == 0 and drawn.is_file() else "")
+    return said._replace(out=drawn.read_text() if said.status == 0 and drawn.is_file() else "", data=True)
 
 
 def _as_said(function: Callable[[], str]) -> Said:
     """A call of the API as if it were a command: its own errors are status 2."""
     value, became, told = tried(function)
     if became is None:
-        return Said(0, value, told, None)
+        return Said(0, value, told, None, data=True)
     return (
         Said(2, "", became.detail, None)
         if became.kind is Kind.TOLD

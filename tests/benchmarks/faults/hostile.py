@@ -29,8 +29,8 @@ WORDS = [
     "\ud800",
 ]
 READERS = {
-    "softmax": [(damage.models, 8), (damage.load, 8), (damage.gather, 8), (damage.probe, 6), (damage.summary, 6), (damage.diagnosis, 6),
-                (damage.report, 1)],
+    "softmax": [(damage.models, 8), (damage.load, 8), (damage.gather, 8), (damage.probe, 6), (damage.summary, 6),
+                (damage.diagnosis, 6), (damage.report, 1)],
     "recorded": [(damage.recording, 1), (damage.models, 1), (damage.load, 1)],
     "fixed": [(damage.episodes, 1)],
     "begun": [(damage.resume, 1), (damage.models, 1)],

@@ -118,7 +118,8 @@ def _new_table(folder: Path) -> None:
     table["control"] = table["control"].fillna("")
     rows = pd.read_parquet(tables.path_of(folder, "generalization").with_suffix(".episodes.parquet"))
     provenance = {
-        "weights": tables.file_digest(folder / "weights.safetensors"), **versions.describe(built_in("probes")["generalization"]),
+        "weights": tables.file_digest(folder / "weights.safetensors"),
+        **versions.describe(built_in("probes")["generalization"]),
         "arguments": {}, "steps": [4], "version": compolens.__version__, "command": "",
     }  # fmt: skip
     tables.save(folder, "generalization", table, provenance, rows.assign(score=0.125))
@@ -183,7 +184,8 @@ def _lease_after(world: World, folder: Path) -> Result:
     if became is not None:
         unknown = "another machine (process 0)" in became.detail  # its holder is not known: free once its heart stands still
         return became if unknown else Result(Kind.WRONG, "the dead holder's lease is not free", became.detail)
-    left = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
+    # NAME~TOKEN: the right to remove a lease that is gone bars nobody, since tokens are never used twice
+    left = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and "~" not in path.name]
     return Result(Kind.WRONG, "drafts stay", str(left)) if left else Result(Kind.RIGHT)
 
 
@@ -277,21 +279,21 @@ def case(world: World, seed: int, number: int) -> Case:
     rng = rng_of(seed, "kills", number)
     deed = rng.choices(DEEDS, SHARES)[0]
     share, in_the_middle, size = rng.random(), rng.random() < 0.3, int(10 ** rng.uniform(0, 4.2))
-    how = f"SIGKILL {'in the middle of a file, after ' + str(size) + ' bytes' if in_the_middle else f'at {share:.2f} of its writes'}"
+    point = f"in the middle of a file, after {size} bytes" if in_the_middle else f"at {share:.2f} of its writes"
 
     def run() -> Result:
         at = 1 + int(share * writes_of(world, deed))
         folder = deed.before(world)
         if in_the_middle:
-            ended, sent = child(lambda: deed.do(folder), folder, limit=size)
+            _, sent = child(lambda: deed.do(folder), folder, limit=size)
         else:
-            ended, sent = child(lambda: deed.do(folder), folder, kill_at=at)
+            _, sent = child(lambda: deed.do(folder), folder, kill_at=at)
         if sent == "hang":
             return Result(Kind.HANG, deed.name)
         found = deed.after(world, folder)
         return found._replace(where=f"{deed.name}: {found.where}")
 
-    return Case("kills", f"{deed.name}, {how}", run)
+    return Case("kills", f"{deed.name}, SIGKILL {point}", run)
 
 
 def disk(world: World, seed: int, number: int) -> Case:

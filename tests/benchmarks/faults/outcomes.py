@@ -49,12 +49,14 @@ class Case(NamedTuple):
 
 
 class Said(NamedTuple):
-    """What a command of this process did: its exit status (None where an exception came through), text, and the exception."""
+    """What a command of this process did: its exit status (None where an exception came through), text, and the exception;
+    data: `out` is what it wrote or returned, not what it showed."""
 
     status: int | None
     out: str
     err: str
     error: BaseException | None
+    data: bool = False
 
     @property
     def text(self) -> str:
@@ -89,7 +91,7 @@ def fault(said: Said) -> Result | None:
     for line in said.text.splitlines():
         if UNFORESEEN.search(line):
             return Result(Kind.UNFORESEEN, _place(line), line)
-    if found := ESCAPES.search(said.text.replace("\r", "")):
+    if found := ESCAPES.search((said.err if said.data else said.text).replace("\r", "")):
         return Result(Kind.WRONG, f"control character {found.group()!r} on the terminal", repr(said.text[:300]))
     return None
 

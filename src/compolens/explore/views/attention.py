@@ -58,7 +58,9 @@ def ticks_of(labels: Sequence[str]) -> dict[str, str]:
 
 
 # ---- from arrays -----------------------------------------------------------------------------------------------------
-def head_panel(title: str, weights: np.ndarray, labels: Sequence[str], allowed: np.ndarray | None, measure: str) -> Panel:
+def head_panel(
+    title: str, weights: np.ndarray, labels: Sequence[str], allowed: np.ndarray | None, measure: str, signed: bool
+) -> Panel:
     """The attention map of one head.
 
     Args:
@@ -67,6 +69,7 @@ def head_panel(title: str, weights: np.ndarray, labels: Sequence[str], allowed: 
         labels: (key,) what positions are called.
         allowed: (query, key) bool, False where a pair is masked and shown grey; None: nothing is masked.
         measure: what the weights are.
+        signed: colours diverge from 0.
 
     Returns:
         A heat map.
@@ -76,8 +79,7 @@ def head_panel(title: str, weights: np.ndarray, labels: Sequence[str], allowed: 
         [(labels[k], labels[q], shown[q, k]) for q in range(shown.shape[0]) for k in range(shown.shape[1])],
         columns=["key", "query", "weight"],
     )
-    centre = 0.0 if (weights < 0).any() else None
-    heat = HeatMap(data, "key", "query", "weight", centre=centre, label=measure, ticks=ticks_of(labels))
+    heat = HeatMap(data, "key", "query", "weight", centre=0.0 if signed else None, label=measure, ticks=ticks_of(labels))
     return Panel(title, "key", "query", (heat,))
 
 
@@ -96,7 +98,7 @@ def heads_drawing(claim: str, weights: Tensor, roles: Mapping[str, Sequence[int]
     labels = labels_of(weights.shape[-1], roles)
     allowed = None if mask is None else mask.cpu().numpy()
     means = weights.double().mean(0).cpu().numpy()
-    panels = [head_panel(f"head {h}", each, labels, allowed, "weight") for h, each in enumerate(means)]
+    panels = [head_panel(f"head {h}", one, labels, allowed, "weight", bool((means < 0).any())) for h, one in enumerate(means)]
     return Drawing(claim, panels, columns=min(4, len(panels)))
 
 
@@ -119,7 +121,7 @@ def head_drawing(
     allowed = None if mask is None else mask.cpu().numpy()
     each = weights.double().cpu().numpy()
     measure = "weight" if len(each) == 1 else "mean weight"
-    panels = [head_panel("", each.mean(0), labels, allowed, measure)]
+    panels = [head_panel("", each.mean(0), labels, allowed, measure, bool((each.mean(0) < 0).any()))]
     asking = [p % weights.shape[1] for p in roles.get("readout", []) if -weights.shape[1] <= p < weights.shape[1]]
     if asking:
         middle, lo, hi = mean(each[:, asking].mean(1), composition)

@@ -46,7 +46,7 @@ def code(subject: Subject, state: State) -> View:
         notes.append(_why_no_goal(aims, state))
     else:
         number, what = edits.share(subject, state, made, goal), f"share of the way to the answers of the {_written(state)}"
-        panels.insert(1, _moves(subject, state, made, goal, number, notes))
+        panels.insert(1, _moves(subject, state, wanted, made, goal, number, notes))
     if _continuous(subject) and state.single:
         panels.append(_answer(subject, made, aims.own, goal))
     drawing = Drawing(f"Code written: {subject.title}", panels, " ".join([*notes, extent(subject, state)]), columns=2)
@@ -99,19 +99,21 @@ def _codes(subject: Subject, state: State, wanted: Tensor) -> Panel:
     return Panel(title, "part" if len(names) <= NAMED else "number of the part", "value", marks)
 
 
-def _moves(subject: Subject, state: State, made: edits.Edit, goal: Episodes, number: Number, notes: list[str]) -> Panel:
-    found = {"written": (number, "#D55E00"), "random subspace": (edits.random_share(subject, made, goal), CONTROL)}
+def _moves(
+    subject: Subject, state: State, wanted: Tensor, made: edits.Edit, goal: Episodes, number: Number, notes: list[str]
+) -> Panel:
+    controls = {"random subspace": edits.random_share(subject, made, goal)}
     try:
-        site, wanted = subject.site(state), edits.code_to_write(subject, state)
-        control = edits.edit(subject, state, site, wanted, untrained=True)
-        found["untrained control"] = (edits.share(subject, state, control, goal, untrained=True), CONTROL)
+        control = edits.edit(subject, state, subject.site(state), wanted, untrained=True)
+        controls["untrained control"] = edits.share(subject, state, control, goal, untrained=True)
     except DoesNotApply as reason:
         notes.append(f"No untrained control: {reason}.")
     notes.append(f"Random subspaces: mean, least and largest of {edits.SUBSPACES}.")
     marks = [
-        Bars(pd.DataFrame([{"x": label, **n._asdict()}]), "x", "value", lo="lo", hi="hi", color=color, label=label)
-        for label, (n, color) in found.items()
-    ]
+        Bars(pd.DataFrame([{"x": x} | n._asdict() for x, n in found.items()]), "x", "value", lo="lo", hi="hi",
+             color=color, label=label)
+        for label, found, color in (("written", {"written": number}, "#D55E00"), ("controls", controls, CONTROL))
+    ]  # fmt: skip
     return Panel("how far the answers moved", "", "share of the way", marks)
 
 

@@ -113,12 +113,9 @@ def _attention(subject: Subject, other: Subject, state: State) -> list[Panel]:
     labels, mask = labels_of(gap.shape[-1], subject.model.roles), found[0][2]
     panel = head_panel(
         f"attention, layer {state.layer}, head {state.head}", middle.reshape(gap.shape[1:]), labels,
-        None if mask is None else mask.cpu().numpy(), "difference in weight",
+        None if mask is None else mask.cpu().numpy(), "difference in weight", True,
     )  # fmt: skip
-    heat = panel.marks[0]
-    assert isinstance(heat, HeatMap)
-    centred = HeatMap(heat.data, "key", "query", "weight", centre=0.0, label=heat.label, ticks=heat.ticks)
-    return [Panel(panel.title, panel.x, panel.y, (centred,))]
+    return [panel]
 
 
 def _python(subject: Subject, other: Subject, state: State) -> str:
