@@ -23,7 +23,7 @@ from compolens import tables
 from compolens.activations.reading import Recording
 from compolens.foundation import versions
 from compolens.foundation.builtin import built_in
-from compolens.jobs.leases import Claims
+from compolens.jobs.leases import Leases
 
 EVENTS = ("open", "os.rename", "os.remove", "os.mkdir", "os.link", "os.rmdir", "os.truncate", "os.chmod", "os.utime")
 """What a process does to files, as Python's audit hooks tell it, before it is done."""
@@ -173,7 +173,7 @@ def _uninterrupted(world: World) -> Path:
 
 
 def _lease(folder: Path) -> None:
-    with Claims(folder).take("one"):
+    with Leases(folder).take("one"):
         pass
 
 
