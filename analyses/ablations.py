@@ -7,9 +7,10 @@ import pandas as pd
 
 from compolens import tables
 from compolens.diagnosis import reported as quoted
-from compolens.diagnosis.groups import Group, group
+from compolens.diagnosis.groups import SEEDS, Group, group
 from compolens.figures import Band, Drawing, Panel, Points, Rule, color_of
 from compolens.foundation.configs import require
+from compolens.measures.intervals import mean_interval
 
 needs = ("generalization",)
 
@@ -38,8 +39,9 @@ def analyze(models: list[Path], *, paper: bool = True) -> Drawing:
         paper: draw the paper's values; on, since the claim is about them.
 
     Returns:
-        The drawing. Points are seeds, boxes mean ± standard error over seeds; open marks and grey boxes are the paper's
-        values. Lines are the ceiling, and learners that recombine nothing, means over models.
+        The drawing. Points are seeds, boxes 95 % intervals of their mean (from 5 seeds on); open marks are the
+        paper's values, with their standard errors in the data. Lines are the ceiling, and learners that recombine
+        nothing, means over models.
 
     Raises:
         ConfigError: none of the models is HYLA or one of its ablations.
@@ -56,19 +58,21 @@ def analyze(models: list[Path], *, paper: bool = True) -> Drawing:
             name, values = _name(g, here), [_own(folder, metric) for folder in g.folders]
             data = pd.DataFrame({"who": name, "score": values, "model": [f.name for f in g.folders]})
             marks.append(Points(data, "who", "score", color=color_of(g.architecture), hover="model"))
-            if len(values) > 1:
-                marks.append(_box(name, float(np.mean(values)), _se(values), color_of(g.architecture), ""))
+            if len(values) >= SEEDS:
+                ends = dict(zip(("lo", "hi"), mean_interval(np.array(values)), strict=True))
+                box = pd.DataFrame([{"who": name, **ends}])
+                marks.append(Band(box, "who", "lo", "hi", color=color_of(g.architecture)))
             reported = quoted.held_out_score(tables.settings(g.folders[0])) if paper else None
             if reported is not None:
-                marks.append(_box(name, reported.value, reported.se, "#888888", "the paper, ± s.e."))
-                data = pd.DataFrame({"who": [name], "score": [reported.value]})
-                marks.append(Points(data, "who", "score", color="#444444", open=True, label="the paper"))
+                data = pd.DataFrame({"who": [name], "score": [reported.value], "s.e.": [f"± {reported.se} (s.e.)"]})
+                marks.append(Points(data, "who", "score", color="#444444", open=True, label="the paper", hover="s.e."))
         marks += [Rule(value, label=name) for name, value in _references(here, metric).items()]
         score_name = tables.settings(here[0].folders[0])["score_name"] if metric == "score" else metric
         panels.append(Panel(setting, "", score_name, tuple(marks)))
     caption = (
-        "Score on held-out compositions at the end of training. Points are seeds, coloured boxes mean ± standard error over "
-        "them; open marks and grey boxes Table A1 of 2406.05816 (three seeds). Lines: the ceiling, and the scores of "
+        "Score on held-out compositions at the end of training. Points are seeds, boxes 95 % intervals of their mean "
+        f"(from {SEEDS} "
+        "seeds on); open marks Table A1 of 2406.05816 (three seeds). Lines: the ceiling, and the scores of "
         "learners that recombine nothing. With three seeds no difference is claimed."
     )
     return Drawing("Where does HYLA's gain come from?", tuple(panels), caption, columns=1)
@@ -118,13 +122,3 @@ def _references(groups: list[Group], metric: str) -> dict[str, float]:
     frame = pd.concat([_pooled(folder, metric) for folder in folders])
     frame = frame[(frame["control"] == "reference") & frame["reference"].isin(names) & frame["value"].notna()]
     return tables.worth_drawing(dict(frame.groupby("reference", sort=False)["value"].mean()))
-
-
-def _se(values: list[float]) -> float:
-    return float(np.std(values, ddof=1) / np.sqrt(len(values)))
-
-
-def _box(name: str, mean: float, se: float, color: str, label: str) -> Band:
-    return Band(
-        pd.DataFrame({"who": [name], "lo": [mean - se], "hi": [mean + se]}), "who", "lo", "hi", color=color, label=label
-    )

@@ -9,6 +9,7 @@ from compolens import tables
 from compolens.diagnosis.groups import SEEDS, SPLITS, Group, group, setting_of
 from compolens.figures import Band, Drawing, Panel, Points, Rule, color_of
 from compolens.foundation.configs import ConfigError, require_choice
+from compolens.measures.intervals import mean_interval
 
 needs = ("generalization",)
 PLAIN = "SoftmaxSelfAttention"
@@ -25,7 +26,7 @@ def analyze(models: list[Path], *, split: str = "test") -> Drawing:
         split: "test" (training compositions, where in-context learning is trained) or "ood" (held-out ones).
 
     Returns:
-        The drawing. Points are seeds, boxes mean ± standard error over seeds; the line at 0 is plain attention.
+        The drawing. Points are seeds, boxes 95 % intervals of their mean (from 5 seeds on); the line at 0 is plain attention.
 
     Raises:
         ConfigError: no model has a modified attention, or none of plain attention has a seed in common with one that has.
@@ -62,7 +63,8 @@ def analyze(models: list[Path], *, split: str = "test") -> Drawing:
     own = ", ".join(f"{value:.2f}" for value in reached.values())
     caption = (
         f"Gain in score over plain softmax attention of the same size and seed, on {SPLITS[split]} of {_where(groups)}. "
-        f"Points are seeds, boxes mean ± standard error over them. Plain attention itself reaches {own} in its {len(reached)} "
+        f"Points are seeds, boxes 95 % intervals of their mean (from {SEEDS} seeds on). Plain attention itself "
+        f"reaches {own} in its {len(reached)} "
         "seeds. Where these lie far apart, some seeds have found a solution and others have not; a large gain then is a seed "
         "that finds it too. The strengths were chosen here: tasks, sizes and curves of 2310.13220 are not public."
     )
@@ -115,7 +117,9 @@ def _marks(g: Group, plain: list[Group], split: str) -> list:
     if not gains:
         raise ConfigError(f"{g.label} has no seed in common with {PLAIN}; name folders of equal seeds: {sorted(baseline)}")
     data = pd.DataFrame({"strength": name, "gain": gains})
-    mean, half = float(np.mean(gains)), float(np.std(gains, ddof=1) / len(gains) ** 0.5) if len(gains) > 1 else 0.0
-    box = pd.DataFrame({"strength": [name], "lo": [mean - half], "hi": [mean + half]})
     color = color_of(g.architecture)
-    return [Points(data, "strength", "gain", color=color), Band(box, "strength", "lo", "hi", color=color)]
+    marks: list = [Points(data, "strength", "gain", color=color)]
+    if len(gains) >= SEEDS:
+        lo, hi = mean_interval(np.array(gains))
+        marks.append(Band(pd.DataFrame({"strength": [name], "lo": [lo], "hi": [hi]}), "strength", "lo", "hi", color=color))
+    return marks

@@ -12,14 +12,15 @@ from compolens.figures import Drawing, Mark, Panel, Points, color_of
 needs = ("inference_or_execution",)
 SHORT = {"context+readout": "both", "all": "code"}
 """Token roles, where an axis has little room."""
+SHARE = "share that follows"
 READ, WRITTEN = "left-out R²", "recovered"
 
 
 def analyze(models: list[Path]) -> Drawing:
     """Draw how well the code is decoded at a site against how far answers follow another code that is written there.
 
-    The first panel has every layer and token role as a point, means over seeds. Then the same two numbers site by site, a
-    panel per architecture and setting. That a decodable latent code need not be used is the question of 2405.19162.
+    A row of panels per architecture and setting. In the first, every layer and token role is a point, means over seeds; then
+    either number site by site. That a decodable latent code need not be used is the question of 2405.19162.
 
     Args:
         models: folders of the models to draw, in this order.
@@ -30,34 +31,43 @@ def analyze(models: list[Path]) -> Drawing:
     """
     groups = group(models)
     frames = [_places(g) for g in groups]
-    marks: list[Mark] = []
-    for g, frame in zip(groups, frames, strict=True):
-        mean = frame.groupby("place", as_index=False, sort=False)[["read", "written", "untrained"]].mean()
-        marks.append(Points(mean, "read", "written", label=name_among(g, groups), color=_color(g, groups), hover="place"))
-        marks.append(Points(mean, "read", "untrained", label="untrained control", color="#888888", hover="place", open=True))
-    panels = [Panel("All layers and tokens", "R² of the decoded code", "share of the answer that follows", marks)]
-    for g, frame in zip(groups, frames, strict=True):
-        panels.append(
-            Panel(
-                title(g, groups),
-                "layer, tokens",
-                "open: decoded R², filled: share",
-                (
-                    Points(frame, "place", "read", label="decoded code", color="#000000", hover="model", open=True),
-                    Points(frame, "place", "written", label=name_among(g, groups), color=_color(g, groups), hover="model"),
-                    Points(frame, "place", "untrained", label="untrained control", color="#888888", hover="model", open=True),
-                ),
-            )
-        )
+    panels = [panel for g, frame in zip(groups, frames, strict=True) for panel in _row(g, groups, frame, _span(frames))]
     told = [f"{name_among(g, groups)} {_words(frame)}" for g, frame in zip(groups, frames, strict=True)]
     caption = (
-        "Filled: share of the way that answers to training compositions move to another code's answers when that code is "
+        "Share that follows: how far answers to training compositions move to another code's answers when that code is "
         "written at a site by a linear map. R²: ridge readout of the code there, scored on training compositions left out. "
+        "Left: a point per site, means over seeds; elsewhere points are seeds. "
         "Open grey: the same writing in the untrained control, beside the trained model's R². Both: context and readout "
         "tokens at once; code: the explicit code. Rank correlation of the two over sites (means over seeds): "
         f"{'; '.join(told)}. With fewer than {SEEDS} seeds nothing is claimed."
     )
-    return Drawing("Is the code used where it can be decoded?", tuple(panels), caption, columns=min(2, len(panels)))
+    return Drawing("Is the code used where it can be decoded?", tuple(panels), caption, columns=3)
+
+
+def _row(g: Group, groups: list[Group], frame: pd.DataFrame, span: tuple[float, float]) -> list[Panel]:
+    """A group's three panels: use against decoding, and each of them by site."""
+    name, color, one = title(g, groups), _color(g, groups), name_among(g, groups)
+    mean = frame.groupby("place", as_index=False, sort=False)[["read", "written", "untrained"]].mean()
+
+    def used(rows: pd.DataFrame, x: str, hover: str) -> list[Mark]:
+        return [
+            Points(rows, x, "written", label=one, color=color, hover=hover),
+            Points(rows, x, "untrained", label="untrained control", color="#888888", hover=hover, open=True),
+        ]
+
+    decoded = Points(frame, "place", "read", label=one, color=color, hover="model")
+    return [
+        Panel(name, "R² of the decoded code", SHARE, used(mean, "read", "place"), span),
+        Panel(f"{name}: decoded", "layer, tokens", "R² of the decoded code", (decoded,), span),
+        Panel(f"{name}: used", "layer, tokens", SHARE, used(frame, "place", "model"), span),
+    ]
+
+
+def _span(frames: list[pd.DataFrame]) -> tuple[float, float]:
+    """One y range for all panels."""
+    values = pd.concat(frames)[["read", "written", "untrained"]].to_numpy()
+    lo, hi = float(np.nanmin(values)), float(np.nanmax(values))
+    return lo - 0.04 * (hi - lo), hi + 0.04 * (hi - lo)
 
 
 def _color(g: Group, groups: list[Group]) -> str:

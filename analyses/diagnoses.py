@@ -3,6 +3,7 @@
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from compolens.diagnosis import label
@@ -10,12 +11,13 @@ from compolens.diagnosis.decomposition import PARTS, Measured
 from compolens.diagnosis.groups import SEEDS, Group, group, telling
 from compolens.diagnosis.label import MARGIN, Diagnosis
 from compolens.figures import Bars, Drawing, HeatMap, Mark, Panel, Points, Rule, color_of
+from compolens.figures.words import displayed
 from compolens.foundation.configs import ConfigError
 
 needs = ("generalization", "inference_or_execution")
 LOWEST = -0.5
 """Axes of shares end here."""
-WIDE = 22
+WIDE = 17
 """Letters on a line of a row's name."""
 
 
@@ -30,7 +32,8 @@ def analyze(models: list[Path]) -> Drawing:
 
     Returns:
         The drawing. Cells are means over seeds. A share of 0 is the best learner that recombines nothing, 1 the ceiling;
-        points are seeds, intervals 95 % over seeds and compositions; dashed is the level that counts as compositional.
+        points are seeds, intervals (from 5 seeds on) 95 % over seeds and compositions; dashed is the level that
+        counts as compositional.
 
     Raises:
         ConfigError: a model lacks a table that the diagnosis needs.
@@ -53,7 +56,8 @@ def analyze(models: list[Path]) -> Drawing:
         "Parts of the loss. Use: regained by writing the model's own decoded code where it reads its code; inference: "
         "regained beyond that by the true code; form: beyond that by a code found by search; execution: regained by no code; "
         "unexplained: no more than what writing costs on training compositions. Shares: 0 is the best learner that "
-        "recombines nothing, 1 the ceiling; bars are means over seeds with 95 % intervals over seeds and compositions; the "
+        f"recombines nothing, 1 the ceiling; bars are means over seeds, from {SEEDS} seeds on with 95 % intervals "
+        "over seeds and compositions; the "
         f"axis ends at {LOWEST:g}. Compositional: the whole interval above {1 - MARGIN:g}. {'. '.join(told)}. With fewer "
         f"than {SEEDS} seeds no difference between models is claimed."
     )
@@ -75,7 +79,7 @@ def _name(g: Group, d: Diagnosis) -> str:
 
 
 def _short(g: Group) -> str:
-    return g.label.replace("Transformer", "")
+    return displayed(g.label, {})
 
 
 def _shares(where: str, here: list[Group], found: list[Diagnosis]) -> Panel:
@@ -85,12 +89,14 @@ def _shares(where: str, here: list[Group], found: list[Diagnosis]) -> Panel:
     for g, d in zip(here, found, strict=True):
         color, who = color_of(telling(g, here)), _short(g)
         bar = pd.DataFrame([{"who": who, **d.share._asdict()}])
-        marks.append(Bars(bar, "who", "value", color=color, lo="lo", hi="hi"))
-        values += [d.share.lo, d.share.hi]
+        if len(g.folders) < SEEDS:  # too few to tell how far other seeds would lie
+            bar = bar.assign(lo=np.nan, hi=np.nan)
+        marks.append(Bars(bar, "who", "value", label=g.label, color=color, lo="lo", hi="hi"))
+        values += [float(v) for v in bar[["value", "lo", "hi"]].iloc[0].dropna()]
         if len(g.folders) > 1:
             seeds = [label.share_of_what_can_be_had([Measured.read(f)], d.scores).value for f in g.folders]
             points = pd.DataFrame({"who": who, "value": seeds, "model": g.names})
-            marks.append(Points(points, "who", "value", color=color, hover="model"))
+            marks.append(Points(points, "who", "value", label=g.label, color=color, hover="model"))
             values += seeds
     marks += [Rule(1.0, label="ceiling"), Rule(1 - MARGIN, label="compositional, if the interval is above")]
     lo, hi = max(min(0.0, *values), LOWEST), max(1.0, *values)

@@ -19,6 +19,7 @@ WAYS = {
 ROUNDING = 2.0**-23
 """Of a float32 number, relative."""
 UNTRAINED = ("", "untrained")
+DASHED = "(dashed: untrained)"
 ALL_AT_ONCE, SHUFFLED = "all demonstrations at once, at a rate of 1 / their number", "values of other tokens"
 
 
@@ -47,17 +48,24 @@ def analyze(models: list[Path], *, layer: int = -1) -> Drawing:
         name = title(g, groups)
         panels.append(
             Panel(
-                f"{name}: learning, layer {chosen}", "demonstrations learnt", "distance left", _learning(rows, chosen, color)
+                f"{name}: learning, layer {chosen}",
+                "demonstrations learnt",
+                f"distance left {DASHED}",
+                _learning(rows, chosen, color),
             )
         )
         distances = _distances(rows)
         lowest = min(mark.rows()["y"].min() for mark in distances)
         panels.append(
             Panel(
-                f"{name}: distance left", "layer", "relative distance, log₁₀", distances, y_range=(min(-8, lowest) - 0.3, 0.5)
+                f"{name}: distance left",
+                "layer",
+                f"log₁₀ of distance {DASHED}",
+                distances,
+                y_range=(min(-8, lowest) - 0.3, 0.5),
             )
         )
-        panels.append(Panel(f"{name}: share of the step", "layer", "share of the output", _shares(rows, color)))
+        panels.append(Panel(f"{name}: share of the step", "layer", f"share of output {DASHED}", _shares(rows, color)))
     caption = (
         "Dashed: the same models untrained; lines may lie on top of each other. Learning: distance of the dual model's "
         "prediction from attention's output at the last answer, relative to the start, mean over episodes and heads. The last "

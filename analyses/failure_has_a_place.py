@@ -7,7 +7,7 @@ import pandas as pd
 
 from compolens import tables
 from compolens.diagnosis import decomposition, label
-from compolens.diagnosis.groups import SEEDS, SPLITS, Group, group, title
+from compolens.diagnosis.groups import SEEDS, SPLITS, Group, group, over_seeds, title
 from compolens.figures import Bars, Drawing, Line, Mark, Panel, Points, Rule
 
 needs = ("generalization", "inference_or_execution")
@@ -49,7 +49,8 @@ def analyze(models: list[Path]) -> Drawing:
         "Left: what is missing to the ceiling. Use: regained when the code that a readout finds in the model is written "
         "where it reads its code; inference: regained beyond that by the true code; form: beyond that by another code, found "
         "by search; execution: regained by no code; unexplained: no more than what writing costs on training compositions. "
-        "Bars are means over seeds, with 95 % intervals over seeds and compositions; points are seeds. Right: the score on "
+        f"Bars are means over seeds, from {SEEDS} seeds on with 95 % intervals over seeds and compositions (bands: over "
+        "seeds); points are seeds. Right: the score on "
         f"held-out compositions with the true code written at a layer (0: embedding; {CODE}: the explicit code), means over "
         "seeds. Dashed lines: means at the site where writing moves the answers most; the best code is searched for on "
         f"fewer episodes. Open marks: another episode's code, at that site. Axes end at {LOWEST:g} (or below own answers). "
@@ -73,6 +74,8 @@ def _bars(parts: pd.DataFrame) -> tuple[Mark, ...]:
     for split, color in COLORS.items():
         rows = parts[parts["split"] == split]
         mean, seeds = rows[rows["model"] == ""], rows[rows["model"] != ""]
+        if seeds["model"].nunique() < SEEDS:
+            mean = mean.assign(lo=np.nan, hi=np.nan)
         marks.append(Bars(mean, "part", "value", label=SPLITS[split], color=color, lo="lo", hi="hi"))
         if len(seeds) > len(mean):
             marks.append(Points(seeds, "part", "value", label=SPLITS[split], color=color, hover="model"))
@@ -97,18 +100,20 @@ def _by_place(g: Group, name: str, top: float) -> Panel:
     marks: list[Mark] = []
     for role in [r for r in dict.fromkeys(written["role"]) if (written[written["role"] == r]["x"] != CODE).any()]:
         here, color = written[(written["role"] == role) & (written["x"] != CODE)], ROLES.get(role)
-        mean = here.groupby("x", as_index=False, sort=False)["value"].mean()
-        marks.append(Line(mean, "x", "value", label=f"true code, {role} tokens", color=color))
+        mean = over_seeds(here, "x")
+        marks.append(Line(mean, "x", "value", label=f"true code, {role} tokens", color=color, lo="lo", hi="hi"))
         if len(g.folders) > 1:
             marks.append(Points(here, "x", "value", color=color, hover="model"))
     explicit = written[written["x"] == CODE]
     if len(explicit):
-        marks.append(Points(explicit, "x", "value", label="true code, explicit code", color="#CC6677", hover="model"))
+        marks.append(
+            Points(explicit, "x", "value", label="true code, explicit code", color="#CC6677", hover="model", keyed=False)
+        )
     other = rows[(rows["chosen"] == 1) & (rows["rung"] == "true code written") & (rows["control"] == "another code")]
     other = other[other["value"] >= end]
     if len(other):
         lowest = min(lowest, float(other["value"].min()))
-        marks.append(Points(other, "x", "value", label="another code", color="#888888", hover="model", open=True))
+        marks.append(Points(other, "x", "value", label="another code", color="#888888", hover="model", open=True, keyed=False))
     marks.append(Rule(top, label="ceiling"))
     for rung in ("own answer", "best code"):
         value = own[(own["chosen"] == 1) & (own["rung"] == rung)]["value"]

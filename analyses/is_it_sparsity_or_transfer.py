@@ -6,14 +6,19 @@ import numpy as np
 import pandas as pd
 
 from compolens import tables
-from compolens.diagnosis.groups import SEEDS, setting_of
+from compolens.diagnosis.groups import SEEDS, over_seeds, setting_of
 from compolens.figures import Band, Drawing, Panel, Points, Rule, color_of
 from compolens.foundation.configs import ConfigError
 
 needs = ("generalization",)
 TRANSFERS = {"none": "none", "OutputTransfer": "output", "RelativeTransfer": "relative"}
 SPARSE, LINEAR = "soft threshold", "no threshold (ξ = 0)"
-COLORS = {"softmax": "SoftmaxTransformer", SPARSE: "SparseCoding", LINEAR: "LinearAttention"}
+COLORS = {
+    "softmax": "SoftmaxTransformer",
+    SPARSE: "SparseCoding",
+    f"{SPARSE}, 90 % silenced": "SparseCoding, 90 % silenced",
+    LINEAR: "LinearAttention",
+}
 SPLITS = ("test", "ood")
 MEMORY = "best training composition"
 
@@ -30,7 +35,8 @@ def analyze(models: list[Path], *, metric: str = "score") -> Drawing:
             the score.
 
     Returns:
-        The drawing. Every seed is a point; boxes are mean ± standard error, from five seeds on. Along x: transfer and split
+        The drawing. Every seed is a point; boxes are 95 % intervals of their mean, from five seeds on. Along x:
+        transfer and split
         (test: training compositions, ood: held-out ones).
 
     Raises:
@@ -50,8 +56,7 @@ def analyze(models: list[Path], *, metric: str = "score") -> Drawing:
         here = here[here["x"].isin(places)].sort_values("x", key=lambda x: x.map(places.index), kind="stable")
         for attention in sorted(here["attention"].unique(), key=[*COLORS, *here["attention"]].index):
             rows, color = here[here["attention"] == attention], color_of(COLORS.get(attention, attention))
-            boxes = rows.groupby("x", sort=False)["value"].agg(["mean", "sem", "size"]).reset_index()
-            boxes = boxes[boxes["size"] >= SEEDS].assign(lo=lambda b: b["mean"] - b["sem"], hi=lambda b: b["mean"] + b["sem"])
+            boxes = over_seeds(rows, "x").dropna()
             if len(boxes):
                 marks.append(Band(boxes, "x", "lo", "hi", color=color))
             marks.append(Points(rows, "x", "value", label=attention, color=color, hover="model"))
@@ -65,7 +70,8 @@ def analyze(models: list[Path], *, metric: str = "score") -> Drawing:
     caption = (
         "Score with and without transfer of attention coefficients from the context blocks to the target block, by what "
         "attention does with its scores. Along x: what transfer does; among colours: what the threshold does, beside softmax "
-        f"and beside the same attention without threshold. Points are seeds.{seeds}"
+        f"and beside the same attention without threshold. Points are seeds, boxes 95 % intervals of their mean "
+        f"(from {SEEDS} seeds on).{seeds}"
     )
     return Drawing("Is it sparsity, or is it transfer?", tuple(panels), caption, columns=min(2, len(panels)))
 

@@ -6,12 +6,13 @@ import numpy as np
 import pandas as pd
 
 from compolens import tables
-from compolens.diagnosis.groups import Group, group, name_among, telling
+from compolens.diagnosis.groups import Group, group, name_among, over_seeds, telling
 from compolens.figures import Drawing, HeatMap, Line, Panel, Points, color_of
 from compolens.foundation.configs import require
 
 needs = ("algorithm_steps", "gd_equivalence")
 ALGORITHMS = ("GD, tuned rate", "GD++", "Newton")
+FEW = ("GD, tuned rate", "Newton")
 CURVES = {
     "input scale": "inputs × this",
     "teacher scale": "weights of the task × this",
@@ -20,15 +21,16 @@ CURVES = {
 UNTRAINED = "untrained control"
 
 
-def analyze(models: list[Path]) -> Drawing:
+def analyze(models: list[Path], *, every: bool = False) -> Drawing:
     """Draw how alike layers and steps of gradient descent are, and the loss away from training (2212.07677).
 
-    Two rows of panels per architecture. Above: similarity of every layer's errors with those after k steps of gradient
-    descent, GD++ and, as a contrast, Newton's iteration. Below: the loss where inputs or tasks are scaled, beside gradient
-    descent and GD++ with as many steps as the model has layers, tuned where the model was trained.
+    A column per architecture. Above: similarity of every layer's errors with those after k steps of gradient descent and, as a
+    contrast, of Newton's iteration. Below: the loss where inputs are scaled, beside gradient descent and GD++ with as many
+    steps as the model has layers, tuned where the model was trained.
 
     Args:
         models: folders of the models to draw, in this order.
+        every: draw GD++ as well, and the loss where tasks are scaled and where inputs are of another law.
 
     Returns:
         The drawing. Similarities are means over seeds, from -1 to 1; the best step stands beside its layer. Losses are lines
@@ -37,21 +39,24 @@ def analyze(models: list[Path]) -> Drawing:
     Raises:
         ConfigError: a table has no rows of gradient descent with the tuned rate.
     """
-    groups, panels = group(models), []
+    groups, maps, curves = group(models), [], []
+    algorithms, scaled = (ALGORITHMS, CURVES) if every else (FEW, {"input scale": CURVES["input scale"]})
     for g in groups:
         alike = pd.concat([_read(folder, "algorithm_steps") for folder in g.folders], ignore_index=True)
         losses = pd.concat([_read(folder, "gd_equivalence") for folder in g.folders], ignore_index=True)
         name = name_among(g, groups)
         again = f"compolens probe algorithm_steps {g.folders[0]} --again"
         require(ALGORITHMS[0] in set(alike["algorithm"]), f"{g.label} has no rows of {ALGORITHMS[0]!r}; type: {again}")
-        for algorithm in ALGORITHMS:
+        for algorithm in algorithms:
             cells = _heat(alike[alike["algorithm"] == algorithm])
-            panels.append(
-                Panel(f"{name}: {algorithm}", "steps", "", (HeatMap(cells, "step", "who", "value", label="similarity"),))
-            )
-        for curve, words in CURVES.items():
+            steps = f"steps of {algorithm}"
+            maps.append(Panel(name, steps, "", (HeatMap(cells, "step", "who", "value", label="similarity"),)))
+        for curve, words in scaled.items():
             marks = _curve(losses[(losses["metric"] == "loss") & (losses["curve"] == curve)], g, groups)
-            panels.append(Panel(f"{name}: {curve}", words, "loss, log₁₀", marks, y_range=_span(marks)))
+            curves.append((name, words, marks))
+    spans = {words: _span([marks for _, other, marks in curves if other == words]) for words in scaled.values()}
+    shown = [Panel(name, words, "loss, log₁₀", marks, y_range=spans[words]) for name, words, marks in curves]
+    panels = [one for drawn, kinds in ((maps, algorithms), (shown, scaled)) for one in _by_kind(drawn, len(kinds))]
     caption = (
         "Similarity: mean cosine between the errors of a layer and of an algorithm over many questions about the same "
         "demonstrations; GD and GD++ have the rates that are best for as many steps as layers. Beside each layer, its best "
@@ -60,10 +65,15 @@ def analyze(models: list[Path]) -> Drawing:
         "Losses: on a logarithmic axis that ends one above model and untrained control, so a learner that diverges leaves "
         "it; lines may "
         "lie on top of each other. Grey, and the row below: the untrained control (constructed models have none), at its last "
-        "layer. High similarity to all three algorithms says only that they have converged alike, and similarity no higher "
+        "layer. High similarity to all algorithms says only that they have converged alike, and similarity no higher "
         "than the untrained control's says nothing. With fewer than 5 seeds no difference is claimed."
     )
-    return Drawing("Is each layer a gradient step?", tuple(panels), caption, columns=3)
+    return Drawing("Is each layer a gradient step?", tuple(panels), caption, columns=min(len(groups), 4))
+
+
+def _by_kind(panels: list[Panel], kinds: int) -> list[Panel]:
+    """Panels that come architecture by architecture, a row for each kind instead."""
+    return [panel for kind in range(kinds) for panel in panels[kind::kinds]]
 
 
 def _read(folder: Path, name: str) -> pd.DataFrame:
@@ -102,7 +112,7 @@ def _curve(rows: pd.DataFrame, g: Group, groups: list[Group]) -> tuple:
     """Lines of the model, its untrained control, and of gradient descent and GD++ with as many steps as there are layers."""
     rows = rows.assign(value=np.log10(rows["value"])).sort_values("scale", kind="stable")
     own, color = rows[rows["control"] == ""], color_of(telling(g, groups))
-    marks: list = [Line(_mean(own), "scale", "value", label=g.label, color=color)]
+    marks: list = [Line(_mean(own), "scale", "value", label=g.label, color=color, lo="lo", hi="hi")]
     if len(g.folders) > 1:
         marks.append(Points(own, "scale", "value", color=color, hover="model"))
     layers = int(tables.settings(g.folders[0])["architecture.n_layers"])
@@ -118,12 +128,13 @@ def _curve(rows: pd.DataFrame, g: Group, groups: list[Group]) -> tuple:
     )
 
 
-def _span(marks: tuple) -> tuple[float, float]:
-    """A y range for all marks, but for what exceeds those that are no reference (solid) by more than one."""
+def _span(panels: list[tuple]) -> tuple[float, float]:
+    """One y range for the marks of all panels, but for what exceeds those that are no reference (solid) by more than one."""
+    marks = [mark for panel in panels for mark in panel]
     solid = pd.concat([mark.rows()["y"] for mark in marks if not getattr(mark, "dash", False)])
     low = min(float(mark.rows()["y"].min()) for mark in marks)
     return low - 0.1, float(solid.max()) + 1
 
 
 def _mean(rows: pd.DataFrame) -> pd.DataFrame:
-    return rows.groupby("scale", as_index=False).agg(value=("value", "mean"))
+    return over_seeds(rows, "scale")

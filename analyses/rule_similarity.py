@@ -16,14 +16,14 @@ def analyze(
 ) -> Drawing:
     """Draw the cosine similarity of the mean codes of every two rules (or terms) on held-out compositions (2406.05816).
 
-    A panel per architecture, the mean over its seeds, and one for the untrained controls, whose similarities are what inputs
-    alone give.
+    A panel per architecture, the mean over its seeds. Cosines are symmetric, so the triangle below the diagonal has room for
+    those of the untrained controls, which are what inputs alone give.
 
     Args:
         models: folders of the models to draw, in this order.
         layer: the layer, counted from 0, or from the end if negative; -1 is the last.
         capture: the pair of tokens: "self" (the answer token with itself) or "row mates".
-        untrained: draw the untrained controls; on, since inputs alone make some rules alike.
+        untrained: draw the untrained controls below the diagonal; on, since inputs alone make some rules alike.
         about_mean: take the mean of all codes off first, which the codes of an untrained model mostly consist of.
 
     Returns:
@@ -38,17 +38,35 @@ def analyze(
         frame = frame[(frame["metric"] == ("cosine about the mean" if about_mean else "cosine")) & (frame["split"] == "ood")]
         frame = tables.at_place(frame, capture, layer, g.label)
         for by in frame["by"].unique():
-            for control, word in (("", ""), ("untrained", "untrained control")) if untrained else (("", ""),):
-                rows = frame[(frame["by"] == by) & (frame["control"] == control)]
-                mean = rows.groupby(["class", "other"], as_index=False, sort=False)["value"].mean()
-                name = ", ".join(w for w in (title(g, groups), "" if by == "rule" else str(by), word) if w)
-                panels.append(Panel(name, "", "", (HeatMap(_short(mean), "class", "other", "value", 0.0, "cosine"),)))
+            rows = frame[frame["by"] == by]
+            own, before = (_mean(rows[rows["control"] == control]) for control in ("", "untrained"))
+            cells = _triangles(own, before) if untrained else own
+            name = ", ".join(w for w in (title(g, groups), "" if by == "rule" else str(by)) if w)
+            axes = ("below the diagonal: untrained", "above: trained") if untrained else ("", "")
+            panels.append(Panel(name, *axes, (HeatMap(_short(cells), "class", "other", "value", 0.0, "cosine"),)))
     where = "the last layer" if layer == -1 else f"layer {layer}"
     caption = (
         f"Cosine similarity between the mean codes of two rules at {where}, {capture}, on held-out compositions; mean over "
         "seeds. Rules with one code are treated alike by the layer."
     )
-    return Drawing("Which rules share a code?", tuple(panels), caption, columns=2)
+    caption += " Above the diagonal: as trained; below it: the untrained controls." if untrained else ""
+    return Drawing("Which rules share a code?", tuple(panels), caption, columns=2 if len(panels) < 5 else 3)
+
+
+def _mean(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.groupby(["class", "other"], as_index=False, sort=False)["value"].mean()
+
+
+def _triangles(own: pd.DataFrame, before: pd.DataFrame) -> pd.DataFrame:
+    """The rows of `own` where other comes before class, those of `before` where it comes after; nothing on the diagonal, where
+    every cosine is 1."""
+    order = list(dict.fromkeys(own["class"]))
+    parts = [
+        rows.assign(value=rows["value"].where(keep(rows["other"].map(order.index), rows["class"].map(order.index))))
+        for rows, keep in ((own, pd.Series.lt), (before, pd.Series.gt))
+    ]
+    both = parts[0].merge(parts[1], on=["class", "other"], how="left", suffixes=("", " before"))
+    return both.assign(value=both["value"].fillna(both.pop("value before")))
 
 
 def _short(rows: pd.DataFrame) -> pd.DataFrame:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 
 from compolens import tables
-from compolens.diagnosis.groups import setting_of
+from compolens.diagnosis.groups import SEEDS, over_seeds, setting_of
 from compolens.figures import Drawing, Line, Panel, Points, color_of
 from compolens.foundation.configs import ConfigError
 
@@ -56,7 +56,9 @@ def analyze(models: list[Path], *, split: str = "ood", points: int = FEWEST) -> 
         )
     caption = (
         f"Score on {'held-out' if split == 'ood' else 'training'} compositions. Lines are means over those seeds that were "
-        "measured at all points of a line (where none was, over those at each), points seeds; what is not on an axis is equal "
+        "measured at all points of a line (where none was, over those at each), points seeds, and bands, from "
+        f"{SEEDS} seeds on, 95 % intervals; the legend says how many seeds a line has where others have points alone; "
+        "what is not on an axis is equal "
         "along a line (heads and MLP may grow with the width). Training steps are points of one training with one schedule, "
         "so they are lower than trainings that end there."
     )
@@ -88,9 +90,13 @@ def _panel(setting: str, rows: pd.DataFrame, name: str, column: str, points: int
         alike = pd.concat([other for other in groups if other["architecture"].iloc[0] == architecture])
         told = [f"{c.split('.')[-1]} {part[c].iloc[0]}" for c in same if len(set(alike[c].map(str))) > 1]
         label = f"{architecture} ({', '.join(told)})" if told else architecture
-        mean = _everywhere(part, column).groupby(column, as_index=False).agg(value=("value", "mean"))
-        marks.append(Line(mean, column, "value", label=label, color=color_of(label)))
-        marks.append(Points(part, column, "value", label=label, color=color_of(label), hover="model"))
+        color, joined = color_of(label), _everywhere(part, column)
+        drawn, seeds = joined["model"].nunique(), part["model"].nunique()
+        if column == "step" and drawn < seeds:
+            label += f", line: {drawn} of {seeds} seeds"
+        mean = over_seeds(joined.sort_values(column, kind="stable"), column)
+        marks.append(Line(mean, column, "value", label=label, color=color, lo="lo", hi="hi"))
+        marks.append(Points(part, column, "value", label=label, color=color, hover="model"))
     return Panel(setting, name, str(rows["score_name"].iloc[0]), tuple(marks)) if marks else None
 
 

@@ -6,7 +6,7 @@ import pandas as pd
 
 from compolens import tables
 from compolens.diagnosis import reported
-from compolens.diagnosis.groups import SPLITS, Group, group, telling
+from compolens.diagnosis.groups import SEEDS, SPLITS, Group, attention_among, group, over_seeds, telling
 from compolens.figures import Drawing, Line, Panel, Points, color_of
 from compolens.foundation.configs import require_choice
 
@@ -45,11 +45,14 @@ def analyze(models: list[Path], *, scale: str = "absolute", split: str = "ood", 
         quotes = paper and scale == "absolute" and tables.settings(here[0].folders[0])["task"] == "SRaven"
         if quotes:
             marks.append(_reported())
-        panels.append(Panel(setting, SCALES[scale], "share of weights at or below", tuple(marks), y_range=(-0.02, 1.04)))
+        panels.append(
+            Panel(setting, SCALES[scale], "share at or below (dashed: untrained)", tuple(marks), y_range=(-0.02, 1.04))
+        )
     caption = (
         f"Share of attention weights whose magnitude is at or below a threshold, on {SPLITS[split]}, over all layers, heads "
         "and pairs of tokens that may attend to each other. Threshold 0: exact zeros. Lines are means over seeds, points "
-        "seeds (where there are several); dashed: the same models before training. Curves may lie on top of each other. "
+        f"seeds (where there are several), bands 95 % intervals over seeds (from {SEEDS} seeds on); dashed: the same "
+        "models before training. Curves may lie on top of each other. "
         "With fewer than 5 seeds no difference is claimed."
     )
     if any(mark.label == _PAPER for panel in panels for mark in panel.marks):
@@ -68,10 +71,12 @@ def _curves(g: Group, here: list[Group], scale: str, split: str) -> list:
     """A group's line, its seeds' points and its untrained controls' line."""
     color = color_of(telling(g, here))
     own, untrained = (_shares(g.folders, scale, split, control) for control in ("", "untrained"))
-    marks: list = [Line(_mean(own), "threshold", "value", label=g.label, color=color)]
+    name = attention_among(g, here)
+    marks: list = [Line(_mean(own), "threshold", "value", label=name, color=color, lo="lo", hi="hi")]
     if len(g.folders) > 1:
         marks.append(Points(own, "threshold", "value", color=color, hover="model"))
-    return [*marks, Line(_mean(untrained), "threshold", "value", label=f"{g.label}, untrained", color=color, dash=True)]
+    before = f"{name}, untrained"
+    return [*marks, Line(_mean(untrained), "threshold", "value", label=before, color=color, dash=True, keyed=False)]
 
 
 def _shares(folders: list[Path], scale: str, split: str, control: str) -> pd.DataFrame:
@@ -88,7 +93,7 @@ def _shares(folders: list[Path], scale: str, split: str, control: str) -> pd.Dat
 
 
 def _mean(shares: pd.DataFrame) -> pd.DataFrame:
-    return shares.groupby("threshold", as_index=False, sort=False).agg(value=("value", "mean"))
+    return over_seeds(shares, "threshold")
 
 
 def _reported() -> Points:

@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from compolens import tables
-from compolens.diagnosis.groups import SPLITS, Group, group, telling, title
+from compolens.diagnosis.groups import SPLITS, Group, attention_among, group, telling
 from compolens.figures import Band, Drawing, Line, Panel, Points, Rule, color_of
 from compolens.foundation.configs import require_choice
 
@@ -17,6 +18,7 @@ GREYS = {0.0: "#555555", 1.0: "#AAAAAA"}
 LOWEST = -0.5
 """Axes end here; how much worse an R² gets than that says nothing."""
 X = "share of weights that are 0"
+PRUNED = "zeros (dashed: renormalised)"
 
 
 def analyze(models: list[Path], *, scale: str = "row maximum", split: str = "ood") -> Drawing:
@@ -40,21 +42,33 @@ def analyze(models: list[Path], *, scale: str = "row maximum", split: str = "ood
     """
     require_choice(scale, SCALES)
     require_choice(split, SPLITS)
-    groups, panels = group(models), []
+    groups, panels, flat = group(models), [], []
+    several = len({g.setting for g in groups}) > 1
     for setting in dict.fromkeys(g.setting for g in groups):
         here = [g for g in groups if g.setting == setting]
         score_name = tables.settings(here[0].folders[0])["score_name"]
         trained = [_as_trained(g, split) for g in here]
         if (pd.concat(trained)["sparsity"] > 0).any() and len(here) > 1:
             seeds = [
-                Points(points, "sparsity", "score", label=g.label, color=color_of(telling(g, here)), hover="model")
+                Points(
+                    points,
+                    "sparsity",
+                    "score",
+                    label=attention_among(g, here),
+                    color=color_of(telling(g, here)),
+                    hover="model",
+                )
                 for g, points in zip(here, trained, strict=True)
             ]
             panels.append(Panel(f"{setting}: as trained", X, score_name, seeds))
-        pruned = [(g, _imposed(g, scale, split, color_of(telling(g, here)))) for g in here]
+        pruned = [(g, _imposed(g, here, scale, split)) for g in here]
         lo, hi = _span([mark for _, marks in pruned for mark in marks])
         for g, marks in pruned:
-            panels.append(Panel(title(g, groups), X, score_name, [*marks, *_untrained(g, split, lo)], y_range=(lo, hi)))
+            name = f"{attention_among(g, here)}{f', {setting}' if several else ''}"
+            if len(here) > 1 and _flat(marks):
+                flat.append(name)
+            else:
+                panels.append(Panel(name, PRUNED, score_name, [*marks, *_untrained(g, split, lo)], y_range=(lo, hi)))
     unit = "a share of the row's largest" if scale == "row maximum" else "absolute"
     caption = (
         f"Score on {SPLITS[split]} against the share of attention weights that are exactly zero, over all layers, heads and "
@@ -65,6 +79,7 @@ def analyze(models: list[Path], *, scale: str = "row maximum", split: str = "ood
     )
     if any(panel.title.endswith(": as trained") for panel in panels):
         caption += " As trained: models with zeros of their own beside the others, scored on more episodes."
+    caption += f" Without a panel, since the score is the same at every sparsity: {', '.join(flat)}." if flat else ""
     caption += " With fewer than 5 seeds no difference is claimed."
     columns = min(2 if len(panels) < 5 else 3, len(panels))
     return Drawing("Does sparser attention generalize better?", tuple(panels), caption, columns=columns)
@@ -87,8 +102,17 @@ def _as_trained(g: Group, split: str) -> pd.DataFrame:
     return pd.DataFrame(found, columns=["model", "sparsity", "score"])
 
 
-def _imposed(g: Group, scale: str, split: str, color: str) -> list:
+def _flat(marks: list) -> bool:
+    """Whether pruning, as far as it was measured, changes nothing: a model with nothing to lose."""
+    values = np.concatenate(
+        [mark.rows().drop(columns="x").drop(columns="hover", errors="ignore") for mark in marks], axis=None
+    )
+    return len(np.unique(values[pd.notna(values)])) == 1
+
+
+def _imposed(g: Group, here: list[Group], scale: str, split: str) -> list:
     """Bands and lines of one group, rows renormalised and not, each from the model as it is on."""
+    color, name = color_of(telling(g, here)), attention_among(g, here)
     rows = _scores(g, split)
     whole = rows[rows["threshold"].isna() & (rows["control"] == "")].assign(threshold=0.0)
     bands: list = []
@@ -101,8 +125,9 @@ def _imposed(g: Group, scale: str, split: str, color: str) -> list:
             if control:
                 bands.append(Band(steps, "sparsity", "lo", "hi", label=f"random weights pruned{told}", color=GREYS[kind]))
             else:
-                label = f"{g.label}: small weights pruned{told}"
-                lines.append(Line(steps, "sparsity", "mean", label=label, color=color, dash=kind == 1))
+                label = f"{name}{told}"
+                dashed = kind == 1
+                lines.append(Line(steps, "sparsity", "mean", label=label, color=color, dash=dashed, keyed=not dashed))
     start = Points(whole, "imposed", "value", color=color, hover="model")
     return [*bands, *lines, start]
 

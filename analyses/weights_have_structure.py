@@ -11,6 +11,9 @@ from compolens.figures import Drawing, HeatMap, Panel, Points, Rule, color_of
 
 needs = ("weight_structure",)
 SMALLEST = -4
+UNTRAINED, UNTRAINED_COLOR = "untrained control", "#888888"
+FEW = ("KQ off-diagonal", "KQ cosine to inverse Gamma", "OV x to y", "homogeneity", "zero sum", "eta")
+"""What the claim is decided by."""
 STATISTICS = {  # metric -> (what the panel says, whether its logarithm is shown)
     "KQ diagonal": ("KQ diagonal, mean", False),
     "KQ off-diagonal": ("KQ off-diagonal / diagonal, log₁₀", True),
@@ -25,17 +28,18 @@ STATISTICS = {  # metric -> (what the panel says, whether its logarithm is shown
 }
 
 
-def analyze(models: list[Path], *, layer: int | None = None, matrices: bool = True) -> Drawing:
+def analyze(models: list[Path], *, layer: int | None = None, every: bool = False, matrices: bool = False) -> Drawing:
     """Draw KQ and OV of token-space attention, and the statistics that a gradient step would fix.
 
-    Theory: 2306.09927 (one trained linear layer), 2212.07677 (a gradient step), 2503.12734 (heads whose OV sum to zero). Heat
-    maps in the coordinates of tokens (x, y) show every head of one model of each architecture, its first seed. Then follows a
+    Theory: 2306.09927 (one trained linear layer), 2212.07677 (a gradient step), 2503.12734 (heads whose OV sum to zero). A
     panel per statistic of the table weight_structure, by layer.
 
     Args:
         models: folders of the models to draw, in this order.
         layer: draw this layer alone, counted from 0, or from the end if negative; by default all.
-        matrices: draw the heat maps.
+        every: draw all ten statistics, not only the six by which the claim is decided.
+        matrices: draw heat maps first, in the coordinates of tokens (x, y): every head of one model of each architecture, its
+            first seed.
 
     Returns:
         The drawing. Points are seeds, and heads where a statistic is a head's; open marks are untrained controls, the line is
@@ -56,13 +60,14 @@ def analyze(models: list[Path], *, layer: int | None = None, matrices: bool = Tr
             name = name_among(g, groups)
             panels += _matrices(frame[frame["model"] == g.folders[0].name], name)
     for metric, (words, logarithm) in STATISTICS.items():
-        marks = _statistic(frames, groups, metric, logarithm)
+        marks = _statistic(frames, groups, metric, logarithm) if every or metric in FEW else ()
         if marks:
-            panels.append(Panel(words[0].upper() + words[1:], "layer", "", marks))
+            panels.append(Panel(words if words.startswith("eta") else words[0].upper() + words[1:], "layer", "", marks))
     first = ", ".join(g.folders[0].name for g in groups)
     shown = f"Heat maps show the first seed of each architecture ({first}), each matrix over its largest magnitude. "
     caption = (
-        f"KQ = W_K W_Qᵀ, OV = W_V W_O; the last row and column are y. {shown if matrices else ''}A gradient step has a KQ "
+        f"KQ = W_K W_Qᵀ, OV = W_V W_O. {f'The last row and column are y. {shown}' if matrices else ''}A gradient step "
+        "has a KQ "
         "that is a multiple of the identity on x (off-diagonal 0) where inputs are isotropic, and moves y by y alone; one "
         "trained linear layer has |cosine| 1 with the inverse Gamma of 2306.09927. Points are seeds, and heads where a "
         "statistic is a head's; open marks untrained controls (constructed models have none), the line random matrices. "
@@ -91,15 +96,19 @@ def _matrices(rows: pd.DataFrame, name: str) -> list[Panel]:
 
 def _statistic(frames: list[pd.DataFrame], groups: list[Group], metric: str, logarithm: bool) -> tuple:
     """Points by layer: a group's seeds (and heads), then untrained controls; none if no model has the statistic."""
-    marks, chance = [], []
+    marks, controls, chance = [], [], []
     for frame, g in zip(frames, groups, strict=True):
         rows = frame[frame["metric"] == metric].assign(place=frame["layer"].astype(str))
         if logarithm:
             rows = rows.assign(value=np.log10(rows["value"].clip(lower=10.0**SMALLEST)))
         chance += rows[rows["control"] == "chance"]["value"].tolist()
         color = color_of(telling(g, groups))
-        for control, label in (("", g.label), ("untrained", f"{g.label}, untrained")):
+        for control, label in (("", g.label), ("untrained", UNTRAINED)):
             own = rows[rows["control"] == control]
+            shade = UNTRAINED_COLOR if control else color
             if len(own):
-                marks.append(Points(own, "place", "value", label=label, color=color, hover="model", open=control != ""))
+                (controls if control else marks).append(
+                    Points(own, "place", "value", label=label, color=shade, hover="model", open=control != "")
+                )
+    marks += controls
     return (*marks, Rule(float(np.mean(chance)), label="random matrices")) if chance else tuple(marks)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 
 from compolens import tables
-from compolens.diagnosis.groups import SEEDS, Group, group, title
+from compolens.diagnosis.groups import SEEDS, Group, group, over_seeds, title
 from compolens.figures import Drawing, Line, Mark, Panel, Points
 from compolens.foundation.configs import ConfigError
 
@@ -59,7 +59,8 @@ def analyze(models: list[Path]) -> Drawing:
         "R² of the code on training compositions left out, and the share of the way that answers move to another code's when "
         f"that code is written, each at the site where it is largest (of {most}); dashed: the untrained control at that "
         "site. "
-        f"Lines are means over seeds, at steps that all of them have. Axes end at {LOWEST:g}. With fewer than {SEEDS} seeds "
+        f"Lines are means over seeds, at steps that all of them have, bands 95 % intervals (from {SEEDS} seeds on). "
+        f"Axes end at {LOWEST:g}. With fewer than {SEEDS} seeds "
         "nothing is claimed."
     )
     left = [folder.name for folder in models if folder not in known]
@@ -106,10 +107,10 @@ def _panel(name: str, y: str, rows: pd.DataFrame, lines: dict[str, str], g: Grou
     marks: list[Mark] = []
     for line, color in lines.items():
         here = rows[rows["line"] == line]
-        shared = here.groupby("step", as_index=False).agg(value=("value", "mean"), seeds=("model", "nunique"))
-        shared = shared[shared["seeds"] == len(g.folders)]
+        seeds = here.groupby("step")["model"].transform("nunique")
+        shared = over_seeds(here[seeds == len(g.folders)].sort_values("step", kind="stable"), "step")
         if len(shared):
-            marks.append(Line(shared, "step", "value", label=line, color=color, dash=line in DASHED))
+            marks.append(Line(shared, "step", "value", label=line, color=color, dash=line in DASHED, lo="lo", hi="hi"))
         if len(here) and len(g.folders) > 1 and line != UNTRAINED:
             marks.append(Points(here, "step", "value", color=color, hover="model"))
     drawn = pd.concat([mark.rows()["y"] for mark in marks])

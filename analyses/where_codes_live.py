@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 
 from compolens import tables
-from compolens.diagnosis.groups import Group, group, title
+from compolens.diagnosis.groups import SEEDS, Group, group, over_seeds, title
 from compolens.figures import Band, Drawing, Line, Panel, Points, Rule
 from compolens.foundation.configs import ConfigError, nearest
 
@@ -47,7 +47,8 @@ def analyze(models: list[Path], *, metric: str = "r2") -> Drawing:
     caption = (
         "Ridge readout of the task code from the residual stream (layer 0: embedding). Readouts are fitted on training "
         "compositions and scored on fresh episodes of these (test) and on held-out compositions (ood), or fitted within the "
-        "held-out ones. Lines are means over seeds, points seeds. Open marks right of the last layer: the explicit code."
+        "held-out ones. Lines are means over seeds, points seeds, bands 95 % intervals over seeds (from "
+        f"{SEEDS} seeds on). Open marks right of the last layer: the explicit code."
     )
     return Drawing("Where does the task code live?", tuple(panels), caption, columns=2)
 
@@ -85,7 +86,13 @@ def _panel(name: str, frame: pd.DataFrame, role: str) -> Panel:
             continue
         marks.append(
             Line(
-                rows.groupby("layer", as_index=False).agg(value=("value", "mean")), "layer", "value", label=label, color=color
+                over_seeds(rows.sort_values("layer", kind="stable"), "layer"),
+                "layer",
+                "value",
+                label=label,
+                color=color,
+                lo="lo",
+                hi="hi",
             )
         )
         marks.append(Points(rows, "layer", "value", color=color, hover="model"))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 
 from compolens import tables
-from compolens.diagnosis.groups import SEEDS, group
+from compolens.diagnosis.groups import SEEDS, group, telling
 from compolens.diagnosis.sentences import score
 from compolens.figures import Band, Drawing, Panel, Points, Rule, color_of
 
@@ -46,7 +46,7 @@ def analyze(models: list[Path], *, references: bool = True) -> Drawing:
         here = [g for g in groups if g.setting == setting]
         marks: list = []
         for g in here:
-            name, color = short(g.label), color_of(g.architecture)
+            name, color = short(g.label), color_of(telling(g, here))
             if len(g.folders) >= SEEDS:
                 means = [score(g, split) for split in SPLITS]
                 columns = {"lo": [e.lo for e in means], "hi": [e.hi for e in means]}

@@ -2,13 +2,21 @@
 
 import json
 import shlex
+import struct
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from compolens import cli, recipes
+from compolens.figures import WIDTHS, Drawing, Line, Panel, Points, Rule
+from compolens.figures.scenes import Legend
+from compolens.figures.widths import HIGHEST
+from compolens.figures.words import displayed
 
 ROOT = Path(__file__).parents[1]
+MOST_ENTRIES = 8
+"""Of a legend that a reader can still match with lines."""
 SHIPPED = sorted((ROOT / "trained_models" / "figures").glob("*/*.json"))
 
 
@@ -19,7 +27,7 @@ def asked(monkeypatch):
     def call(command):
         calls = []
         with monkeypatch.context() as patch:
-            patch.setattr(recipes, "run_analysis", lambda *given: calls.append(given) or [])
+            patch.setattr(recipes, "run_analysis", lambda *given, **_: calls.append(given) or [])
             assert cli.main(shlex.split(command)[1:]) == 0
         (given,) = calls
         return given
@@ -35,7 +43,33 @@ def test_the_recorded_command_of_a_shipped_figure_gives_its_numbers(sidecar, ask
     drawing = look.arranged(recipes.load_recipe("analyses", file)(models, **arguments))
     again = drawing.frame().to_csv(index=False, lineterminator="\n").encode()
     assert again == sidecar.with_suffix(".csv").read_bytes()
-    assert (sidecar.stem, arguments) == (file.stem, recorded["arguments"])
+    given = {name: value for name, value in arguments.items() if value is not None}
+    assert (sidecar.stem, given) == (file.stem, recorded["arguments"])
+    assert len(entries_of(drawing)) <= MOST_ENTRIES
+
+
+def entries_of(drawing):
+    """The entries of the legend, (words, colour) each, without rendering."""
+    marks = [mark for panel in drawing.panels for mark in panel.marks]
+    legend = Legend(marks, drawing.labels)
+    named = [mark for mark in marks if mark.label in mark.legend_labels() and mark.label and getattr(mark, "keyed", True)]
+    return {(displayed(mark.label, drawing.labels), legend.color(mark)) for mark in named}
+
+
+@pytest.mark.parametrize("sidecar", SHIPPED, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_every_page_of_a_shipped_figure_is_as_high_as_a_page_at_most(sidecar):
+    for page in (sidecar.with_suffix(".png"), *sidecar.parent.glob(f"{sidecar.stem}.page*.png")):
+        width, height = struct.unpack(">II", page.read_bytes()[16:24])
+        assert WIDTHS["page"] * height / width <= HIGHEST + 0.01
+
+
+def test_entries_are_those_that_a_rendered_legend_has():
+    data = pd.DataFrame({"x": [0.0, 1.0], "y": [0.0, 1.0]})
+    marks = [Line(data, "x", "y", "HYLA"), Points(data, "x", "y", "HYLA"), Line(data, "x", "y", "hidden", keyed=False)]
+    drawing = Drawing("c", [Panel("p", "x", "y", [*marks, Rule(0.5, "ceiling"), Points(data, "x", "y")])])
+    drawn = {text.get_text() for legend in drawing.matplotlib().legends for text in legend.get_texts()}
+    assert {words for words, _ in entries_of(drawing)} == drawn == {"HYLA", "ceiling"}
+    assert {trace.name for trace in drawing.plotly().data if trace.showlegend} == {"HYLA"}  # rules are shapes
 
 
 OWN = '''"""Two numbers."""

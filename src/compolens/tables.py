@@ -620,7 +620,11 @@ def gather(folders: str | Path | Iterable[str | Path], table: str) -> pd.DataFra
 def _with_settings(folder: Path, table: str) -> pd.DataFrame:
     """A model's table with its settings as columns; `DamagedFile` where it is stale, or either cannot be read."""
     rows = _parsed(folder, table)
-    if reason := why_stale(folder, table):
+    reason = why_stale(folder, table)
+    if reason.startswith(versions.INTERVALS):  # as in `read`: the values can be used
+        told = f"tables {table!r}: {reason}; measure again with: compolens probe {table} FOLDER"
+        warnings.warn(told, OlderIntervals, stacklevel=3)
+    elif reason:
         raise UnusableTable(_told(folder, table, reason))
     return rows.assign(**{k: v for k, v in settings(folder).items() if k not in rows.columns})
 

@@ -679,3 +679,31 @@ def test_errors_say_what_was_got_and_what_is_allowed(make, parts: list[str]) -> 
         make()
     assert all(part in str(error.value) for part in parts), str(error.value)
     assert not Path("unused").exists()
+
+
+@pytest.mark.parametrize(("data", "x"), [(BY_LAYER, "layer"), (BY_SPLIT, "split")])
+def test_a_line_has_a_band_of_its_colour_where_both_ends_are_known(data, x):
+    y = next(c for c in ("r2", "acc") if c in data)
+    drawing = one(Line(data, x, y, "HYLA", lo="lo", hi="hi"))
+    rows = drawing.frame()
+    pd.testing.assert_frame_equal(rows[["lo", "hi"]], data[["lo", "hi"]])
+    known = data[["lo", "hi"]].notna().all(axis=1)
+    at = np.arange(len(data))
+    runs = [run for run in np.split(at, np.flatnonzero(np.diff(known)) + 1) if known[run].all()]
+    expected = [{(float(i), end) for i in run for end in data.loc[i, ["lo", "hi"]].astype(float)} for run in runs]
+    (axes,) = drawing.matplotlib().axes
+    (band,) = [shown for shown in axes.collections if isinstance(shown, PolyCollection)]
+    assert to_hex(band.get_facecolor()[0]).upper() == color_of("HYLA")
+    assert [set(map(tuple, path.vertices.tolist())) for path in band.get_paths()] == expected
+    band, line = drawing.plotly().data
+    assert (band.fillcolor, line.line.color, band.showlegend) == (color_of("HYLA"), color_of("HYLA"), False)
+    assert {(x, y) for x, y in zip(band.x, band.y, strict=True) if x == x} == set().union(*expected)
+
+
+def test_a_line_whose_ends_are_all_missing_has_no_band_and_one_end_is_no_band():
+    data = BY_LAYER.assign(lo=NAN, hi=NAN)
+    drawing = one(Line(data, "layer", "r2", lo="lo", hi="hi"))
+    (axes,) = drawing.matplotlib().axes
+    assert not axes.collections and len(drawing.plotly().data) == 1
+    with pytest.raises(ValueError, match="both or neither"):
+        Line(data, "layer", "r2", lo="lo")

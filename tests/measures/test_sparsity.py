@@ -471,7 +471,7 @@ def test_curves_are_the_tables_shares_from_exact_zeros_on(folders, scale):
     drawn = analyze("sparsity_curves", folders, scale=scale)
     frame = drawn.frame()
     assert len(drawn.panels) == 2 and drawn.panels[0].title != drawn.panels[1].title
-    for folder, label in zip(folders, ("SoftmaxTransformer", "HYLA", "SoftmaxTransformer"), strict=True):
+    for folder, label in zip(folders, ("softmax", "HYLA", "softmax"), strict=True):
         panel = drawn.panels[0 if folder.name == "softmax" else 1].title
         table = tables.read(folder, "activation_sparsity")
         for control, name in (("", label), ("untrained", f"{label}, untrained")):
@@ -508,14 +508,14 @@ def test_lines_start_at_the_model_as_it_is_and_bands_hold_every_draw(folders, sc
     for folder, panel in zip(folders, drawn.panels, strict=True):
         rows = pick(tables.read(folder, "activation_sparsity"), metric="score", split="ood")
         frame = drawn.frame()[drawn.frame()["panel"] == panel.title]
-        who = "HYLA" if folder.name == "hyla" else "SoftmaxTransformer"
+        who = "HYLA" if folder.name == "hyla" else "softmax"
         kinds = {0: "", 1: ", rows renormalised"} if "softmax" in folder.name else {0: ""}
-        lines = {f"{who}: small weights pruned{told}" for told in kinds.values()}
+        lines = {f"{who}{told}" for told in kinds.values()}
         assert set(frame[frame["mark"] == "Line"]["label"]) == lines
         whole = pick(rows, threshold=None, control="")["value"].item()
         for kind, told in kinds.items():
             own = pick(rows, scale=scale, renormalised=kind, control="")
-            line = frame[frame["label"] == f"{who}: small weights pruned{told}"]
+            line = frame[frame["label"] == f"{who}{told}"]
             assert line["y"].tolist() == [whole, *own["value"]] and line["x"].tolist() == [0, *own["imposed"]]
             values = pick(rows, scale=scale, renormalised=kind, control="random pruning").groupby("threshold")["value"]
             band = frame[frame["label"] == f"random weights pruned{told}"]
@@ -548,7 +548,7 @@ def test_zeros_that_were_trained_in_get_a_panel_for_all_architectures(folders, t
     drawn = analyze("sparsity_vs_generalization", copies)
     first = drawn.frame()[drawn.frame()["panel"] == drawn.panels[0].title]
     assert len(drawn.panels) == 3 and drawn.panels[0].title.endswith(": as trained")
-    assert first.set_index("label")["x"].to_dict() == {"HYLA": 0.4, "SoftmaxTransformer": 0}
+    assert first.set_index("label")["x"].to_dict() == {"HYLA": 0.4, "softmax": 0}
     where = {"metric": "score", "split": "ood", "control": "", "composition": "all"}
     scores = [pick(tables.read(copy, "generalization"), **where)["value"].item() for copy in copies]
     assert first["y"].tolist() == scores and "scored on more episodes" in drawn.caption
@@ -566,7 +566,7 @@ def test_seeds_are_points_around_their_mean(folders, tmp_path):
     table.loc[table["metric"] == "fraction below", "value"] /= 2
     table.to_csv(path, index=False)
     frame = analyze("sparsity_curves", seeds).frame()
-    line, points = frame[frame["label"] == "SoftmaxTransformer"], frame[frame["mark"] == "Points"]
+    line, points = frame[frame["label"] == "softmax"], frame[frame["mark"] == "Points"]
     assert points.groupby("x", sort=False)["y"].mean().tolist() == pytest.approx(line["y"].tolist())
     assert set(points["hover"]) == {"a", "b"} and len(points) == 2 * len(line)
 

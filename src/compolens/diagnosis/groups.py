@@ -4,7 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
+
 from compolens import tables
+from compolens.measures.intervals import mean_interval
 
 SPLITS = {"ood": "held-out compositions", "test": "fresh episodes of training compositions"}
 """What a trained model is scored on, in words."""
@@ -83,7 +87,7 @@ def group(folders: Sequence[Path]) -> list[Group]:
 
 
 def telling(one: Group, groups: Sequence[Group]) -> str:
-    """What a group's colour stands for among others: the architecture, or the label where several are of that architecture.
+    """What a group's colour stands for among others: the architecture or a variant of it, or the label where that is shared.
 
     Args:
         one: the group.
@@ -92,7 +96,69 @@ def telling(one: Group, groups: Sequence[Group]) -> str:
     Returns:
         The word.
     """
-    return one.label if sum(other.architecture == one.architecture for other in groups) > 1 else one.architecture
+    alike = {other.label for other in groups if other.architecture == one.architecture and _variant(other) == _variant(one)}
+    return one.label if len(alike) > 1 else _variant(one)
+
+
+def _variant(g: Group) -> str:
+    """The architecture, with the setting by which its variants have a colour each in all figures."""
+    row = tables.settings(g.folders[0])
+    if "architecture.threshold.sparsity" in row:
+        return f"{g.architecture}, {100 * row['architecture.threshold.sparsity']:g} % silenced"
+    if row.get("architecture.threshold.xi") == 0:
+        return f"{g.architecture}, no threshold"
+    hidden = row.get("architecture.d_hidden") if g.architecture == "BottleneckMLP" else None
+    return g.architecture if hidden is None else f"{g.architecture}, d_hidden {hidden}"
+
+
+def attention_among(one: Group, groups: Sequence[Group]) -> str:
+    """A group's attention in words, such as "soft threshold, ξ = 0.01", with what tells it from others in its setting.
+
+    Args:
+        one: the group.
+        groups: all groups, this one among them.
+
+    Returns:
+        What it does with its scores; with its transfer, or the label, where another group of the setting shares that.
+    """
+    here = [other for other in groups if other.setting == one.setting]
+    for transfer in (False, True):
+        names = [_attention(other, transfer) for other in here]
+        if names.count(_attention(one, transfer)) == 1:
+            return _attention(one, transfer)
+    return one.label
+
+
+def _attention(g: Group, with_transfer: bool) -> str:
+    row = tables.settings(g.folders[0])
+    threshold = {k.rpartition(".")[2]: v for k, v in row.items() if k.startswith("architecture.threshold.")}
+    transfer = str(row.get("architecture.transfer", "none")).removesuffix("Transfer").lower()
+    if "sparsity" in threshold:
+        name = f"soft threshold, {100 * threshold['sparsity']:g} % silenced"
+    elif "xi" in threshold:
+        name = f"soft threshold, ξ = {threshold['xi']:g}" if threshold["xi"] else "no threshold (ξ = 0)"
+    elif g.architecture == "LinearAttention":
+        name = "no threshold (ξ = 0)"
+    else:
+        name = {"SoftmaxTransformer": "softmax"}.get(g.architecture, g.architecture)
+    return name if transfer == "none" or not with_transfer else f"{name}, {transfer} transfer"
+
+
+def over_seeds(rows: pd.DataFrame, *by: str) -> pd.DataFrame:
+    """Means over seeds, with 95 % t intervals from `SEEDS` seeds on.
+
+    Args:
+        rows: one number a seed in the column value for each of the combinations in `by`; the seed's model in the column model.
+        by: columns.
+
+    Returns:
+        A row per combination, in order of appearance: `by`, value, lo and hi (NaN with fewer seeds).
+    """
+    found = []
+    for key, part in rows.groupby(list(by), sort=False):
+        ends = mean_interval(part["value"].to_numpy()) if part["model"].nunique() >= SEEDS else (np.nan, np.nan)
+        found.append((*key, part["value"].mean(), *ends))
+    return pd.DataFrame(found, columns=[*by, "value", "lo", "hi"])
 
 
 def title(one: Group, groups: Sequence[Group]) -> str:

@@ -98,6 +98,9 @@ class Line(Mark):
         label: its entry in the legend ("": none).
         color: hex colour (None: that of the label).
         dash: dashed instead of solid.
+        lo: the column of the lower ends of a band around the line, in the units of y (None: no band); NaN leaves it out.
+        hi: the column of its upper ends.
+        keyed: whether the label has an entry in the legend; without, it still stands in the data and on hover.
     """
 
     data: pd.DataFrame
@@ -106,22 +109,45 @@ class Line(Mark):
     label: str = ""
     color: str | None = None
     dash: bool = False
+    lo: str | None = None
+    hi: str | None = None
+    keyed: bool = True
+
+    def __post_init__(self) -> None:
+        _both_or_neither(self)
+        super().__post_init__()
 
     def rows(self) -> pd.DataFrame:
-        return pd.DataFrame({"x": self._column("x"), "y": self._numbers("y")})
+        rows = pd.DataFrame({"x": self._column("x"), "y": self._numbers("y")})
+        return rows if self.lo is None else rows.assign(lo=self._numbers("lo"), hi=self._numbers("hi"))
+
+    def _band(self, scene: Stage) -> list[np.ndarray]:
+        """The shaded polygons around the line; none without a band."""
+        rows = self.rows()
+        return [] if self.lo is None else ribbons(scene.positions(rows["x"]), rows["lo"], rows["hi"])
 
     def draw(self, axes: Axes, scene: Stage) -> None:
+        from matplotlib.collections import PolyCollection
+
         rows, color = self.shown, scene.legend.color(self)
+        if shaded := self._band(scene):
+            axes.add_collection(PolyCollection(shaded, facecolor=color, edgecolor="none", alpha=0.2, zorder=2.1))
+            axes.autoscale_view()
         style: dict[str, Any] = {"ls": (0, DASHES[0]) if self.dash else "-", "marker": "o" if len(rows) <= 40 else ""}
         (line,) = axes.plot(scene.positions(rows["x"]), rows["y"], color=color, lw=1.2, ms=2.2, zorder=3, **style)
-        scene.legend.enter(self.label, color, line)
+        scene.legend.enter(self.label if self.keyed else "", color, line)
 
     def trace(self, figure: go.Figure, scene: Stage) -> None:
         rows, color = self.shown, scene.legend.color(self)
+        if shaded := self._band(scene):
+            x, y = outlined(shaded)
+            style = {"mode": "lines", "line": {"width": 0, "color": color}, "fill": "toself", "fillcolor": color}
+            style |= {"opacity": 0.2, "hoverinfo": "skip", "showlegend": False, "legendgroup": scene.shown(self.label) or None}
+            figure.add_trace({"type": "scatter", "x": x, "y": y, **style}, **scene.cell)
         where = {"x": scene.positions(rows["x"]), "y": rows["y"].to_numpy()}
         line = {"color": color, "width": 2, "dash": _css(DASHES[0], 2) if self.dash else "solid"}
         style = {"mode": "lines+markers" if len(rows) <= 40 else "lines", "line": line, "marker": {"size": 5}}
-        entry = scene.legend.entry(self.label, color)
+        entry = scene.legend.entry(self.label, color) if self.keyed else {"name": scene.shown(self.label), "showlegend": False}
         figure.add_trace({"type": "scatter", **where, **style, **scene.hover(rows), **entry}, **scene.cell)
 
 
@@ -137,6 +163,7 @@ class Points(Mark):
         color: hex colour (None: that of the label).
         hover: a column shown on hover in plotly.
         open: open marks, for values quoted from elsewhere.
+        keyed: whether the label has an entry in the legend; without, it still stands in the data and on hover.
     """
 
     data: pd.DataFrame
@@ -146,6 +173,7 @@ class Points(Mark):
     color: str | None = None
     hover: str | None = None
     open: bool = False
+    keyed: bool = True
 
     def rows(self) -> pd.DataFrame:
         rows = pd.DataFrame({"x": self._column("x"), "y": self._numbers("y")})
@@ -158,7 +186,7 @@ class Points(Mark):
         style = style if self.open else {"mfc": color, "mec": "white", "mew": 0.4}
         room = size_of(axes)[0] * width / len(scene.categories or "1")
         (points,) = axes.plot(x, rows["y"], "o", ms=min(max(0.8 * room, 2.9), 4), zorder=4, **style)
-        scene.legend.enter(self.label, color, points)
+        scene.legend.enter(self.label if self.keyed else "", color, points)
 
     def trace(self, figure: go.Figure, scene: Stage) -> None:
         rows, color = self.shown, scene.legend.color(self)
@@ -166,7 +194,8 @@ class Points(Mark):
         style: dict[str, Any] = {"symbol": "circle-open", "line": {"width": 1.5}}
         style = style if self.open else {"symbol": "circle", "line": {"width": 0.7, "color": "white"}}
         style = {"mode": "markers", "marker": {"color": color, "size": 8, **style}}
-        hover, entry = scene.hover(rows, self.hover), scene.legend.entry(self.label, color)
+        hover = scene.hover(rows, self.hover)
+        entry = scene.legend.entry(self.label, color) if self.keyed else {"name": scene.shown(self.label), "showlegend": False}
         figure.add_trace({"type": "scatter", **where, **style, **hover, **entry}, **scene.cell)
 
 
@@ -204,15 +233,11 @@ class Band(Mark):
             (n, 2) arrays of x and y.
         """
         rows = self.shown
-        edges = np.column_stack([scene.positions(rows["x"]), rows["lo"], rows["hi"]])
-        whole = np.isfinite(edges).all(axis=1)
-        if scene.categories is not None:
-            reach = np.array([[-SHARE / 2, 0, 0], [SHARE / 2, 0, 0]])
-            runs = [edge + reach for edge in edges[whole]]
-        else:
-            starts = np.flatnonzero(np.diff(whole)) + 1
-            runs = [run for run in np.split(edges, starts) if np.isfinite(run).all() and len(run)]
-        return [np.vstack([run[:, [0, 1]], run[::-1, [0, 2]]]) for run in runs]
+        x = scene.positions(rows["x"])
+        if scene.categories is None:
+            return ribbons(x, rows["lo"], rows["hi"])
+        edges = np.column_stack([x, rows["lo"], rows["hi"]])
+        return [_around(edge + _REACH) for edge in edges[np.isfinite(edges).all(axis=1)]]
 
     def draw(self, axes: Axes, scene: Stage) -> None:
         from matplotlib.collections import PolyCollection
@@ -226,9 +251,7 @@ class Band(Mark):
         scene.legend.enter(self.label, color, Patch(**style))
 
     def trace(self, figure: go.Figure, scene: Stage) -> None:
-        color, gap = scene.legend.color(self), np.full((1, 2), np.nan)
-        closed = [part for outline in self.outlines(scene) for part in (outline, outline[:1], gap)]
-        x, y = np.vstack(closed[:-1] or [gap]).T
+        color, (x, y) = scene.legend.color(self), outlined(self.outlines(scene))
         line: dict[str, Any] = {"mode": "lines", "line": {"color": color, "width": 1}, "hoverinfo": "skip"}
         fill = {"fill": "toself", "fillcolor": color, "opacity": 0.25}
         entry = scene.legend.entry(self.label, color)
@@ -352,7 +375,45 @@ class Rule(Mark):
             figure.add_shape(type="rect", y0=self.lo, y1=self.hi, layer="below", **style, **across)
 
 
-def _both_or_neither(mark: Bars | Rule) -> None:
+_REACH = np.array([[-SHARE / 2, 0, 0], [SHARE / 2, 0, 0]])
+"""From the middle of a category to both ends of its box."""
+
+
+def ribbons(x: np.ndarray, lo: pd.Series, hi: pd.Series) -> list[np.ndarray]:
+    """The polygons between two lines, one per run of rows without NaN.
+
+    Args:
+        x: (n,) positions.
+        lo: (n,) lower ends.
+        hi: (n,) upper ends.
+
+    Returns:
+        (m, 2) arrays of x and y.
+    """
+    edges = np.column_stack([x, lo, hi])
+    runs = np.split(edges, np.flatnonzero(np.diff(np.isfinite(edges).all(axis=1))) + 1)
+    return [_around(run) for run in runs if len(run) and np.isfinite(run).all()]
+
+
+def _around(run: np.ndarray) -> np.ndarray:
+    return np.vstack([run[:, [0, 1]], run[::-1, [0, 2]]])
+
+
+def outlined(polygons: list[np.ndarray]) -> np.ndarray:
+    """x and y of closed outlines with a NaN between each two, as plotly fills them.
+
+    Args:
+        polygons: (m, 2) arrays.
+
+    Returns:
+        (2, n); one NaN where there are no polygons.
+    """
+    gap = np.full((1, 2), np.nan)
+    closed = [part for outline in polygons for part in (outline, outline[:1], gap)]
+    return np.vstack(closed[:-1] or [gap]).T
+
+
+def _both_or_neither(mark: Line | Bars | Rule) -> None:
     if (mark.lo is None) != (mark.hi is None):
         raise ValueError(f"{type(mark).__name__} got lo={mark.lo!r} and hi={mark.hi!r}; allowed: both or neither")
 

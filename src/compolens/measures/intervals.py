@@ -126,6 +126,23 @@ def student_interval(
     return float(min(one, other, value)), float(max(one, other, value))
 
 
+def mean_interval(values: np.ndarray, level: float = 0.95) -> tuple[float, float]:
+    """Student's t interval of the mean of independent numbers, such as one per seed.
+
+    Args:
+        values: (n,) one number per unit of replication.
+        level: In (0, 1).
+
+    Returns:
+        Its two ends; NaN where there are fewer than 2 numbers, or one is missing.
+    """
+    values = np.asarray(values, dtype=float)
+    if len(values) < 2 or not np.isfinite(values).all():
+        return float("nan"), float("nan")
+    half = student_quantile((1 + level) / 2, len(values) - 1) * float(values.std(ddof=1)) / np.sqrt(len(values))
+    return float(values.mean() - half), float(values.mean() + half)
+
+
 class Evaluation(NamedTuple):
     """A score, with the composition as unit of replication.
 

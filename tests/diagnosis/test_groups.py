@@ -1,0 +1,99 @@
+"""Groups in figures: what a colour stands for, attention in words, means over seeds with the intervals that these allow."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from compolens.diagnosis.groups import Group, attention_among, over_seeds, telling
+from compolens.figures import ARCHITECTURE_COLORS, color_of
+from compolens.measures.intervals import mean_interval
+
+
+@pytest.fixture
+def one(tmp_path):
+    """A group of one folder: call it with an architecture, its label and its settings."""
+
+    def call(architecture, label="", **settings):
+        folder = tmp_path / f"{architecture}-{len(list(tmp_path.iterdir()))}"
+        folder.mkdir()
+        run = {
+            "class": "Run",
+            "architecture": {"class": architecture, **settings},
+            "task": {"class": "FuzzyLogic"},
+            "optimizer": {"class": "AdamW"},
+        }
+        (folder / "config.json").write_text(
+            json.dumps({"format": 1, "run": {**run, "steps": 1, "init_seed": 0, "data_seed": 0}})
+        )
+        return Group(architecture, "a setting", [folder], label or architecture)
+
+    return call
+
+
+def fixed(xi):
+    return {"class": "FixedThreshold", "xi": xi}
+
+
+CALIBRATED = {"class": "CalibratedThreshold", "sparsity": 0.9}
+
+
+def test_a_threshold_has_one_colour_in_whatever_company(one):
+    none, some, most = (
+        one("SparseCoding", label, threshold=t) for label, t in (("a", fixed(0.0)), ("b", fixed(0.01)), ("c", CALIBRATED))
+    )
+    colors = {color_of(telling(g, [none, some, most])) for g in (none, some, most)}
+    assert len(colors) == 3
+    assert [color_of(telling(g, [g])) for g in (none, some, most)] == [
+        color_of(telling(g, [none, some, most])) for g in (none, some, most)
+    ]
+    assert color_of(telling(none, [none])) == ARCHITECTURE_COLORS["LinearAttention"], "attention without a threshold is linear"
+
+
+def test_bottlenecks_of_two_widths_have_two_colours_and_groups_that_share_a_variant_are_told_by_label(one):
+    narrow, wide = (one("BottleneckMLP", f"({n})", d_hidden=n) for n in (64, 256))
+    assert (
+        color_of(telling(narrow, [narrow, wide])) != color_of(telling(wide, [narrow, wide])) == color_of(telling(wide, [wide]))
+    )
+    dry, wet = one("HYLA", "HYLA (dropout 0)"), one("HYLA", "HYLA (dropout 1)")
+    assert (telling(dry, [dry]), telling(dry, [dry, wet])) == ("HYLA", "HYLA (dropout 0)")
+
+
+def test_attention_is_told_by_what_it_does_then_by_its_transfer_then_by_its_label(one):
+    plain, moved = (
+        one("SoftmaxTransformer"),
+        one("SoftmaxTransformer", "x", transfer={"class": "OutputTransfer"}),
+    )
+    groups = [
+        plain,
+        moved,
+        some := one("SparseCoding", threshold=fixed(0.01)),
+        most := one("SparseCoding", threshold=CALIBRATED),
+    ]
+    names = [attention_among(g, groups) for g in groups]
+    assert names == ["softmax", "softmax, output transfer", "soft threshold, ξ = 0.01", "soft threshold, 90 % silenced"]
+    assert attention_among(moved, [moved, some, most]) == "softmax"
+    twice = [one("HYLA", "HYLA (a)"), one("HYLA", "HYLA (b)")]
+    assert [attention_among(g, twice) for g in twice] == ["HYLA (a)", "HYLA (b)"]
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 8])
+def test_means_over_seeds_have_students_interval_from_five_seeds_on(seeds):
+    values = np.random.default_rng(seeds).normal(size=(2, seeds))
+    rows = pd.DataFrame(
+        [(layer, f"m{i}", values[layer, i]) for layer in (1, 0) for i in range(seeds)], columns=["layer", "model", "value"]
+    )
+    found = over_seeds(rows, "layer")
+    assert found["layer"].tolist() == [1, 0]
+    np.testing.assert_allclose(found["value"], values[::-1].mean(1))
+    if seeds < 5:
+        assert found[["lo", "hi"]].isna().all(axis=None)
+    else:
+        ends = stats.t.interval(0.95, seeds - 1, values[::-1].mean(1), stats.sem(values[::-1], axis=1))
+        np.testing.assert_allclose(found[["lo", "hi"]].T, ends, atol=0.02 * values.std())
+
+
+def test_an_interval_of_one_number_or_of_a_missing_one_is_not_known():
+    assert np.isnan(mean_interval(np.array([1.0]))).all() and np.isnan(mean_interval(np.array([1.0, np.nan, 2.0]))).all()
