@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from compolens.diagnosis import label as diagnosis
-from compolens.diagnosis.decomposition import Loss
+from compolens.diagnosis.decomposition import NOTHING, Loss
 from compolens.diagnosis.groups import SEEDS
 from compolens.diagnosis.sentences import Clause, Judgement
 
@@ -67,7 +67,7 @@ def card(judged: Judgement) -> Card:
     """
     found = judged.found
     answers, others = judged.scores[:2], judged.scores[2:]
-    reason, more = judged.reasons[-1:], judged.reasons[:-1]
+    reason, more = _why(judged)
     # of a compositional model, a repair speaks of what little is left, not of the label
     tested = judged.confirmation if found and found.label != "compositional" else ()
     aside = () if tested else judged.confirmation
@@ -87,3 +87,17 @@ def card(judged: Judgement) -> Card:
         change=judged.change,
         evidence=(*more, *aside, *judged.asides, *others, *judged.rest),
     )
+
+
+def _why(judged: Judgement) -> tuple[tuple[Clause, ...], tuple[Clause, ...]]:
+    """(the reason for the card, the others): the last one, as the others lead up to it.
+
+    Where it is that a part is lost, the bar has the numbers and the sentence their shares."""
+    found = judged.found
+    if found is None or not found.blamed or len(judged.reasons) > 1:
+        return judged.reasons[-1:], judged.reasons[:-1]
+    gap, lost = found.scores["test"] - found.scores["ood"], found.parts["lost"]
+    order = sorted(lost, key=lambda part: -lost[part].value)
+    told = ", ".join(f"{part} is {100 * lost[part].value / gap:.0f} %" for part in order if lost[part].value >= NOTHING)
+    text = f"of the {gap:.3f} lost from training to held-out compositions, {told}; the code is read at {found.place}"
+    return (Clause(text, judged.reasons[0].evidence),), judged.reasons

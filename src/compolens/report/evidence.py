@@ -15,6 +15,8 @@ from compolens.diagnosis.sentences import Clause, Evidence
 
 MOST = 12
 """Rows of one table of one model that one number shows at most."""
+EQUAL = 1e-6
+"""A row that is so near to a number holds it."""
 POOLED = (("composition", "all"), ("dimension", "mean"))
 """Where a table also holds parts, a number that names no part is that of the whole."""
 
@@ -122,13 +124,18 @@ class Cited:
 
 
 def _matching(frame: pd.DataFrame, item: Evidence) -> pd.DataFrame:
+    """The rows that a number says it stands in: the one that holds it, if there is one; else those that it is made of.
+
+    What a number is made of has no row, and so no column, of its own: a part of a loss, the split "lost"."""
     for column, value in item.where.items():
         if column in frame:
-            frame = frame[[_alike(cell, value) for cell in frame[column]]]
+            alike = [_alike(cell, value) for cell in frame[column]]
+            frame = frame[alike] if any(alike) else frame
     for column, whole in POOLED:
         if column in frame and column not in item.where and (frame[column] == whole).any():
             frame = frame[frame[column] == whole]
-    return frame
+    same = (frame["value"] - item.value).abs() < EQUAL
+    return frame[same] if same.any() else frame
 
 
 def _alike(cell: Any, value: str) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import compolens
 from compolens import tables, zoo
 from compolens.diagnosis import cards, sentences
+from compolens.diagnosis.decomposition import NOTHING
 from compolens.foundation.configs import ConfigError
 from compolens.foundation.files import write_atomically
 from compolens.report.attention import attention
@@ -126,15 +127,17 @@ def _card(one: cards.Card, cited: Cited) -> dict[str, Any]:
 
 
 def _bar(one: cards.Card) -> list[dict[str, Any]]:
-    """What is answered, then the parts of the loss that are there: where each begins and ends, as shares of the bar.
+    """What is answered, then the parts of the loss that are there: where each begins and ends, in percent of the bar.
 
-    The bar is the ceiling, or what lies between the ceiling and a score below 0. A part below 0 has no width."""
+    The bar is the ceiling, or what lies between the ceiling and a score below 0. A part below 0 has no width. The parts
+    are measured on other episodes than the score, so they need not fill the bar."""
     if not one.parts:
         return []
-    lengths = {"answered": max(one.score, 0.0), **{name: max(loss.value, 0.0) for name, loss in one.parts.items()}}
+    there = {name: loss for name, loss in one.parts.items() if abs(loss.value) >= NOTHING}
+    lengths = {"answered": max(one.score, 0.0), **{name: max(loss.value, 0.0) for name, loss in there.items()}}
     whole, start, bar = max(sum(lengths.values()), one.ceiling, 1e-9), 0.0, []
     for name, length in lengths.items():
-        shown = f"{one.score:.3f}" if name == "answered" else str(one.parts[name])
+        shown = f"{one.score:.3f}" if name == "answered" else str(there[name])
         bar.append({"name": name, "start": 100 * start / whole, "width": 100 * length / whole, "shown": shown})
         start += length
     return bar
