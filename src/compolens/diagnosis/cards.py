@@ -95,7 +95,8 @@ def _why(judged: Judgement) -> tuple[tuple[Clause, ...], tuple[Clause, ...]]:
     Where it is that a part is lost, the bar has the numbers and the sentence their shares."""
     found = judged.found
     if found is None or not found.blamed or len(judged.reasons) > 1:
-        return judged.reasons[-1:], judged.reasons[:-1]
+        last = tuple(Clause(c.text.removeprefix("because "), c.evidence) for c in judged.reasons[-1:])
+        return last, judged.reasons[:-1]
     gap, lost = found.scores["test"] - found.scores["ood"], found.parts["lost"]
     order = sorted(lost, key=lambda part: -lost[part].value)
     told = ", ".join(f"{part} is {100 * lost[part].value / gap:.0f} %" for part in order if lost[part].value >= NOTHING)

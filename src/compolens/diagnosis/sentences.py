@@ -234,9 +234,10 @@ def _diagnosed(group: Group) -> Judgement:
     lacks = found.scores["ceiling"] - found.scores["ood"]
     lost = f"lacks {lacks:.3f} on held-out compositions: {decomposition.in_words(found.parts['ood'])}"
     mended = found.blamed or (found.remainder if found.label == "compositional" else "")
-    standing, confirmation = "not tested", ()
+    standing, confirmation = "not tested", list[Clause]()
     if mended and _have(group, "repair"):
-        standing, *confirmation = _confirmed(group, mended, found.label)
+        standing, clause = _confirmed(group, mended, found.label)
+        confirmation.append(clause)
     if found.label == "compositional":  # a claim of equivalence, decided by its interval; a repair speaks of the remainder
         standing = "confirmed" if len(group.folders) >= SEEDS else "too few seeds"
     return Judgement(
