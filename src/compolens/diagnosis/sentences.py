@@ -150,49 +150,118 @@ def per_composition(folder: Path, split: str, reference: str = "model") -> pd.Da
     return frame[frame["composition"] != "all"][["composition", "value", "weight"]]
 
 
+@dataclass(frozen=True)
+class Judgement:
+    """What the tables say of one group, in the order in which it is told.
+
+    Args:
+        group: the models.
+        found: the diagnosis; None where the tables do not allow one.
+        label: the diagnosis in words, with what it rests on.
+        reasons: why that label.
+        parts: what is lost on held-out compositions, in parts.
+        change: what would change the label.
+        asides: what else the diagnosis says: its power, what its errors are like.
+        standing: whether a repair has confirmed the label: "confirmed", "not confirmed", "too few seeds" or "not tested".
+        confirmation: what that repair gave.
+        scores: what the model answers.
+        rest: what else was measured, from readouts to interventions.
+    """
+
+    group: Group
+    found: diagnosis.Diagnosis | None = None
+    label: tuple[Clause, ...] = ()
+    reasons: tuple[Clause, ...] = ()
+    parts: tuple[Clause, ...] = ()
+    change: tuple[Clause, ...] = ()
+    asides: tuple[Clause, ...] = ()
+    standing: str = "not tested"
+    confirmation: tuple[Clause, ...] = ()
+    scores: tuple[Clause, ...] = ()
+    rest: tuple[Clause, ...] = ()
+
+    @property
+    def who(self) -> str:
+        """The group in words: architecture, setting and seeds."""
+        seeds = f"{len(self.group.folders)} seed{'s' if len(self.group.folders) > 1 else ''}"
+        return f"{self.group.label} on {self.group.setting} ({seeds})"
+
+    @property
+    def clauses(self) -> list[Clause]:
+        """All that is said, in order."""
+        told = (self.label, self.reasons, self.parts, self.change, self.asides, self.confirmation, self.scores, self.rest)
+        return [clause for some in told for clause in some]
+
+
 def judge(group: Group) -> list[Clause]:
     """What the tables say about one `group`, clause by clause; clauses whose table is missing are left out."""
+    return judgement(group).clauses
+
+
+def judgement(group: Group) -> Judgement:
+    """What the tables say about one group.
+
+    Args:
+        group: models that differ in seeds alone.
+
+    Returns:
+        The clauses by kind; those whose table is missing are left out.
+    """
     if not _have(group, "generalization"):
-        return []
+        return Judgement(group)
     regression = tables.settings(group.folders[0])["task"] == "LinearRegression"
-    clauses = _diagnosed(group) + (_regression(group) if regression else _generalization(group))
-    if _have(group, "latent_code"):
-        clauses += _code(group)
+    rest = _code(group) if _have(group, "latent_code") else []
     if _have(group, "attention_code"):
-        clauses += _attention(group)
-    clauses += _caused(group)
+        rest += _attention(group)
+    rest += _caused(group)
     if _have(group, "gd_equivalence"):
-        clauses += _learner(group)
-    return clauses
+        rest += _learner(group)
+    scores = _regression(group) if regression else _generalization(group)
+    return replace(_diagnosed(group), scores=tuple(scores), rest=tuple(rest))
 
 
-def _diagnosed(group: Group) -> list[Clause]:
+def _diagnosed(group: Group) -> Judgement:
     """The label, the loss in parts, and what would change the label."""
     found = diagnosis.diagnose(group.folders)
     if found is None:
-        return []
+        return Judgement(group)
     table = "inference_or_execution"
     parts = {
         split: [Evidence(table, {"part": part, "split": split}, group.names, *loss) for part, loss in told.items()]
         for split, told in found.parts.items()
     }
     share = Evidence("generalization", {"metric": "score", "split": "ood", "composition": "all"}, group.names, *found.share)
-    clauses = [Clause(f"diagnosis: {found.label} ({diagnosis.LABELS[found.label]})", (share, *parts["lost"]))]
-    clauses += [Clause(f"because {reason}", (share,)) for reason in found.reasons]
     lacks = found.scores["ceiling"] - found.scores["ood"]
-    text = f"lacks {lacks:.3f} on held-out compositions: {decomposition.in_words(found.parts['ood'])}"
-    clauses.append(Clause(f"{text}; its code is read at {found.place}", (*parts["ood"], *parts["test"])))
-    clauses.append(Clause(f"{_power(found.power)}the label would change with {found.change}", (*parts["lost"],)))
-    if found.errors_like and found.label not in SAYS_NOTHING_OF_ERRORS:
-        told = " and ".join(f"{like.cosine:.2f} to those of {like.learner}" for like in found.errors_like)
-        where = [{"metric": "distance", "split": "ood", "reference": like.learner} for like in found.errors_like]
-        far = [Evidence("which_prior", w, group.names, one.distance) for w, one in zip(where, found.errors_like, strict=True)]
-        text = (
-            f"its errors on held-out compositions lie at cosine {told}: from {diagnosis.ALONG} on they would be that learner's"
-        )
-        clauses.append(Clause(text, tuple(far)))
+    lost = f"lacks {lacks:.3f} on held-out compositions: {decomposition.in_words(found.parts['ood'])}"
     mended = found.blamed or (found.remainder if found.label == "compositional" else "")
-    return clauses + (_confirmed(group, mended, found.label) if mended and _have(group, "repair") else [])
+    standing, confirmation = "not tested", list[Clause]()
+    if mended and _have(group, "repair"):
+        standing, clause = _confirmed(group, mended, found.label)
+        confirmation.append(clause)
+    if found.label == "compositional":  # a claim of equivalence, decided by its interval; a repair speaks of the remainder
+        standing = "confirmed" if len(group.folders) >= SEEDS else "too few seeds"
+    return Judgement(
+        group,
+        found,
+        label=(Clause(f"diagnosis: {found.label} ({diagnosis.LABELS[found.label]})", (share, *parts["lost"])),),
+        reasons=tuple(Clause(f"because {reason}", (share,)) for reason in found.reasons),
+        parts=(Clause(f"{lost}; its code is read at {found.place}", (*parts["ood"], *parts["test"])),),
+        change=(Clause(f"the label would change with {found.change}", tuple(parts["lost"])),),
+        asides=(*_power(found.power, parts["lost"]), *_errors_like(group, found)),
+        standing=standing,
+        confirmation=tuple(confirmation),
+    )
+
+
+def _errors_like(group: Group, found: diagnosis.Diagnosis) -> list[Clause]:
+    """Which learners' errors the models' own are along."""
+    if not found.errors_like or found.label in SAYS_NOTHING_OF_ERRORS:
+        return []
+    told = " and ".join(f"{like.cosine:.2f} to those of {like.learner}" for like in found.errors_like)
+    where = [{"metric": "distance", "split": "ood", "reference": like.learner} for like in found.errors_like]
+    far = [Evidence("which_prior", w, group.names, one.distance) for w, one in zip(where, found.errors_like, strict=True)]
+    text = f"its errors on held-out compositions lie at cosine {told}: from {diagnosis.ALONG} on they would be that learner's"
+    return [Clause(text, tuple(far))]
 
 
 def _told(value: float, digits: int) -> str:
@@ -209,17 +278,20 @@ def _caused(group: Group) -> list[Clause]:
     ]
 
 
-def _power(found: dict[str, float]) -> str:
+def _power(found: dict[str, float], lost: Sequence[Evidence]) -> list[Clause]:
     """How likely the kinds of loss that were not found would have been, had they been there."""
     if not found:
-        return ""
-    told = ", ".join(f"{power:.0%} by {part}" for part, power in found.items())
-    return f"had {diagnosis.FAILS} been lost otherwise, it would have shown with a probability of {told}; "
+        return []
+    told = ", ".join(
+        f"one of {diagnosis.FAILS} in {part} in {100 * power:.0f} % of resamples" for part, power in found.items()
+    )
+    return [Clause(f"power: a loss would have been detected, {told}", tuple(e for e in lost if e.where["part"] in found))]
 
 
-def _confirmed(group: Group, blamed: str, label: str) -> list[Clause]:
-    """Does a repair of what is blamed beat the same repair elsewhere, in every seed? Of what little a compositional model
-    lacks, that is asked too."""
+def _confirmed(group: Group, blamed: str, label: str) -> tuple[str, Clause]:
+    """(standing, clause): does a repair of what is blamed beat the same repair elsewhere, in every seed?
+
+    Of what little a compositional model lacks, that is asked too."""
     repair = "fine-tuned" if blamed == "execution" else "code written"
     where = {"metric": "beats placebos", "split": "ood", "repair": repair, "control": ""}
     rows = [_rows(folder, "repair", **where, composition="all").iloc[0] for folder in group.folders]
@@ -234,8 +306,8 @@ def _confirmed(group: Group, blamed: str, label: str) -> list[Clause]:
     beats = f"{what} gains {gain:.3f} on held-out compositions, {value:+.3f} beside the best placebo"
     if all(float(row["lo"]) > 0 for row in rows) and gain > 0:
         sure = f"confirmed{claim}" + ("" if len(rows) >= SEEDS else f" in {len(rows)} seed(s), too few for a claim")
-        return [Clause(f"{sure}: {beats}", (evidence,))]
-    return [Clause(f"not confirmed{claim} by its repair: {beats}", (evidence,))]
+        return "confirmed" if len(rows) >= SEEDS else "too few seeds", Clause(f"{sure}: {beats}", (evidence,))
+    return "not confirmed", Clause(f"not confirmed{claim} by its repair: {beats}", (evidence,))
 
 
 def _have(group: Group, table: str) -> bool:
@@ -475,23 +547,38 @@ def sentences(folders: Sequence[Path]) -> list[tuple[str, list[Clause]]]:
     """The whole diagnosis of the models in `folders`: (who, clauses) per group, then per pair of architectures on one setting.
 
     Models whose tables cannot be judged are left out, with the warning `tables.StaleTable`."""
-    groups, result = [], []
-    for found in group(folders):
-        one, clauses = _judged(found)
-        groups.append(one)
-        if clauses:
-            seeds = f"{len(one.folders)} seed{'s' if len(one.folders) > 1 else ''}"
-            result.append((f"{one.label} on {one.setting} ({seeds})", clauses))
-    groups = [one for one in groups if one.folders]
+    return in_order(*judgements(folders))
+
+
+def in_order(judged: Sequence[Judgement], compared: Sequence[Clause]) -> list[tuple[str, list[Clause]]]:
+    """What `judgements` gives, as (who, clauses): groups first, then `compared` between them.
+
+    Args:
+        judged: one a group.
+        compared: between groups.
+
+    Returns:
+        Those that say something.
+    """
+    result = [(one.who, one.clauses) for one in judged]
+    return [*result, ("Compared", list(compared))] if compared else result
+
+
+def judgements(folders: Sequence[Path]) -> tuple[list[Judgement], list[Clause]]:
+    """What is said of the models in `folders`: of each group, and of each pair of architectures on one setting.
+
+    Models whose tables cannot be judged are left out, with the warning `tables.StaleTable`."""
+    judged = [_judged(found) for found in group(folders)]
+    groups = [one.group for one in judged if one.group.folders]
     rivals = [(a, b) for i, a in enumerate(groups) for b in groups[i + 1 :] if a.setting == b.setting and a.label != b.label]
     compared = [clause for a, b in rivals if (clause := compare(a, b)) is not None]
-    return [*result, ("Compared", compared)] if compared else result
+    return [one for one in judged if one.clauses], compared
 
 
-def _judged(one: Group) -> tuple[Group, list[Clause]]:
-    """A group, less the models that cannot be judged, with what is said of it."""
+def _judged(one: Group) -> Judgement:
+    """What is said of a group, less the models that cannot be judged."""
     try:
-        return one, judge(one)
+        return judgement(one)
     except (LookupError, ValueError):  # a table without a column or a row that its probe writes
         reasons = {folder: _why_not_judged(replace(one, folders=[folder])) for folder in one.folders}
         left = replace(one, folders=[folder for folder, reason in reasons.items() if not reason])
@@ -501,7 +588,7 @@ def _judged(one: Group) -> tuple[Group, list[Clause]]:
             if reason:
                 again = f"measure it again with: compolens explain {folder} --again"
                 warnings.warn(f"{folder.name}: left out: {reason}; {again}", tables.StaleTable, stacklevel=2)
-        return _judged(left) if left.folders else (left, [])
+        return _judged(left) if left.folders else Judgement(left)
 
 
 def _why_not_judged(one: Group) -> str:

@@ -1,0 +1,104 @@
+"""A diagnosis as a card: the label, whether it is confirmed, the loss in parts, three sentences, what would change it.
+
+Everything else that was measured is evidence beneath. Reads tables only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from compolens.diagnosis import label as diagnosis
+from compolens.diagnosis.decomposition import NOTHING, Loss
+from compolens.diagnosis.groups import SEEDS
+from compolens.diagnosis.sentences import Clause, Judgement
+
+NO_LABEL = "no diagnosis"
+"""The label of models whose tables do not allow one."""
+STANDINGS = {
+    "confirmed": "the claim holds in at least {seeds} seeds",
+    "not confirmed": "a repair of what is blamed does no better than one elsewhere",
+    "too few seeds": "the claim holds in these models, and needs at least {seeds} seeds",
+    "not tested": "compolens explain FOLDER --confirm repairs what is blamed",
+}
+"""What a standing means."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a reader is told first about a group of models.
+
+    Args:
+        who: the group in words.
+        label: what is wrong, in a word or two.
+        meaning: the label in a sentence.
+        standing: one of `STANDINGS`.
+        why: what the standing means.
+        score: on held-out compositions, from the table generalization; NaN without a diagnosis.
+        ceiling: the score that can be had.
+        parts: of the loss on held-out compositions.
+        rests_on: the clauses that the label and the parts rest on.
+        sentences: at most three.
+        change: what would change the label.
+        evidence: everything else.
+    """
+
+    who: str
+    label: str
+    meaning: str
+    standing: str
+    why: str
+    score: float
+    ceiling: float
+    parts: dict[str, Loss]
+    rests_on: tuple[Clause, ...]
+    sentences: tuple[Clause, ...]
+    change: tuple[Clause, ...]
+    evidence: tuple[Clause, ...]
+
+
+def card(judged: Judgement) -> Card:
+    """The card of a group.
+
+    Args:
+        judged: what the tables say of it.
+
+    Returns:
+        The card. Each clause stands on it once: as a sentence, as what the label rests on, or as evidence.
+    """
+    found = judged.found
+    answers, others = judged.scores[:2], judged.scores[2:]
+    reason, more = _why(judged)
+    # of a compositional model, a repair speaks of what little is left, not of the label
+    tested = judged.confirmation if found and found.label != "compositional" else ()
+    aside = () if tested else judged.confirmation
+    joined = (Clause("; ".join(c.text for c in answers), tuple(e for c in answers for e in c.evidence)),) if answers else ()
+    folder = judged.group.folders[0]
+    return Card(
+        who=judged.who,
+        label=found.label if found else NO_LABEL,
+        meaning=diagnosis.LABELS[found.label] if found else f"not measured; type: compolens explain {folder}",
+        standing=judged.standing,
+        why=STANDINGS[judged.standing].format(seeds=SEEDS),
+        score=found.scores["ood"] if found else float("nan"),
+        ceiling=found.scores["ceiling"] if found else float("nan"),
+        parts=found.parts["ood"] if found else {},
+        rests_on=(*judged.label, *judged.parts),
+        sentences=(*joined, *reason, *tested),
+        change=judged.change,
+        evidence=(*more, *aside, *judged.asides, *others, *judged.rest),
+    )
+
+
+def _why(judged: Judgement) -> tuple[tuple[Clause, ...], tuple[Clause, ...]]:
+    """(the reason for the card, the others): the last one, as the others lead up to it.
+
+    Where it is that a part is lost, the bar has the numbers and the sentence their shares."""
+    found = judged.found
+    if found is None or not found.blamed or len(judged.reasons) > 1:
+        last = tuple(Clause(c.text.removeprefix("because "), c.evidence) for c in judged.reasons[-1:])
+        return last, judged.reasons[:-1]
+    gap, lost = found.scores["test"] - found.scores["ood"], found.parts["lost"]
+    order = sorted(lost, key=lambda part: -lost[part].value)
+    told = ", ".join(f"{part} is {100 * lost[part].value / gap:.0f} %" for part in order if lost[part].value >= NOTHING)
+    text = f"of the {gap:.3f} lost from training to held-out compositions, {told}; the code is read at {found.place}"
+    return (Clause(text, judged.reasons[0].evidence),), judged.reasons

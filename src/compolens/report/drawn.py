@@ -1,0 +1,136 @@
+"""The figures of a page: every built-in analysis whose tables exist, and in a few words those whose tables do not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from compolens import recipes, tables, zoo
+from compolens.figures import Drawing
+from compolens.foundation.configs import ConfigError
+
+DECISIVE = ("diagnoses", "who_generalizes")
+"""The first of these that can be drawn stands beside the cards: the shares and parts that labels are read off."""
+
+
+class Figures(NamedTuple):
+    """What is drawn, and what is not.
+
+    Args:
+        made: figures for the page.
+        lacking: command that measures what is missing -> the analyses that wait for it.
+        other: analyses that cannot be drawn for another reason, with it.
+    """
+
+    made: list[dict[str, Any]]
+    lacking: dict[str, list[str]]
+    other: list[str]
+
+
+def figures(folders: Sequence[Path]) -> Figures:
+    """Draw every built-in analysis that can be drawn of some models.
+
+    Args:
+        folders: the models.
+
+    Returns:
+        The figures, those about scores first, and what was not drawn.
+    """
+    found = recipes.built_in("analyses")
+    done = Figures([], {}, [])
+    for name in sorted(found, key=lambda name: (_order(found[name]), name)):
+        if missing := _missing(found[name], folders):
+            done.lacking.setdefault(f"compolens probe {' '.join(missing)}", []).append(name)
+            continue
+        try:
+            done.made.append(_entry(name, found[name], list(folders)))
+        except ConfigError as error:
+            done.other.append(f"{name}: {str(error).removeprefix(f'{name}: ')}")
+        except (LookupError, ValueError) as error:  # a table from before digests, damaged since: one figure less
+            done.other.append(f"{name}: cannot be drawn from these tables ({type(error).__name__}: {error})")
+    return done
+
+
+def decisive(made: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Take the figure that stands on the first screen out of `made`.
+
+    Args:
+        made: the figures; the one that is found is removed.
+
+    Returns:
+        It; None where none of `DECISIVE` was drawn.
+    """
+    for name in DECISIVE:
+        for i, entry in enumerate(made):
+            if entry["id"] == name:
+                entry = made.pop(i)
+                drawing = replace(entry["drawing"], columns=1)
+                return entry | on_page(drawing)
+    return None
+
+
+def on_page(drawing: Drawing) -> dict[str, Any]:
+    """A drawing as the page holds it.
+
+    Args:
+        drawing: what is shown.
+
+    Returns:
+        "json": plotly's, without the template that all share; "height" in pixels; "panels": how many stand side by side;
+        "name": what a screen reader says.
+    """
+    figure = drawing.plotly()
+    figure.layout.template = None
+    text = json.dumps(json.loads(figure.to_json()), separators=(",", ":")).replace("</", "<\\/")
+    name = f"{drawing.claim} {'; '.join(panel.title for panel in drawing.panels)}"
+    side_by_side = min(drawing.columns or 3, len(drawing.panels))
+    return {"json": text, "height": int(figure.layout.height or 420), "panels": side_by_side, "name": name}
+
+
+def template() -> str:
+    """The template of all figures, as JSON."""
+    import plotly.io
+
+    kept: str = json.dumps(plotly.io.templates["simple_white"].to_plotly_json(), separators=(",", ":"))
+    return kept
+
+
+def inapplicable(folders: Sequence[Path], classes: tuple[type, ...]) -> list[str]:
+    """Which built-in probes a task says it does not allow.
+
+    Args:
+        folders: the models.
+        classes: as for `zoo.load`.
+
+    Returns:
+        A line per task family and probe, with the reason.
+    """
+    probes, lines = recipes.built_in("probes"), []
+    for folder in folders:
+        task = zoo.read_run(folder, classes).task
+        lines += [
+            f"{name} does not apply to {type(task).__name__}: {why}" for name, why in task.missing.items() if name in probes
+        ]
+    return list(dict.fromkeys(lines))
+
+
+def _missing(path: Path, folders: Sequence[Path]) -> list[str]:
+    """The tables that an analysis needs and that no model has."""
+    needs = getattr(recipes.load_file(path), "needs", ())
+    return [name for name in needs if not any(tables.exists(folder, name) for folder in folders)]
+
+
+def _order(path: Path) -> int:
+    """Figures about scores come first, then those about codes, then the rest."""
+    needs = getattr(recipes.load_file(path), "needs", ())
+    return next((i for i, table in enumerate(("generalization", "latent_code")) if table in needs), 2)
+
+
+def _entry(name: str, path: Path, folders: list[Path]) -> dict[str, Any]:
+    drawing, used, dropped = recipes.draw(path, folders, {})
+    command = f"compolens analyze {name} {' '.join(str(f) for f in used[:3])}{' …' if len(used) > 3 else ''}"
+    entry = {"id": name, "claim": drawing.claim, "caption": drawing.caption, "command": command, "drawing": drawing}
+    return entry | on_page(drawing) | {"dropped": [f"{Path(k).name}: {v}" for k, v in dropped.items()]}
