@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from compolens.foundation.configs import ConfigError, describe, nearest, require, require_kinds, require_positive, shown
-from compolens.hooks import HookedModel
+from compolens.hooks import HookedModel, TaskLoss
 from compolens.models.base import Architecture
 from compolens.tasks.base import TaskFamily
 from compolens.training.machine import PRECISIONS
@@ -77,7 +77,9 @@ class Run:
         with torch.random.fork_rng(devices=[]):
             check_model(self.architecture, dimensions)
             torch.manual_seed(self.init_seed)
-            return self.architecture.build(**dimensions)
+            model = self.architecture.build(**dimensions)
+            model.task_loss = TaskLoss(self.task.loss)
+            return model
 
     def config(self) -> dict[str, Any]:
         """What the config.json of its folder holds: the run, and what its task is called in figures."""

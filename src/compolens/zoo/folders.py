@@ -20,7 +20,7 @@ from compolens.foundation import digests, files
 from compolens.foundation.configs import ConfigError, DoesNotApply, construct
 from compolens.foundation.files import DamagedFile
 from compolens.foundation.moved import renamed
-from compolens.hooks import HookedModel
+from compolens.hooks import HookedModel, TaskLoss
 from compolens.models import ARCHITECTURES
 from compolens.models import PARTS as MODEL_PARTS
 from compolens.tasks import FAMILIES, TaskFamily
@@ -231,7 +231,9 @@ def _replayed(run: Run, folder: Path, step: int | None, device: str) -> TrainedM
     held = recording.info["step"]
     if step not in (None, held):
         raise ConfigError(f"{folder} is a recording of step {held}, not of {step}; record that one with --step {step}")
-    return TrainedModel(run, Replay(recording).to(device).eval(), recorded_task(run.task, recording), folder, held)
+    model, task = Replay(recording).to(device).eval(), recorded_task(run.task, recording)
+    model.task_loss = TaskLoss(task.loss)
+    return TrainedModel(run, model, task, folder, held)
 
 
 def overview(folder: Path, classes: Iterable[Callable[..., Any]] = ()) -> dict[str, Any]:
