@@ -256,8 +256,21 @@ def overview(folder: Path, classes: Iterable[Callable[..., Any]] = ()) -> dict[s
         else:
             row["note"] = f"not finished: step {step_reached(folder):,} of {run.steps:,}{_gone(folder)}"
     except ConfigError as error:
-        row["note"] = str(error)
+        row = _described(folder) | row | {"note": str(error)}
     return row
+
+
+def _described(folder: Path) -> dict[str, Any]:
+    """What a folder says of itself although its run cannot be built, such as for a class that nobody named: its names and
+    scores, as far as they are what was written."""
+    row: dict[str, Any] = {}
+    try:
+        run = digests.read_run(folder)
+        digests.check(folder, digests.CONFIG)
+        row = {part: run[part]["class"] for part in ("architecture", "task")} | {"steps": run["steps"]}
+        return row | (_scores(folder) if (folder / "scores.json").exists() else {})
+    except (ConfigError, KeyError, TypeError):
+        return row
 
 
 def _scores(folder: Path) -> dict[str, Any]:
