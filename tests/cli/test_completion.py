@@ -11,12 +11,6 @@ from compolens import recipes
 from compolens.cli.completion import SHELLS, flags_of
 from compolens.foundation.builtin import built_in
 
-ASK = (
-    "import sys, os, atexit\nfrom compolens import cli\n"
-    "real = os._exit\nos._exit = lambda code: (print('torch' in sys.modules), sys.stdout.flush(), real(code))\n"
-    "cli.main([])"
-)
-
 
 def completed(line, folder):
     """The words that follow `line`, and whether torch was loaded."""
@@ -25,8 +19,10 @@ def completed(line, folder):
         "_ARGCOMPLETE": "1", "_ARGCOMPLETE_SHELL": "bash", "_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_STDOUT_FILENAME": str(file),
         "COMP_LINE": line, "COMP_POINT": str(len(line)), "COMP_TYPE": "9",
     }  # fmt: skip
-    done = subprocess.run([sys.executable, "-c", ASK], env=os.environ | asked, cwd=folder, capture_output=True, text=True)
-    assert done.stdout.split() == ["False"], done.stderr
+    command = [sys.executable, "-X", "importtime", "-m", "compolens.cli"]
+    done = subprocess.run(command, env=os.environ | asked, cwd=folder, capture_output=True, text=True)
+    imported = {row.rpartition("|")[2].strip() for row in done.stderr.splitlines()}
+    assert "argcomplete" in imported and not {"torch", "pandas", "matplotlib"} & imported
     return [word.strip() for word in file.read_text().split("\n")]
 
 

@@ -54,12 +54,12 @@ def test_a_word_longer_than_the_terminal_stays_whole():
 
 
 def test_a_pipe_gets_full_lines_and_a_terminal_what_fits(screen, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "48")
+    monkeypatch.setenv("COLUMNS", "40")
     seen = screen()
     print_table(["one", "two", "three"], [["a" * 20, "b" * 20, "c" * 20]], optional=["two"])
     shown = seen.getvalue()
     assert shown.startswith("\x1b[1mone") and "b" * 20 not in shown and "c" * 20 in shown
-    assert "left out to fit 48 columns: two" in capsys.readouterr().err
+    assert "left out to fit 40 columns: two" in capsys.readouterr().err
     pipe = io.StringIO()
     monkeypatch.setattr(sys, "stdout", pipe)
     print_table(["one", "two", "three"], [["a" * 20, "b" * 20, "c" * 20]], optional=["two"])
