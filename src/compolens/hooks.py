@@ -115,7 +115,7 @@ class HookedModel(HookedRootModule):
     task_loss: TaskLoss | None = None
 
     def __call__(self, *args: Any, return_type: str | None = "logits", **kwargs: Any) -> Any:
-        args, kwargs, targets = self._read(args, kwargs, return_type)
+        args, kwargs, targets = self._arguments_of(args, kwargs, return_type)
         return self._returned(super().__call__(*args, **kwargs), targets, return_type)
 
     def run_with_hooks(self, *model_args: Any, return_type: str | None = "logits", **kwargs: Any) -> Any:
@@ -129,10 +129,10 @@ class HookedModel(HookedRootModule):
         Returns:
             What `return_type` names.
         """
-        model_args, kwargs, targets = self._read(model_args, kwargs, return_type)
+        model_args, kwargs, targets = self._arguments_of(model_args, kwargs, return_type)
         return self._returned(super().run_with_hooks(*model_args, **kwargs), targets, return_type)
 
-    def _read(self, args: tuple, kwargs: dict, return_type: str | None) -> tuple[tuple, dict, Tensor | None]:
+    def _arguments_of(self, args: tuple, kwargs: dict, return_type: str | None) -> tuple[tuple, dict, Tensor | None]:
         """(arguments and keyword arguments of the forward pass, the targets where a loss is asked for)."""
         if args:
             given, args = args[0], (self._tokens(args[0]), *args[1:])

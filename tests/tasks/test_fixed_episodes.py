@@ -537,4 +537,4 @@ def test_a_relative_folder_that_is_not_found_says_from_where_its_path_counts(tmp
     assert f"the path counts from the folder in which you are, {str(tmp_path)!r}: cd to" in str(relative.value)
     with pytest.raises(ConfigError) as absolute:
         _ = FixedEpisodes(str(tmp_path / "episodes")).seq
-    assert "cd to" not in str(absolute.value) and "put it there" in str(absolute.value)
+    assert "cd to" not in str(absolute.value) and "or put it there" in str(absolute.value)

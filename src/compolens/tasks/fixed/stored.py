@@ -134,7 +134,7 @@ def _where_else(folder: Path) -> str:
     """What to type where a folder is not found; it holds for every command, of which `train` alone takes another folder."""
     train = "a new training takes another folder: compolens train … --data DIR"
     if folder.is_absolute():
-        return f"put it there, or write one with FixedEpisodes.write(…); {train}"
+        return f"write one with FixedEpisodes.write(…), or put it there; {train}"
     return (
         f"the path counts from the folder in which you are, {os.getcwd()!r}: cd to the one in which the training was begun, "
         f"or write the episodes here with FixedEpisodes.write(…); {train}, and keeps its absolute path"
