@@ -4,6 +4,7 @@ Train the compared architectures on task families whose latent code is known, lo
 Everything below is imported on first use, so that ``import compolens`` stays instant and never loads torch.
 """
 
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -44,6 +45,19 @@ _ROOMS = (
     "tables",
     "tasks",
 )
+_MORE_ROOMS = (
+    "training",
+    "zoo",
+    "diagnosis",
+    "explore",
+    "report",
+    "challenge",
+    "citations",
+    "foundation",
+    "jobs",
+    "network_baselines",
+)
+"""Imported on first use too, but not by ``from compolens import *``."""
 
 __all__ = ["__version__", *_HOMES, *_ROOMS]  # noqa: PLE0604
 
@@ -51,18 +65,7 @@ __all__ = ["__version__", *_HOMES, *_ROOMS]  # noqa: PLE0604
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(f"compolens.{_HOMES[name]}"), name)
-    if name in _ROOMS or name in (
-        "training",
-        "zoo",
-        "diagnosis",
-        "explore",
-        "report",
-        "challenge",
-        "citations",
-        "foundation",
-        "jobs",
-        "network_baselines",
-    ):
+    if name in _ROOMS or name in _MORE_ROOMS:
         return import_module(f"compolens.{name}")
     if name in MOVED:
         return import_module(f"compolens.{name}")
@@ -72,3 +75,14 @@ def __getattr__(name: str) -> Any:
             if name in registry:
                 return registry[name]
     raise AttributeError(f"module 'compolens' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """What tab completion shows; architectures and task families too, once something has loaded them (and torch)."""
+    described = [
+        sys.modules[room].__dict__.get(registry, {})
+        for room, registry in (("compolens.models", "ARCHITECTURES"), ("compolens.models", "PARTS"),
+                               ("compolens.tasks", "FAMILIES"), ("compolens.tasks", "PARTS"))
+        if room in sys.modules
+    ]  # fmt: skip
+    return sorted({*__all__, *_MORE_ROOMS, *(name for registry in described for name in registry), "__doc__", "__file__"})

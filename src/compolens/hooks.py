@@ -4,22 +4,24 @@ The only file that imports transformer_lens. What differs from a bare `HookedRoo
 
 * a misspelt hook name, or a filter that matches nothing, is an error naming the nearest hook points;
 * hooks and caches on a model compiled in place are refused (they would be ignored without a word);
-* `run_with_cache` returns an `ActivationCache` whose helpers work, and `clone=True` protects it from in-place edits.
+* `run_with_cache` returns an `ActivationCache` whose helpers work, and `clone=True` protects it from in-place edits;
+* a model takes numpy arrays and `Episodes` beside tensors, and `return_type` as in TransformerLens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformer_lens import ActivationCache, FactoredMatrix, HookedRootModule
 from transformer_lens.hook_points import HookPoint
 
-from compolens.foundation.configs import ConfigError, nearest
+from compolens.foundation.configs import ConfigError, nearest, require
 
-__all__ = ["Cache", "FactoredMatrix", "HookPoint", "HookedModel", "LayerNorm", "NamesFilter", "RMSNorm"]
+__all__ = ["Cache", "FactoredMatrix", "HookPoint", "HookedModel", "LayerNorm", "NamesFilter", "Output", "RMSNorm", "TaskLoss"]
 
 NamesFilter = str | list[str] | Callable[[str], bool] | None
 
@@ -37,11 +39,128 @@ class Cache(ActivationCache):
             raise ConfigError(f"nothing cached under {key!r}; {nearest(str(key), self.cache_dict)}") from None
 
 
+def is_episodes(given: Any) -> bool:
+    """Whether `given` is a batch of episodes: it has tokens, and the targets that a loss compares the answers with."""
+    return not isinstance(given, Tensor | np.ndarray) and hasattr(given, "tokens") and hasattr(given, "targets")
+
+
+def as_tokens(given: Any, like: Tensor | None) -> Tensor:
+    """The tokens that a model reads.
+
+    Args:
+        given: a tensor, which stays as it is; a numpy array; or a batch of episodes.
+        like: a parameter of the model, whose device the tokens of arrays and episodes are put on, and whose precision the
+            floats of an array get, since numpy's default is another (None: both stay).
+
+    Returns:
+        (batch, seq, d_in) floats, or (batch, seq) token ids.
+
+    Raises:
+        ConfigError: it is none of these.
+    """
+    if isinstance(given, Tensor):
+        return given
+    if isinstance(given, np.ndarray) and given.dtype.kind in "fiu":
+        tokens = torch.from_numpy(np.array(given))  # a copy: torch takes neither read-only memory nor negative strides
+        tokens = tokens if tokens.is_floating_point() else tokens.long()
+        floats = like is not None and like.is_floating_point() and tokens.is_floating_point()
+        return tokens if like is None else tokens.to(like.device, like.dtype if floats else None)
+    if is_episodes(given) and isinstance(given.tokens, Tensor):
+        return given.tokens if like is None else given.tokens.to(like.device)
+    told = f"an array of {given.dtype}" if isinstance(given, np.ndarray) else type(given).__name__
+    raise ConfigError(
+        f"a model takes tokens as a tensor, a numpy array of numbers, or Episodes, got {told}; "
+        "type model(torch.as_tensor(tokens)) or model(episodes)"
+    )
+
+
+class Output(NamedTuple):
+    """What ``return_type="both"`` gives, under TransformerLens' names.
+
+    Args:
+        logits: (batch, seq, d_out), the prediction.
+        loss: the task's, a scalar.
+    """
+
+    logits: Tensor
+    loss: Tensor
+
+
+class TaskLoss:
+    """The loss of a task, kept by the models that were made for it; a copy of a model shares it, data and all.
+
+    Args:
+        function: (prediction (batch, seq, d_out), targets) -> a scalar.
+    """
+
+    def __init__(self, function: Callable[[Tensor, Tensor], Tensor]) -> None:
+        self.function = function
+
+    def __call__(self, prediction: Tensor, targets: Tensor) -> Tensor:
+        return self.function(prediction, targets)
+
+    def __deepcopy__(self, memo: dict) -> TaskLoss:
+        return self
+
+
 class HookedModel(HookedRootModule):
-    """Base of every model here. `roles`: name -> positions in the model's own sequence, at least "context", "readout"."""
+    """Base of every model here. `roles`: name -> positions in the model's own sequence, at least "context", "readout".
+
+    ``model(x)`` takes tokens as a tensor or a numpy array, or `Episodes`. ``return_type`` is TransformerLens': "logits" (the
+    prediction, the default), "loss" (the task's, of episodes), "both" (`Output`), or None (nothing, for the hooks alone).
+    """
 
     cfg: Any
     roles: dict[str, list[int]]
+    task_loss: TaskLoss | None = None
+
+    def __call__(self, *args: Any, return_type: str | None = "logits", **kwargs: Any) -> Any:
+        args, kwargs, targets = self._arguments_of(args, kwargs, return_type)
+        return self._returned(super().__call__(*args, **kwargs), targets, return_type)
+
+    def run_with_hooks(self, *model_args: Any, return_type: str | None = "logits", **kwargs: Any) -> Any:
+        """As in TransformerLens, with the inputs and return types of ``model(x)``.
+
+        Args:
+            model_args: of the forward pass, the tokens first.
+            return_type: "logits", "loss", "both" or None.
+            kwargs: as there: fwd_hooks, bwd_hooks, and of the forward pass.
+
+        Returns:
+            What `return_type` names.
+        """
+        model_args, kwargs, targets = self._arguments_of(model_args, kwargs, return_type)
+        return self._returned(super().run_with_hooks(*model_args, **kwargs), targets, return_type)
+
+    def _arguments_of(self, args: tuple, kwargs: dict, return_type: str | None) -> tuple[tuple, dict, Tensor | None]:
+        """(arguments and keyword arguments of the forward pass, the targets where a loss is asked for)."""
+        if args:
+            given, args = args[0], (self._tokens(args[0]), *args[1:])
+        elif "tokens" in kwargs:
+            given, kwargs = kwargs["tokens"], {**kwargs, "tokens": self._tokens(kwargs["tokens"])}
+        else:
+            given = None
+        if return_type in ("logits", None):
+            return args, kwargs, None
+        require(return_type in ("loss", "both"), f"return_type must be 'logits', 'loss', 'both' or None, got {return_type!r}")
+        require(kwargs.get("stop_at_layer") is None and len(args) < 2, "a model stopped at a layer gives the stream, no loss")
+        why = f"return_type={return_type!r} needs episodes, whose targets the loss reads, got {type(given).__name__}"
+        require(is_episodes(given), f"{why}; type model(episodes, return_type={return_type!r})")
+        why = "this model does not know its task's loss (it was built by an architecture alone)"
+        require(
+            self.task_loss is not None, f"{why}; load it, build it by Run(…).build(), or type task.loss(model(x), targets)"
+        )
+        return args, kwargs, given.targets
+
+    def _tokens(self, given: Any) -> Tensor:
+        return given if isinstance(given, Tensor) else as_tokens(given, next(self.parameters(), None))
+
+    def _returned(self, output: Any, targets: Tensor | None, return_type: str | None) -> Any:
+        if return_type == "logits" or return_type is None:
+            return output if return_type else None
+        assert self.task_loss is not None and targets is not None
+        loss = self.task_loss(output, targets.to(output.device))
+        return loss if return_type == "loss" else Output(output, loss)
 
     def answer(self, tokens: Tensor) -> Tensor:
         """The prediction for `tokens`, right at least where an answer is read; an architecture may skip the rest. For
@@ -208,8 +327,8 @@ class HookedModel(HookedRootModule):
             ConfigError: a name is misspelt, or the batch or the output does not fit what is asked for.
         """
         self._check_filter(names_filter)
-        if remove_batch_dim and model_args and model_args[0].shape[0] != 1:
-            raise ConfigError(f"remove_batch_dim needs a batch of 1, got {model_args[0].shape[0]} episodes")
+        if remove_batch_dim and model_args and (n := len(self._tokens(model_args[0]))) != 1:
+            raise ConfigError(f"remove_batch_dim needs a batch of 1, got {n} episodes")
         cache, forward, backward = self.get_caching_hooks(
             names_filter, incl_bwd, device, remove_batch_dim=remove_batch_dim, pos_slice=pos_slice
         )
@@ -218,10 +337,10 @@ class HookedModel(HookedRootModule):
         with self.hooks(forward, backward, reset_hooks_end, clear_contexts):
             output = self(*model_args, **model_kwargs)
             if incl_bwd:
-                if output.numel() != 1:
+                if not isinstance(output, Tensor) or output.numel() != 1:
                     raise ConfigError(
-                        "incl_bwd needs a model that returns a scalar; for a loss's gradients call loss.backward() inside "
-                        "`with model.hooks(bwd_hooks=[(name, hook)])`"
+                        "incl_bwd needs a scalar to begin at: run_with_cache(episodes, return_type='loss', incl_bwd=True); "
+                        "for another loss's gradients call loss.backward() inside `with model.hooks(bwd_hooks=[(name, hook)])`"
                     )
                 output.backward()
         return output, Cache(cache, self, has_batch_dim=not remove_batch_dim)

@@ -428,7 +428,7 @@ def test_training_lists_runs_and_what_became_of_them(run, runs_file, tmp_path):
     assert [line.split() for line in listed] == [
         ["first", "SoftmaxTransformer", "Hyperteacher", "4", "finished"],
         ["broken", "SoftmaxTransformer", "Broken", "4"],
-        ["last", "SoftmaxTransformer", "Hyperteacher", "4", "begun"],
+        ["last", "SoftmaxTransformer", "Hyperteacher", "4", "begun,", "nobody", "is", "at", "work"],
     ]
     assert not (out / "broken").exists()
 
@@ -719,10 +719,10 @@ def test_models_lists_scores_below_a_folder(run, both):
     assert header == ["model", "architecture", "task", "steps", "parameters", "train", "test", "ood", "note"]
     scores = json.loads((both / "hypernetwork" / "scores.json").read_text())
     shown = [f"{scores[split]['score']:.4f}" for split in ("train", "test", "ood")]
-    row = ["hypernetwork", "HypernetworkTransformer", "Hyperteacher", "2", f"{scores['parameters']:,}", *shown]
+    row = [str(both / "hypernetwork"), "HypernetworkTransformer", "Hyperteacher", "2", f"{scores['parameters']:,}", *shown]
     assert [line.split() for line in lines[2:]] == [
         row,
-        ["softmax", "SoftmaxTransformer", "Hyperteacher", "2", *["not", "finished:", "step", "0", "of", "2"]],
+        [str(both / "softmax"), "SoftmaxTransformer", "Hyperteacher", "2", *["not", "finished:", "step", "0", "of", "2"]],
     ]
 
 
@@ -730,7 +730,7 @@ def test_models_looks_in_the_usual_places(run, refuse, both, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     assert "there is neither trained_models nor runs here" in refuse("models")
     both.rename(tmp_path / "runs")
-    assert [line.split()[0] for line in run("models").out.splitlines()[2:]] == ["hypernetwork", "softmax"]
+    assert [line.split()[0] for line in run("models").out.splitlines()[2:]] == ["runs/hypernetwork", "runs/softmax"]
 
 
 def test_a_reader_that_leaves_early_is_no_error(both):

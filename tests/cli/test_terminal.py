@@ -59,6 +59,18 @@ def test_bars_are_drawn_and_names_in_them_are_shown_as_they_are(monkeypatch):
     assert "[red]\\x1b" in "".join(stream.getvalue().split()) and "\x1b]0;" not in stream.getvalue()
 
 
+def test_bars_say_which_job_of_how_many_and_how_long_it_has_taken(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with plain(), Display(2, show=True) as display:
+        display.update("F · latent_code", 0, 1, "measuring")
+        display.update("F · swap_code", 0, 1, "measuring")
+        first, second = display.bars.tasks
+        assert (first.description, second.description) == ("1/2 F · latent_code", "2/2 F · swap_code")
+        earlier = second.elapsed
+        display.finish("F · swap_code", "failed: no codes")
+        assert second.elapsed >= earlier and second.elapsed == second.elapsed, "it stands still once the job has ended"
+
+
 @pytest.mark.parametrize("command", ["models", "probe", "cite", "report"])
 def test_no_command_prints_what_a_folder_would_have_a_terminal_do(tiny_models, tmp_path, capsys, command):
     folder = shutil.copytree(tiny_models["softmax"], tmp_path / f"a\n{HOSTILE}")

@@ -528,3 +528,13 @@ def test_other_data_is_named_on_the_command_line(trained, task, tmp_path, capsys
     )
     assert cli.main(["train", str(runs), "--data", str(tmp_path / "moved"), "--out", str(tmp_path / "out")]) == 0
     assert load(tmp_path / "out" / "mine").task == dataclasses.replace(task, data=str(tmp_path / "moved"))
+
+
+def test_a_relative_folder_that_is_not_found_says_from_where_its_path_counts(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as relative:
+        _ = FixedEpisodes("episodes").seq
+    assert f"the path counts from the folder in which you are, {str(tmp_path)!r}: cd to" in str(relative.value)
+    with pytest.raises(ConfigError) as absolute:
+        _ = FixedEpisodes(str(tmp_path / "episodes")).seq
+    assert "cd to" not in str(absolute.value) and "or put it there" in str(absolute.value)

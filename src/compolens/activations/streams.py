@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -159,19 +161,61 @@ def _stream(model: HookedModel, batches: Iterable[Episodes], sites: Sequence[str
 
 
 @torch.no_grad()
-def intervene(model: HookedModel, episodes: Episodes, edits: dict[str, Callable[[Tensor], Tensor]]) -> Tensor:
+def intervene(
+    model: HookedModel, episodes: Episodes | Tensor | np.ndarray, edits: Mapping[str, Tensor | np.ndarray | Callable]
+) -> Tensor:
     """The prediction when activations are replaced.
 
     Args:
         model: the model.
-        episodes: a batch of episodes.
-        edits: hook point -> activation to activation. An edit gets a copy, so editing it in place is safe.
+        episodes: a batch of episodes, or its tokens alone.
+        edits: hook point -> what takes the activation's place: a tensor of its shape (or one that broadcasts to it), or a
+            function of it, ``f(x)`` or, as in TransformerLens, ``f(x, hook)``. A function gets a copy, so editing it in
+            place is safe; where it returns None, the copy as it left it takes the place.
 
     Returns:
         (batch, seq, d_out).
+
+    Raises:
+        ConfigError: there is no such hook point, or a replacement does not fit its activation.
     """
+    return model.run_with_hooks(episodes, fwd_hooks=[(site, _hook_of(site, edit)) for site, edit in edits.items()])
 
-    def apply(edit: Callable[[Tensor], Tensor]) -> Callable:
-        return lambda tensor, hook: edit(tensor.clone())
 
-    return model.run_with_hooks(episodes.tokens, fwd_hooks=[(site, apply(edit)) for site, edit in edits.items()])
+def _hook_of(site: str, edit: Tensor | np.ndarray | Callable) -> Callable:
+    """The TransformerLens hook that does an edit."""
+    if isinstance(edit, Tensor | np.ndarray):
+        replacement = torch.as_tensor(edit)
+        return lambda tensor, hook: _put_in_place(site, replacement, tensor)
+    require(callable(edit), f"intervene: the edit of {site!r} must be a tensor or a function, got {type(edit).__name__}")
+    call = _as_hook(edit)
+
+    def apply(tensor: Tensor, hook: Any) -> Tensor:
+        copy = tensor.clone()
+        edited = call(copy, hook)
+        return copy if edited is None else edited
+
+    return apply
+
+
+def _as_hook(edit: Callable) -> Callable[[Tensor, Any], Any]:
+    """An edit as a function of an activation and its hook point. A second argument with a default is the function's own
+    (``lambda x, scale=2: …``) unless it is called hook."""
+    try:
+        parameters = inspect.signature(edit).parameters.values()
+    except (ValueError, TypeError):  # torch's own functions do not tell
+        return lambda tensor, hook: edit(tensor)
+    if any(p.name == "hook" and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) for p in parameters):
+        return lambda tensor, hook: edit(tensor, hook=hook)
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if sum(p.kind in positional and p.default is p.empty for p in parameters) == 2:
+        return edit
+    return lambda tensor, hook: edit(tensor)
+
+
+def _put_in_place(site: str, replacement: Tensor, tensor: Tensor) -> Tensor:
+    try:
+        return replacement.to(tensor).expand_as(tensor).clone()
+    except RuntimeError as error:
+        shapes = f"{tuple(replacement.shape)} does not fit the activation {tuple(tensor.shape)}"
+        raise ConfigError(f"intervene: the replacement {shapes} at {site!r}; give that shape, or a function of it") from error

@@ -10,7 +10,7 @@ import os
 import sys
 
 from compolens import __version__
-from compolens.cli import analyze, challenge, cite, explain, explore, models, probe, push, record, report, train
+from compolens.cli import analyze, challenge, cite, completion, explain, explore, models, probe, push, record, report, train
 from compolens.cli.flags import Parser
 from compolens.cli.recipe_flags import add_recipe_flags
 from compolens.foundation import terminal
@@ -20,6 +20,7 @@ from compolens.foundation.files import WAYS_OUT
 COMMANDS = {
     "train": train, "probe": probe, "analyze": analyze, "explain": explain, "explore": explore, "challenge": challenge,
     "report": report, "record": record, "models": models, "push": push, "cite": cite,
+    "completion": completion,
 }  # fmt: skip
 """Name -> the module of a command, in the order of the help text."""
 
@@ -41,13 +42,13 @@ def _guarded(arguments: list[str]) -> int:
     try:
         return _dispatch(arguments)
     except ConfigError as error:
-        print(f"compolens: error: {terminal.one_line(error)}", file=sys.stderr)
+        terminal.red(f"compolens: error: {terminal.one_line(error)}")
         return 2
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as error:
-        print(f"compolens: error: {terminal.one_line(_said_of(error))}", file=sys.stderr)
+        terminal.red(f"compolens: error: {terminal.one_line(_said_of(error))}")
         return 2
     except KeyboardInterrupt as error:
         print(f"compolens: {error or 'interrupted'}", file=sys.stderr)
@@ -57,7 +58,7 @@ def _guarded(arguments: list[str]) -> int:
             raise
         from compolens import jobs
 
-        print(f"compolens: error: {terminal.one_line(jobs.explain(error))}", file=sys.stderr)
+        terminal.red(f"compolens: error: {terminal.one_line(jobs.explain(error))}")
         return 2
 
 
@@ -76,6 +77,8 @@ def _dispatch(arguments: list[str]) -> int:
     parser.add_argument("--version", action="version", version=f"compolens {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     made = {name: module.make(commands) for name, module in COMMANDS.items()}
+    if completion.asked():
+        completion.answer(parser, made)
     if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
         parser.error(f"no command {arguments[0]!r}; {nearest(arguments[0], COMMANDS)}")
     if arguments and arguments[0] in ("probe", "analyze"):

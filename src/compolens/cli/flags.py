@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from compolens.foundation.configs import ConfigError, nearest, shown
-from compolens.foundation.terminal import one_line
+from compolens.foundation.terminal import one_line, red
 
 
 class Parser(argparse.ArgumentParser):
@@ -22,7 +22,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> typing.NoReturn:
         """End the command with `message` in one line, and exit status 2."""
-        print(f"{self.prog}: error: {one_line(message)}", file=sys.stderr)
+        red(f"{self.prog}: error: {one_line(message)}")
         raise SystemExit(2)
 
     def unknown(self, arguments: list[str]) -> typing.NoReturn:
@@ -248,19 +248,6 @@ def finished_models(models: list[Path], named: list[Path]) -> list[Path]:
     return kept
 
 
-def print_table(columns: list[str], rows: list[list[str]]) -> None:
-    """Print a table in columns.
-
-    Args:
-        columns: their names.
-        rows: a cell per column each.
-    """
-    rows = [[one_line(cell) for cell in row] for row in rows]
-    widths = [max(len(str(row[i])) for row in [columns, *rows]) for i in range(len(columns))]
-    for row in [columns, ["─" * w for w in widths], *rows]:
-        print("  ".join(str(cell).ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-
-
 def say(text: str) -> None:
     """Print what is told beside the results: on stderr, so that a pipe gets the results alone.
 
@@ -273,11 +260,11 @@ def say(text: str) -> None:
 def conclude(outcome: Any) -> int:
     """Say what failed in the `outcome` of jobs; returns the exit status."""
     for name, reason in outcome.failures.items():
-        print(f"compolens: error: {one_line(f'{name}: {reason}')}", file=sys.stderr)
+        red(f"compolens: error: {one_line(f'{name}: {reason}')}")
     if outcome.signum:
         return 128 + outcome.signum
     if outcome.inapplicable and not outcome.results and not outcome.failures:  # nothing at all was done: no silent success
         name, reason = next(iter(outcome.inapplicable.items()))
-        print(f"compolens: error: {one_line(f'{name}: does not apply: {reason}')}", file=sys.stderr)
+        red(f"compolens: error: {one_line(f'{name}: does not apply: {reason}')}")
         return 1
     return 1 if outcome.failures else 0

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
-from compolens.cli.flags import Parser, command_parser, common_flags, outside, print_table
+from compolens.cli.columns import print_table
+from compolens.cli.flags import Parser, command_parser, common_flags, outside
+from compolens.cli.rows import Filter, Row, chosen, find, known, ordered
 from compolens.foundation.configs import ConfigError
+
+COLUMNS = ["model", "architecture", "task", "steps", "parameters", "train", "test", "ood", "note"]
+OPTIONAL = ["parameters", "train", "steps", "task"]
+"""What a narrow terminal does without, the first first."""
 
 
 def make(commands: Any) -> Parser:
@@ -31,6 +39,14 @@ def make(commands: Any) -> Parser:
     parser.add_argument(
         "--write-digests", action="store_true", help="keep the sha256 of the files of finished folders that keep none"
     )
+    parser.add_argument(
+        "--filter", dest="filters", action="append", default=[], type=Filter.read, metavar="KEY=VALUE",
+        help="only models of which this holds: a column or a setting, such as architecture=HYLA, n_layers=3, 'steps>1000', "
+        "'ood<0.5'; = and != take * and ?; may be given again",
+    )  # fmt: skip
+    parser.add_argument("--sort", metavar="KEY", help="by a column or a setting; -KEY (typed --sort=-KEY): the largest first")
+    parser.add_argument("--columns", metavar="A,B", help="columns and settings to show, in this order")
+    parser.add_argument("--json", action="store_true", help="a list of JSON objects, with all settings")
     common_flags(parser, "with")
     return parser
 
@@ -179,7 +195,7 @@ def _write_digests(folders: list[Path]) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Do what `options` ask for; returns the exit status."""
-    from compolens import tables, zoo
+    from compolens import tables
 
     roots = options.folders or [d for d in ("trained_models", "runs") if Path(d).is_dir()]
     if not roots:
@@ -192,17 +208,62 @@ def run(options: argparse.Namespace) -> int:
         return _summarise(tables.find(roots))
     if options.diagnosis:
         return _diagnose(tables.find(roots))
-    columns = ["model", "architecture", "task", "steps", "parameters", "train", "test", "ood", "note"]
-    rows = []
-    for folder in tables.find(roots):
-        row = zoo.overview(folder, outside(options.classes))
-        rows.append(
-            [
-                f"{v:.4f}" if isinstance(v, float) else f"{v:,}" if isinstance(v, int) else v
-                for v in (row.get(c, "") for c in columns)
-            ]
-        )
-    if not any(row[-1] for row in rows):
-        columns, rows = columns[:-1], [row[:-1] for row in rows]
-    print_table(columns, rows)
+    rows = chosen(_rows(tables.find(roots), outside(options.classes)), options.filters)
+    rows = ordered(rows, options.sort) if options.sort else rows
+    if options.json:
+        print(json.dumps([row if options.columns is None else _named(row, options.columns) for row in rows], indent=1))
+        return 0
+    _show(rows, options.columns)
     return 0
+
+
+def _rows(folders: list[Path], classes: tuple[Any, ...]) -> list[Row]:
+    """A row per model: what `zoo.overview` says of it, its path in the place of its name, and its settings."""
+    from compolens import tables, zoo
+
+    rows = []
+    for folder in folders:
+        row = zoo.overview(folder, classes) | {"model": str(folder)}
+        try:
+            row |= {key: value for key, value in tables.settings(folder).items() if key not in (*row, "folder")}
+        except ConfigError as error:  # a folder that is damaged
+            row.setdefault("note", str(error))
+        rows.append(row)
+    return rows
+
+
+def _named(row: Row, columns: str) -> Row:
+    return {name: row.get(find(name, [row]) or name) for name in _split(columns)}
+
+
+def _split(columns: str) -> list[str]:
+    return [name.strip() for name in columns.split(",") if name.strip()]
+
+
+def _show(rows: list[Row], wanted: str | None) -> None:
+    columns = _split(wanted) if wanted is not None else [c for c in COLUMNS if c != "note" or any("note" in r for r in rows)]
+    if not columns:
+        raise ConfigError("--columns names none; type some, such as --columns model,architecture,ood")
+    names = [known(column, rows) if wanted is not None else column for column in columns]
+    cells = [[_cell(name, row.get(name, "")) for name in names] for row in rows]
+    notes = wanted is None and columns[-1] == "note" and sys.stdout.isatty()
+    if notes:  # sentences, which in a column would make every other one narrow
+        columns, cells = columns[:-1], [row[:-1] for row in cells]
+    print_table(columns, cells, () if wanted is not None else OPTIONAL)
+    for row in [row for row in rows if notes and "note" in row]:
+        print(f"{row['model']}: {row['note']}", file=sys.stderr)
+
+
+def _cell(name: str, value: Any) -> str:
+    """A value as it is shown: a path that can be pasted, scores with four digits, counts with their thousands set apart."""
+    if name == "model":
+        return shlex.quote(str(value))
+    if isinstance(value, bool) or "seed" in name:
+        return str(value)
+    return (
+        f"{value:.4f}"
+        if isinstance(value, float) and name in COLUMNS
+        else f"{value:,}"
+        if isinstance(value, int)
+        else str(value)
+    )

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from compolens.cli.flags import Parser, count, number, print_table, seed
+from compolens.cli.columns import print_table
+from compolens.cli.flags import Parser, count, number, seed
 from compolens.foundation.configs import ConfigError, nearest
 
 EARLIER = {"--untrained": ("--twins",)}

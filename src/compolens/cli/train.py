@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from compolens.cli.columns import print_table
 from compolens.cli.engines import engine_of
-from compolens.cli.flags import Parser, check_device, command_parser, common_flags, conclude, part_of, print_table
+from compolens.cli.flags import Parser, check_device, command_parser, common_flags, conclude, part_of
 from compolens.foundation.configs import ConfigError, nearest
 
 
@@ -204,6 +205,11 @@ def _print_runs(runs: dict[str, Any], out: Path) -> None:
         folder = out / name
         done, begun = (folder / "scores.json").exists(), (folder / "config.json").exists()
         holder = None if done else leases_on(folder).holder(folder.name)
-        state = "finished" if done else str(holder) if holder else "begun" if begun else ""
+        state = "finished" if done else _at_work(holder) if holder else "begun, nobody is at work" if begun else ""
         rows.append([name, type(run.architecture).__name__, type(run.task).__name__, f"{run.steps:,}", state])
     print_table(["run", "architecture", "task", "steps", f"in {out}"], rows)
+
+
+def _at_work(holder: Any) -> str:
+    """Who is at a run, or that a process of this machine was, and is there no more: the next command goes on with it."""
+    return f"begun, nobody is at work (process {holder.pid} is gone)" if holder.died_here() else str(holder)

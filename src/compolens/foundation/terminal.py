@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -73,6 +74,21 @@ class Plain:
             self.stream.write(shown)
         return len(text)
 
+    def write_styled(self, text: str, style: str) -> None:
+        """Write text in a style, if the stream is a terminal that has styles.
+
+        Args:
+            text: written as `write` does.
+            style: a number that a terminal knows ("1" is bold, "31" red).
+        """
+        if not coloured(self.stream):
+            self.write(text)
+            return
+        with _though_it_closed():
+            self.stream.write(f"\x1b[{style}m")
+            self.write(text)
+            self.stream.write("\x1b[0m")
+
     def flush(self) -> None:
         with _though_it_closed():
             self.stream.flush()
@@ -88,6 +104,27 @@ class Plain:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
+
+
+def coloured(stream: Any) -> bool:
+    """Whether colours are shown: on a terminal, unless NO_COLOR is set or the terminal is a dumb one."""
+    return bool(stream.isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def bold(text: str) -> None:
+    """Print a line on stdout, bold where that is shown."""
+    _styled(sys.stdout, text, "1")
+
+
+def red(text: str) -> None:
+    """Print a line on stderr, red where that is shown."""
+    _styled(sys.stderr, text, "31")
+
+
+def _styled(stream: Any, text: str, style: str) -> None:
+    plain = stream if isinstance(stream, Plain) else Plain(stream)
+    plain.write_styled(text, style)
+    plain.write("\n")
 
 
 def beneath(stream: Any) -> Any:

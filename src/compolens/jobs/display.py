@@ -29,11 +29,12 @@ class Display:
     def __enter__(self) -> Display:
         if self.live:
             from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
             columns = (
                 TextColumn("{task.description}", markup=False),
                 BarColumn(bar_width=24),
+                TimeElapsedColumn(),  # goes on where a job cannot say how far it is
                 TimeRemainingColumn(),
                 TextColumn("{task.fields[text]}", markup=False),
             )
@@ -58,7 +59,7 @@ class Display:
         name, text = one_line(name), one_line(text)
         if self.bars is not None:
             if name not in self.tasks:
-                self.tasks[name] = self.bars.add_task(name, total=total, text=text)
+                self._begin(name, total, text)
             self.bars.update(self.tasks[name], completed=done, total=total, text=text)
             return
         tenth = int(10 * done / total) if total else 0
@@ -88,12 +89,18 @@ class Display:
         name, text = one_line(name), one_line(text)
         if self.bars is not None:
             if name not in self.tasks:
-                self.tasks[name] = self.bars.add_task(name, total=1, text=text)
+                self._begin(name, 1, text)
             total = self.bars.tasks[self.tasks[name]].total or 1
             completed = {} if text.startswith("failed") else {"completed": total}
             self.bars.update(self.tasks[name], text=text, **completed)
+            self.bars.stop_task(self.tasks[name])
         else:
             self._line(name, text)
+
+    def _begin(self, name: str, total: float, text: str) -> None:
+        """A bar for a job, which says the how manieth of how many it is."""
+        which = f"{len(self.tasks) + 1}/{self.count} " if self.count > 1 else ""
+        self.tasks[name] = self.bars.add_task(f"{which}{name}", total=total, text=text)
 
     def _line(self, name: str, text: str) -> None:
         print(f"[{time.monotonic() - self.started:6.1f} s] {name}: {text}", file=sys.stderr, flush=True)

@@ -185,6 +185,8 @@ class Transformer(HookedModel):
 
     # ---- what TransformerLens' analysis helpers ask of a model -------------------------------------------------------
     def _stacked(self, name: str, part: str = "attn") -> Tensor:
+        if part == "mlp" and self.cfg.attn_only:
+            raise ConfigError(f"this model has no MLPs (attn_only), hence no {name}")
         return torch.stack([getattr(getattr(block, part), name) for block in self.blocks])
 
     @property
@@ -206,6 +208,26 @@ class Transformer(HookedModel):
     def W_O(self) -> Tensor:
         """(layer, head, d_value, d_model)"""
         return self._stacked("W_O")
+
+    @property
+    def W_in(self) -> Tensor:
+        """(layer, d_model, d_mlp)"""
+        return self._stacked("W_in", "mlp")
+
+    @property
+    def b_in(self) -> Tensor:
+        """(layer, d_mlp)"""
+        return self._stacked("b_in", "mlp")
+
+    @property
+    def W_out(self) -> Tensor:
+        """(layer, d_mlp, d_model)"""
+        return self._stacked("W_out", "mlp")
+
+    @property
+    def b_out(self) -> Tensor:
+        """(layer, d_model)"""
+        return self._stacked("b_out", "mlp")
 
     @property
     def QK(self) -> FactoredMatrix:

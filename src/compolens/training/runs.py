@@ -7,7 +7,7 @@ import torch
 
 from compolens.foundation.configs import ConfigError, describe, nearest, require, require_kinds, require_positive, shown
 from compolens.foundation.memory import TooLarge
-from compolens.hooks import HookedModel
+from compolens.hooks import HookedModel, TaskLoss
 from compolens.models.base import Architecture
 from compolens.tasks.base import TaskFamily
 from compolens.training.machine import PRECISIONS
@@ -79,12 +79,14 @@ class Run:
             check_model(self.architecture, dimensions)
             torch.manual_seed(self.init_seed)
             try:
-                return self.architecture.build(**dimensions)
+                model = self.architecture.build(**dimensions)
             except RuntimeError as error:
                 if "allocate memory" not in str(error):
                     raise
                 reason = "there is less memory left than this model takes; choose smaller sizes, or end other processes"
                 raise TooLarge(f"{type(self.architecture).__name__}: {reason}") from error
+            model.task_loss = TaskLoss(self.task.loss)
+            return model
 
     def config(self) -> dict[str, Any]:
         """What the config.json of its folder holds: the run, and what its task is called in figures."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from compolens.activations.streams import draw
 from compolens.foundation import digests, files
 from compolens.foundation.configs import ConfigError, require
-from compolens.hooks import HookPoint
+from compolens.hooks import HookPoint, TaskLoss
 from compolens.models.base import count_parameters
 from compolens.tasks.base import SPLITS, TaskFamily
 from compolens.training import Run, card, check_folder, environment, evaluate
@@ -73,6 +73,7 @@ def adopt(
     architecture = Adopted(built_by or type(module), arguments or {}, sites, call, reinit, roles or {})
     run = Run(architecture, task, steps=0, evaluation_episodes=evaluation_episodes)
     model = architecture.around(module, d_out=task.d_out, seq=task.seq, answers=task.answers)
+    model.task_loss = TaskLoss(task.loss)
     adopted = AdoptedNetwork(run, model, task, Path(type(module).__name__), 0)
     _check_call(module, call)
     few = FEW if task.seq != FEW else FEW + 1  # so that a batch cannot be taken for a sequence

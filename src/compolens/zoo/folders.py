@@ -20,7 +20,7 @@ from compolens.foundation import digests, files
 from compolens.foundation.configs import ConfigError, DoesNotApply, construct
 from compolens.foundation.files import DamagedFile
 from compolens.foundation.moved import renamed
-from compolens.hooks import HookedModel
+from compolens.hooks import HookedModel, TaskLoss
 from compolens.models import ARCHITECTURES
 from compolens.models import PARTS as MODEL_PARTS
 from compolens.tasks import FAMILIES, TaskFamily
@@ -240,7 +240,9 @@ def _replayed(run: Run, folder: Path, step: int | None, device: str) -> TrainedM
     held = recording.info["step"]
     if step not in (None, held):
         raise ConfigError(f"{folder} is a recording of step {held}, not of {step}; record that one with --step {step}")
-    return TrainedModel(run, Replay(recording).to(device).eval(), recorded_task(run.task, recording), folder, held)
+    model, task = Replay(recording).to(device).eval(), recorded_task(run.task, recording)
+    model.task_loss = TaskLoss(task.loss)
+    return TrainedModel(run, model, task, folder, held)
 
 
 def overview(folder: Path, classes: Iterable[Callable[..., Any]] = ()) -> dict[str, Any]:
@@ -263,8 +265,21 @@ def overview(folder: Path, classes: Iterable[Callable[..., Any]] = ()) -> dict[s
         else:
             row["note"] = f"not finished: step {step_reached(folder):,} of {run.steps:,}{_gone(folder)}"
     except ConfigError as error:
-        row["note"] = str(error)
+        row = _described(folder) | row | {"note": str(error)}
     return row
+
+
+def _described(folder: Path) -> dict[str, Any]:
+    """What a folder says of itself although its run cannot be built, such as for a class that nobody named: its names and
+    scores, as far as they are what was written."""
+    row: dict[str, Any] = {}
+    try:
+        run = digests.read_run(folder)
+        digests.check(folder, digests.CONFIG)
+        row = {part: run[part]["class"] for part in ("architecture", "task")} | {"steps": run["steps"]}
+        return row | (_scores(folder) if (folder / "scores.json").exists() else {})
+    except (ConfigError, KeyError, TypeError):
+        return row
 
 
 def _scores(folder: Path) -> dict[str, Any]:

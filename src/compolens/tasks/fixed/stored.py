@@ -8,6 +8,7 @@ array's file, which is compared when the array is first touched.
 
 from __future__ import annotations
 
+import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -117,10 +118,7 @@ def _read(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     if not path.is_file():
         there = "is there, but holds none that are whole" if folder.is_dir() else "does not exist"
-        raise ConfigError(
-            f"no stored episodes: the folder {str(folder)!r} {there} (no {MANIFEST}); write one with FixedEpisodes.write(…), "
-            "or name another: data in config.json, or compolens train … --data DIR"
-        )
+        raise ConfigError(f"no stored episodes: the folder {str(folder)!r} {there} (no {MANIFEST}); {_where_else(folder)}")
     manifest = files.read_json(path)
     try:
         found = manifest["format"], manifest["rows"].items(), manifest["codes"]
@@ -130,6 +128,17 @@ def _read(folder: Path) -> dict[str, Any]:
     if digests.is_broken(manifest):
         raise DamagedFile(f"{path} changed after it was written; write the folder again")
     return manifest
+
+
+def _where_else(folder: Path) -> str:
+    """What to type where a folder is not found; it holds for every command, of which `train` alone takes another folder."""
+    train = "a new training takes another folder: compolens train … --data DIR"
+    if folder.is_absolute():
+        return f"write one with FixedEpisodes.write(…), or put it there; {train}"
+    return (
+        f"the path counts from the folder in which you are, {os.getcwd()!r}: cd to the one in which the training was begun, "
+        f"or write the episodes here with FixedEpisodes.write(…); {train}, and keeps its absolute path"
+    )
 
 
 def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:

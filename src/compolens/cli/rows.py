@@ -1,0 +1,118 @@
+"""Rows of a listing, chosen and ordered by what they hold: `--filter KEY=VALUE` and `--sort KEY`."""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import operator
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from compolens.foundation.configs import ConfigError, nearest
+
+Row = dict[str, Any]
+COMPARISONS = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
+
+
+@dataclass(frozen=True)
+class Filter:
+    """A condition on one key of a row.
+
+    Args:
+        key: the key, or the end of one after a dot: n_layers for architecture.n_layers.
+        sign: "=", "!=", ">", ">=", "<" or "<=".
+        value: as typed; of "=" and "!=" a pattern with * and ?, of the others a number.
+    """
+
+    key: str
+    sign: str
+    value: str
+
+    @classmethod
+    def read(cls, text: str) -> Filter:
+        """The condition that `text` states; what states none is an error of the command line."""
+        found = re.fullmatch(r"([\w.]+)\s*(!=|>=|<=|=|>|<)\s*(.*)", text)
+        if found is None:
+            raise argparse.ArgumentTypeError(f"must be KEY=VALUE, KEY!=VALUE, 'KEY>NUMBER' or 'KEY<NUMBER', got {text!r}")
+        made = cls(*found.groups())
+        if made.sign in COMPARISONS and number(made.value) is None:
+            raise argparse.ArgumentTypeError(f"{made.key}{made.sign} must be followed by a number, got {made.value!r}")
+        return made
+
+    def holds(self, row: Row) -> bool:
+        """Whether it is so in `row`; a row without the key has no value that equals, exceeds or falls below anything."""
+        key = find(self.key, [row])
+        held = None if key is None else row[key]
+        if self.sign in COMPARISONS:
+            here, there = number(held), number(self.value)
+            return here is not None and there is not None and COMPARISONS[self.sign](here, there)
+        numbers = number(held), number(self.value)
+        same = held is not None and (
+            numbers[0] == numbers[1]
+            if None not in numbers
+            else fnmatch.fnmatchcase(str(held).lower(), self.value.strip().lower())
+        )
+        return same == (self.sign == "=")
+
+
+def number(value: Any) -> float | None:
+    """`value` as a number; None where it is none. Thousands may be set apart by commas, as the listing shows them."""
+    try:
+        return None if value is None or isinstance(value, bool) else float(str(value).replace(",", ""))
+    except ValueError:
+        return None
+
+
+def find(key: str, rows: Iterable[Row]) -> str | None:
+    """The full name of `key` in the rows: itself, or the one whose last part it is; None where no row has it."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return key if key in names else next((name for name in names if name.rpartition(".")[2] == key), None)
+
+
+def known(key: str, rows: list[Row]) -> str:
+    """As `find`; a key that no row has is a `ConfigError` that names the nearest."""
+    found = find(key, rows)
+    if found is None:
+        raise ConfigError(f"none of these models has {key!r}; {nearest(key, sorted({name for row in rows for name in row}))}")
+    return found
+
+
+def chosen(rows: list[Row], filters: Iterable[Filter]) -> list[Row]:
+    """The rows of which every condition holds.
+
+    Args:
+        rows: all of them.
+        filters: the conditions; one on a key that no row has is an error.
+
+    Returns:
+        Those rows, in their order.
+    """
+    for condition in filters:
+        known(condition.key, rows)
+        rows = [row for row in rows if condition.holds(row)] or _none_left(condition)
+    return rows
+
+
+def _none_left(condition: Filter) -> list[Row]:
+    raise ConfigError(f"no model has {condition.key}{condition.sign}{condition.value}; leave --filter out to see all")
+
+
+def ordered(rows: list[Row], key: str) -> list[Row]:
+    """The rows by a key, numbers before words and rows without it last.
+
+    Args:
+        rows: all of them.
+        key: as in `Filter`; with a minus before it, from the largest to the smallest.
+
+    Returns:
+        The rows, ordered; rows with equal values keep their order.
+    """
+    name = known(key.removeprefix("-"), rows)
+    having = [row for row in rows if row.get(name) is not None]
+    parts = [(value, row) for row in having if (value := number(row[name])) is not None]
+    words = [(str(row[name]).lower(), row) for row in having if number(row[name]) is None]
+    down = key.startswith("-")
+    in_order = [row for part in (parts, words) for _, row in sorted(part, key=lambda pair: pair[0], reverse=down)]
+    return [*in_order, *(row for row in rows if row.get(name) is None)]
