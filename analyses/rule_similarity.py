@@ -54,7 +54,7 @@ def analyze(
 
 
 def _mean(rows: pd.DataFrame) -> pd.DataFrame:
-    return rows.groupby(["class", "other"], as_index=False, sort=False)["value"].mean()
+    return rows.groupby(["class", "other"], as_index=False, sort=False).agg({"value": "mean"})
 
 
 def _triangles(own: pd.DataFrame, before: pd.DataFrame) -> pd.DataFrame:

@@ -7,7 +7,7 @@ import pandas as pd
 
 from compolens import tables
 from compolens.diagnosis.groups import Group, group, name_among, telling
-from compolens.figures import Drawing, HeatMap, Panel, Points, Rule, color_of
+from compolens.figures import Drawing, HeatMap, Mark, Panel, Points, Rule, color_of
 
 needs = ("weight_structure",)
 SMALLEST = -4
@@ -96,7 +96,9 @@ def _matrices(rows: pd.DataFrame, name: str) -> list[Panel]:
 
 def _statistic(frames: list[pd.DataFrame], groups: list[Group], metric: str, logarithm: bool) -> tuple:
     """Points by layer: a group's seeds (and heads), then untrained controls; none if no model has the statistic."""
-    marks, controls, chance = [], [], []
+    marks: list[Mark] = []
+    controls: list[Mark] = []
+    chance: list[float] = []
     for frame, g in zip(frames, groups, strict=True):
         rows = frame[frame["metric"] == metric].assign(place=frame["layer"].astype(str))
         if logarithm:

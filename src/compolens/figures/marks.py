@@ -141,7 +141,12 @@ class Line(Mark):
         rows, color = self.shown, scene.legend.color(self)
         if shaded := self._band(scene):
             x, y = outlined(shaded)
-            style = {"mode": "lines", "line": {"width": 0, "color": color}, "fill": "toself", "fillcolor": color}
+            style: dict[str, Any] = {
+                "mode": "lines",
+                "line": {"width": 0, "color": color},
+                "fill": "toself",
+                "fillcolor": color,
+            }
             style |= {"opacity": 0.2, "hoverinfo": "skip", "showlegend": False, "legendgroup": scene.shown(self.label) or None}
             figure.add_trace({"type": "scatter", "x": x, "y": y, **style}, **scene.cell)
         where = {"x": scene.positions(rows["x"]), "y": rows["y"].to_numpy()}
