@@ -142,9 +142,9 @@ class ReferenceAdamW(AdamW):
     decay: Decay = AllButVectors()
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if isinstance(self.decay, str) and self.decay in EARLIER_DECAYS:
             object.__setattr__(self, "decay", EARLIER_DECAYS[self.decay])
+        super().__post_init__()
         allowed = [f"{kind.__name__}()" for kind in DECAYS]
         fits = isinstance(self.decay, Decay)
         require(fits, f"{type(self).__name__}: decay must be one of {' or '.join(allowed)}, got {self.decay!r}")
