@@ -9,6 +9,7 @@ Keyword arguments become flags, the docstring the help text. Built-in recipes tr
 from __future__ import annotations
 
 import ast
+import importlib.machinery
 import importlib.util
 import inspect
 import re
@@ -72,10 +73,18 @@ _LOADED = "compolens_file_"
 """What the names of modules begin with that `load_file` makes."""
 
 
+class _Afresh(importlib.machinery.SourceFileLoader):
+    """Compiles a file whenever it is loaded: Python's own cache takes a file of equal size, edited within a second, for the
+    same."""
+
+    def path_stats(self, path: str) -> Any:
+        raise OSError("no cache is kept")
+
+
 def load_file(path: Path) -> ModuleType:
     """Run the Python file `path`, which the caller named, and return its module; a `ConfigError` where it fails."""
     name = f"{_LOADED}{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    spec = importlib.util.spec_from_file_location(name, path.resolve(), loader=_Afresh(name, str(path.resolve())))
     if spec is None or spec.loader is None:
         raise ConfigError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)

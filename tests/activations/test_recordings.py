@@ -222,7 +222,7 @@ def test_a_folder_that_was_tampered_with_is_named(recording, tmp_path):
     shutil.copytree(recording.folder, folder)
     with open(folder / "tokens.npy", "r+b") as file:
         file.truncate(5000)
-    with pytest.raises(ConfigError, match=r"tokens\.npy cannot be read .*; write the folder again"):
+    with pytest.raises(ConfigError, match=r"tokens\.npy changed after it was written; write the folder again"):
         Recording(folder)["tokens"]
     (folder / "recording.json").write_text("{}")
     with pytest.raises(ConfigError, match="does not describe a recording"):

@@ -13,11 +13,13 @@ import pandas as pd
 import pytest
 import scipy.stats
 import torch
+from handmade import put_back
 from torch import nn
 
 from compolens import Run, SoftmaxTransformer, recipes, tables
 from compolens.activations.streams import draw
 from compolens.diagnosis import reported
+from compolens.foundation import digests
 from compolens.foundation.configs import ConfigError, DoesNotApply
 from compolens.hooks import HookedModel, HookPoint
 from compolens.measures import sparsity as measured
@@ -544,7 +546,7 @@ def test_zeros_that_were_trained_in_get_a_panel_for_all_architectures(folders, t
     path = tables.path_of(copies[0], "activation_sparsity")
     table = pd.read_csv(path)
     table.loc[(table["metric"] == "exact zeros") & table["control"].isna(), "value"] = 0.4
-    table.to_csv(path, index=False)
+    put_back(path, table)
     drawn = analyze("sparsity_vs_generalization", copies)
     first = drawn.frame()[drawn.frame()["panel"] == drawn.panels[0].title]
     assert len(drawn.panels) == 3 and drawn.panels[0].title.endswith(": as trained")
@@ -561,10 +563,11 @@ def test_seeds_are_points_around_their_mean(folders, tmp_path):
         shutil.copytree(folders[0], copy)
         path = copy / "config.json"
         path.write_text(path.read_text().replace('"init_seed": 0', f'"init_seed": {i}'))
+        digests.take(copy)
     path = tables.path_of(seeds[1], "activation_sparsity")
     table = pd.read_csv(path)
     table.loc[table["metric"] == "fraction below", "value"] /= 2
-    table.to_csv(path, index=False)
+    put_back(path, table)
     frame = analyze("sparsity_curves", seeds).frame()
     line, points = frame[frame["label"] == "softmax"], frame[frame["mark"] == "Points"]
     assert points.groupby("x", sort=False)["y"].mean().tolist() == pytest.approx(line["y"].tolist())

@@ -179,7 +179,8 @@ def intervene(
     Raises:
         ConfigError: there is no such hook point, or a replacement does not fit its activation.
     """
-    return model.run_with_hooks(episodes, fwd_hooks=[(site, _hook_of(site, edit)) for site, edit in edits.items()])
+    tokens = getattr(episodes, "tokens", episodes)
+    return model.run_with_hooks(tokens, fwd_hooks=[(site, _hook_of(site, edit)) for site, edit in edits.items()])
 
 
 def _hook_of(site: str, edit: Tensor | np.ndarray | Callable) -> Callable:
