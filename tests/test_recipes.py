@@ -527,13 +527,13 @@ def test_controls_do_not_find_a_code_that_is_there(told_table):
 
 def test_penalties_and_training_readouts_do_not_see_held_out_compositions(told, monkeypatch):
     probe = recipes.load_recipe("probes", "latent_code")
-    original = probe.__wrapped__.__globals__["draw"]
+    original = probe.__globals__["draw"]
 
     def tampered(task, split, n, seed, *more):
         return original(task, split, n, f"{seed}/tampered" if split == "ood" else seed, *more)
 
     table, _ = probe(told, episodes=120)
-    monkeypatch.setitem(probe.__wrapped__.__globals__, "draw", tampered)
+    monkeypatch.setitem(probe.__globals__, "draw", tampered)
     other, _ = probe(told, episodes=120)
     assert len(set(table["l2"].dropna())) > 1
     pd.testing.assert_series_equal(table["l2"], other["l2"])
@@ -683,7 +683,7 @@ def test_the_context_decides_at_first_the_readout_at_last_whatever_the_weights(m
 
 @pytest.mark.parametrize("model", ALL)
 def test_patching_every_position_recovers_everything_at_every_layer(models, model):
-    trained, patch = load(models / model), recipes.load_recipe("probes", "patching").__wrapped__.__globals__["_patch"]
+    trained, patch = load(models / model), recipes.load_recipe("probes", "patching").__globals__["_patch"]
     (base,) = draw(trained.task, "ood", 10, 0)
     points = [(layer, f"blocks.{layer}.hook_resid_pre", "all") for layer in (0, 1)]
     results = dict(patch(trained.task, trained.model, base, points, third=True))
@@ -699,7 +699,7 @@ def test_patching_every_position_recovers_everything_at_every_layer(models, mode
 def test_a_patch_shows_the_same_inputs_under_another_episodes_code(models, model):
     trained, under = (
         load(models / model),
-        recipes.load_recipe("probes", "patching").__wrapped__.__globals__["_under_other_codes"],
+        recipes.load_recipe("probes", "patching").__globals__["_under_other_codes"],
     )
     (base,) = draw(trained.task, "ood", 10, 0)
     source = under(trained.task, base, 1)
@@ -721,7 +721,7 @@ def test_recovery_per_episode_is_exact_where_it_has_to_be(models):
 def test_recovery_per_episode_is_known_wherever_the_other_code_makes_another_episode(models, model):
     trained, under = (
         load(models / model),
-        recipes.load_recipe("probes", "patching").__wrapped__.__globals__["_under_other_codes"],
+        recipes.load_recipe("probes", "patching").__globals__["_under_other_codes"],
     )
     seen = episodes_of(models / model, "patching")
     for split in ("test", "ood"):

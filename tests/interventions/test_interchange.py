@@ -319,7 +319,7 @@ def test_an_entangled_code_does_not_recombine(task):
 
 
 def test_recombined_compositions_decide_the_split_and_bases_are_trained_on(task):
-    pairs_by_split, neither = recipes.load_recipe("probes", "swap_factor").__wrapped__.__globals__["_pairs"](
+    pairs_by_split, neither = recipes.load_recipe("probes", "swap_factor").__globals__["_pairs"](
         planted(Planted, task), 96, "s"
     )
     known = set(task.compositions("train"))

@@ -180,7 +180,7 @@ def test_every_held_out_composition_is_scored_by_the_model_that_was_not_trained_
     probe, task, untrained = load_recipe("probes", "repair"), softmax.task, softmax.untrained_control()
     first, second = folds(task, 3)
     made = {first: softmax.model, second: untrained}
-    monkeypatch.setitem(probe.__wrapped__.__globals__, "fine_tune", lambda model, task, masks, part, budget, seed: made[part])
+    monkeypatch.setitem(probe.__globals__, "fine_tune", lambda model, task, masks, part, budget, seed: made[part])
     table, seen = probe(softmax, episodes=60, fitted=60, draws=0, seed=3)
     mended = table[(table["repair"] == "fine-tuned") & (table["metric"] == "score") & (table["control"] == "")]
     for split in ("test", "ood"):

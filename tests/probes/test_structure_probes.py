@@ -15,7 +15,7 @@ ERASE, STRUCTURE = (recipes.load_recipe("probes", name) for name in ("erase_code
 
 
 def inside(probe, name):
-    return probe.__wrapped__.__globals__[name]
+    return probe.__globals__[name]
 
 
 @pytest.fixture(scope="module")
