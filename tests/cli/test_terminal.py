@@ -5,6 +5,7 @@ import io
 import json
 import shutil
 import sys
+import warnings
 
 import pytest
 
@@ -91,3 +92,17 @@ def test_an_error_is_one_line_whatever_it_quotes(tmp_path, capsys):
     with pytest.raises(SystemExit):
         cli.main(["probe", "--no\nsuch", str(tmp_path)])
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_warning_is_one_line_without_code(capsys, monkeypatch):
+    def run(options):
+        warnings.warn("a table\nis old", UserWarning, stacklevel=1)
+        return 0
+
+    monkeypatch.setattr("compolens.cli._dispatch", run)
+    before = warnings.formatwarning
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = lambda *given: sys.stderr.write(warnings.formatwarning(*given[:4]))
+        assert cli.main([]) == 0
+    assert capsys.readouterr().err == "compolens: a table is old\n" and warnings.formatwarning is before

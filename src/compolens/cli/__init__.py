@@ -6,8 +6,11 @@ A command is one file with `make(commands) -> Parser`.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
+import warnings
+from collections.abc import Iterator
 
 from compolens import __version__
 from compolens.cli import analyze, challenge, cite, completion, explain, explore, models, probe, push, record, report, train
@@ -34,8 +37,19 @@ first, and says what is wrong.
 def main(argv: list[str] | None = None) -> int:
     """Entry point for the arguments `argv`; returns the exit status: 0 done, 1 some jobs failed, 2 bad input, 128+signal
     interrupted."""
-    with terminal.plain():
+    with terminal.plain(), _warnings_as_lines():
         return _guarded(sys.argv[1:] if argv is None else argv)
+
+
+@contextlib.contextmanager
+def _warnings_as_lines() -> Iterator[None]:
+    """Warnings as one line each, without the line of code that gave them: that is nothing a user typed."""
+    before = warnings.formatwarning
+    warnings.formatwarning = lambda message, *_, **__: f"compolens: {terminal.one_line(message)}\n"
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
 
 
 def _guarded(arguments: list[str]) -> int:
