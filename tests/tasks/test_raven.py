@@ -500,11 +500,11 @@ def test_settings_that_cannot_be_are_refused():
         ({"configurations": ("centre_single",)}, "no configuration 'centre_single'; did you mean 'center_single'"),
         ({"configurations": (PAIR, CENTER)}, r"in their own order, got .*write \['center_single', 'left_"),
         ({"configurations": ()}, "must be listed once each"),
-        ({"configurations": CENTER}, "configurations must be a list, got 'center_single'"),
+        ({"configurations": CENTER}, "configurations must be a list of words, got 'center_single'"),
         ({"fraction_held_out": 1.0}, "fraction_held_out must lie between 0 and 1, got 1.0"),
         ({"held_out": ()}, "held_out must list names of compositions"),
-        ({"held_out": "Center CPAD"}, "held_out must be a list or None"),
-        ({"held_out": (3,)}, "held_out must list names of compositions"),
+        ({"held_out": "Center CPAD"}, "held_out must be a list of words or None"),
+        ({"held_out": (3,)}, r"held_out must be a list of words or None, got \(3,\)"),
     ]:
         with pytest.raises(ConfigError, match=match):
             Raven(**settings)
