@@ -222,7 +222,7 @@ def test_contract_tests_find_and_pass_a_new_architecture_and_a_new_family(extend
 def test_new_files_train_probe_and_argue_without_any_other_edit(extended):
     out = python(extended, "-c", STORY).splitlines()
     assert out[0] == str(extended / "src" / "compolens" / "__init__.py")
-    assert out[-1].split()[:3] == ["toy", "ToyTransformer", "ToySums"]
+    assert out[-1].split()[:3] == ["out/toy", "ToyTransformer", "ToySums"]
     tables = extended / "out" / "toy" / "tables"
     assert sorted(p.stem for p in tables.glob("*.csv")) == ["generalization", "latent_code", "patching", "toy"]
     assert pd.read_csv(tables / "toy.csv")["layer"].tolist() == [0, 1, 0, 1]

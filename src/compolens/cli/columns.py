@@ -42,7 +42,16 @@ def print_table(columns: list[str], rows: list[list[str]], optional: Sequence[st
 
 
 def fits(columns: list[str], rows: list[list[str]], width: int) -> bool:
-    """Whether a table can stand in columns within `width`, the first column on a line of its own if need be."""
+    """Whether a table can stand in columns, the first of them on a line of its own if need be.
+
+    Args:
+        columns: names of the columns.
+        rows: cells, as many a row as there are columns.
+        width: characters that a line may have.
+
+    Returns:
+        True if no word has to be broken.
+    """
     least = _least(columns, rows)
     return min(_total(least), max(least[0], GAP + _total(least[1:]))) <= width
 

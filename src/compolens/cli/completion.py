@@ -95,7 +95,7 @@ def flags_of(recipe: Path) -> Iterator[str]:
     Args:
         recipe: its file.
 
-    Yields:
+    Returns:
         "--episodes", …; none where the file cannot be read.
     """
     try:

@@ -66,13 +66,32 @@ def number(value: Any) -> float | None:
 
 
 def find(key: str, rows: Iterable[Row]) -> str | None:
-    """The full name of `key` in the rows: itself, or the one whose last part it is; None where no row has it."""
+    """The full name of a key in the rows: itself, or the one whose last part it is.
+
+    Args:
+        key: what was typed.
+        rows: the models.
+
+    Returns:
+        The name; None where no row has it.
+    """
     names = dict.fromkeys(name for row in rows for name in row)
     return key if key in names else next((name for name in names if name.rpartition(".")[2] == key), None)
 
 
 def known(key: str, rows: list[Row]) -> str:
-    """As `find`; a key that no row has is a `ConfigError` that names the nearest."""
+    """The full name of a key that the rows must have.
+
+    Args:
+        key: what was typed.
+        rows: the models.
+
+    Returns:
+        The name.
+
+    Raises:
+        ConfigError: no row has it; the nearest is named.
+    """
     found = find(key, rows)
     if found is None:
         raise ConfigError(f"none of these models has {key!r}; {nearest(key, sorted({name for row in rows for name in row}))}")

@@ -107,17 +107,17 @@ class Plain:
 
 
 def coloured(stream: Any) -> bool:
-    """Whether colours are shown: on a terminal, unless NO_COLOR is set or the terminal is a dumb one."""
+    """Whether `stream` shows colours: a terminal does, unless NO_COLOR is set or the terminal is a dumb one."""
     return bool(stream.isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def bold(text: str) -> None:
-    """Print a line on stdout, bold where that is shown."""
+    """Print the line `text` on stdout, bold where that is shown."""
     _styled(sys.stdout, text, "1")
 
 
 def red(text: str) -> None:
-    """Print a line on stderr, red where that is shown."""
+    """Print the line `text` on stderr, red where that is shown."""
     _styled(sys.stderr, text, "31")
 
 
