@@ -14,7 +14,8 @@ def execute(path: Path) -> None:
     """Run from top to bottom, in the notebook's own folder, and write what came of it."""
     notebook = nbformat.read(path, as_version=4)
     resources = {"metadata": {"path": str(path.parent)}}
-    NotebookClient(notebook, kernel_name="python3", resources=resources, store_widget_state=False).execute()
+    NotebookClient(notebook, kernel_name="python3", resources=resources, coalesce_streams=True).execute()
+    notebook.metadata.pop("widgets", None)
     nbformat.write(notebook, path)
 
 

@@ -39,7 +39,7 @@ SAID = {
     "machines": (
         f"in work on {os.uname().nodename} (process ",
         "stopped at step 20; saved in sweep/seed-1: the same command goes on from there",
-        "  begun\n",
+        "  begun, nobody is at work\n",
         "seed-2: train ",
     ),
     "recordings": (

@@ -79,3 +79,17 @@ def test_a_kernel_sends_widgets_picture_and_interactive_drawing(tiny_models):
     )
     assert {WIDGET, "image/png", "text/plain"} <= set(shown)
     assert {"application/vnd.plotly.v1+json", "image/png"} <= set(drawing)
+
+
+def test_a_map_with_gaps_reaches_its_cell_without_a_warning():
+    pytest.importorskip("ipywidgets")
+    source = """
+import torch
+from compolens import show
+shown = show.attention({"blocks.0.attn.hook_pattern": torch.tensor([[[[1.0, float("nan")], [0.5, 0.5]]]])})
+assert any(value != value for value in shown.drawing.plotly().data[0].z.flatten())
+shown
+"""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
+    NotebookClient(notebook, timeout=200, kernel_name="python3").execute()
+    assert [output.output_type for output in notebook.cells[0].outputs] == ["execute_result"]  # JSON has no NaN

@@ -24,7 +24,7 @@ NOTHING = 0.1
 RANDOM = ("random orthogonal", "random whitened", "random variance-matched")
 
 
-class Number(NamedTuple):
+class ModelMean(NamedTuple):
     """One number of a table: a mean over models.
 
     Args:
@@ -51,7 +51,7 @@ class Finding(NamedTuple):
 
     text: str
     table: str
-    numbers: tuple[Number, ...]
+    numbers: tuple[ModelMean, ...]
 
 
 def findings(folders: Sequence[Path]) -> list[Finding]:
@@ -73,11 +73,11 @@ def _rows(frame: pd.DataFrame, **where: str) -> pd.DataFrame:
     return frame
 
 
-def _number(frames: Sequence[pd.DataFrame], places: Sequence[str], **where: str) -> Number:
+def _number(frames: Sequence[pd.DataFrame], places: Sequence[str], **where: str) -> ModelMean:
     """The mean over models of the first such row that each has at its own site; NaN where one has none."""
     found = [_rows(frame, place=place, **where).head(1) for frame, place in zip(frames, places, strict=True)]
     mean = [float(np.mean([row[c].iloc[0] if len(row) else np.nan for row in found])) for c in ("value", "lo", "hi")]
-    return Number(where, *mean)
+    return ModelMean(where, *mean)
 
 
 def _named(frames: Sequence[pd.DataFrame], places: Sequence[str]) -> str:
@@ -88,7 +88,7 @@ def _named(frames: Sequence[pd.DataFrame], places: Sequence[str]) -> str:
     return text + (f" (another place in {others} of {len(places)} models)" if others else "")
 
 
-def _share(number: Number) -> str:
+def _share(number: ModelMean) -> str:
     """A share of the way; far off it, a number would say nothing."""
     return f"{number.value:.2f}" if number.value > -1 else "none"
 
@@ -139,7 +139,7 @@ def exchanged(frames: Sequence[pd.DataFrame]) -> Finding:
         full.append(here.iloc[-1][["value", "lo", "hi"]])
         most = float(here["value"].iloc[-1])
         enough.append(int(here[here["value"] >= min(most, 0.9 * most)]["rank"].iloc[0]))
-    number = Number(
+    number = ModelMean(
         known | {"control": "", "rank": "all"}, *(float(np.mean([row[c] for row in full])) for c in ("value", "lo", "hi"))
     )
     copied = _number(frames, places, **known, control="copied")

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from compolens.figures import Drawing
 from compolens.foundation.configs import ConfigError, nearest
 
@@ -140,10 +142,9 @@ class Live:
         """The controls above the figure, as one widget."""
         if self._box is None:
             import ipywidgets
-            import plotly.graph_objects as go
 
             rows = [self._made(control) for control in self.controls.values()]
-            self._figure = go.FigureWidget(self._plotly())
+            self._figure = self._figure_widget()
             self._caption = ipywidgets.HTML(self._told())
             grid = ipywidgets.Layout(display="flex", flex_flow="row wrap")
             self._box = ipywidgets.VBox([ipywidgets.Box(rows, layout=grid), self._figure, self._caption])
@@ -151,6 +152,17 @@ class Live:
 
     def _plotly(self) -> go.Figure:
         return self.drawing.plotly()
+
+    def _figure_widget(self) -> go.FigureWidget:
+        """The figure for a cell, which it reaches as JSON: that has no NaN, so where a map has no value stands null."""
+        import plotly.graph_objects as go
+
+        figure = self._plotly()
+        for trace in figure.select_traces(selector={"type": "heatmap"}):
+            values = np.asarray(trace.z)
+            if values.dtype.kind == "f" and np.isnan(values).any():
+                trace.z = np.where(np.isnan(values), None, values)  # type: ignore[call-overload]
+        return go.FigureWidget(figure)
 
     def _told(self) -> str:
         import html
@@ -171,9 +183,7 @@ class Live:
 
     def _redraw(self) -> None:
         """Traces, axes and all: the new figure takes the old one's place."""
-        import plotly.graph_objects as go
-
         box = self._box
-        self._figure = go.FigureWidget(self._plotly())
+        self._figure = self._figure_widget()
         self._caption.value = self._told()
         box.children = (box.children[0], self._figure, self._caption)
