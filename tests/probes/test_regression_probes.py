@@ -23,6 +23,8 @@ from compolens import (
 )
 from compolens.diagnosis import closest_learner
 from compolens.diagnosis.sentences import sentences
+from compolens.foundation import versions
+from compolens.foundation.builtin import built_in
 from compolens.foundation.configs import DoesNotApply
 from compolens.recipes import load_file
 from compolens.references import GradientDescent, GradientDescentPlusPlus
@@ -208,10 +210,10 @@ def test_families_that_are_no_regression_are_named(tmp_path, probe):
 
 
 def test_the_diagnosis_names_the_learner_its_floor_and_the_layer(descent, equivalence, steps):
-    for name, table in (("gd_equivalence", equivalence), ("algorithm_steps", steps)):
-        tables.save(descent, name, table, {"weights": "", "recipe": ""})
     generalization = measure(descent, "generalization", episodes=64)
-    tables.save(descent, "generalization", generalization, {"weights": "", "recipe": ""})
+    for name, table in (("gd_equivalence", equivalence), ("algorithm_steps", steps), ("generalization", generalization)):
+        weights = tables.file_digest(descent / "weights.safetensors")
+        tables.save(descent, name, table, {"weights": weights, **versions.describe(built_in("probes")[name])})
     found = closest_learner.closest([descent])
     assert found.names[0] == "GD, 2 steps" and found.cosine == pytest.approx(1, abs=1e-5)
     assert 0.8 < found.floor < 0.999 and abs(found.shuffled) < 0.4

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from handmade import put_back
 from test_claims import analyze, scored
 
 import compolens
@@ -97,7 +98,7 @@ def cell(tmp_path, name, architecture, test, ood, seed=0, **settings):
     scored(folder, run, {2: ood}, REFERENCES)
     frame = pd.read_csv(folder / "tables" / "generalization.csv")
     both = pd.concat([frame, frame.assign(split="test", value=frame["value"].where(frame["control"].notna(), test))])
-    both.to_csv(folder / "tables" / "generalization.csv", index=False)
+    put_back(folder / "tables" / "generalization.csv", both)
     return folder
 
 

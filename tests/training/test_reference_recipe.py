@@ -143,7 +143,7 @@ def test_decay_acts_on_matrices_and_as_in_the_code_also_on_biases_that_are_no_ve
 
 @pytest.mark.parametrize("decay", ["papr", "", None, [], AllButVectors])
 def test_another_decay_is_refused(decay):
-    with pytest.raises(ConfigError, match=r"decay must be one of AllButVectors\(\) or MatricesOnly\(\), got "):
+    with pytest.raises(ConfigError, match=r"decay must be one of AllButVectors\(\), MatricesOnly\(\), got "):
         ReferenceAdamW(decay=decay)
 
 

@@ -362,9 +362,9 @@ def test_a_probe_of_ones_own_that_insists_on_the_untrained_control_does_not_appl
     asks = OWN_PROBE.replace(
         "trained.with_untrained_control()", '(("", trained.model), ("untrained", trained.untrained_control()))'
     )
-    (tmp_path / "my_probe.py").write_text('measured_on_untrained = ("where",)\n' + asks)
+    (tmp_path / "my_probe.py").write_text('taken_from_twin = ("where",)\n' + asks)
     with pytest.warns(
-        FutureWarning, match=r"measured_on_untrained is read no longer; .* tables\.not_available\(rows, why, measured"
+        FutureWarning, match=r"taken_from_twin is read no longer; .* tables\.not_available\(rows, why, measured"
     ):
         probe = recipes.load_recipe("probes", tmp_path / "my_probe.py")
     assert set(probe(load(saved / "with", classes=[Stepped]))["control"]) == {"", "untrained"}

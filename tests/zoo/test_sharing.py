@@ -196,7 +196,7 @@ def test_an_unfinished_or_broken_folder_is_refused(hub, folder, tmp_path):
     assert "is not finished" in refusal(sharing.push, folder, "me/mine")
     (tmp_path / "scores.json").rename(folder / "scores.json")
     (folder / "weights.safetensors").write_bytes((folder / "weights.safetensors").read_bytes()[:100])
-    assert "truncated or corrupted" in refusal(sharing.push, folder, "me/mine")
+    assert "weights.safetensors changed after it was written" in refusal(sharing.push, folder, "me/mine")
     assert "holds no trained model" in refusal(sharing.push, tmp_path, "me/mine")
     assert not hub.calls
 
