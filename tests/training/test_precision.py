@@ -185,5 +185,11 @@ def test_the_findings_have_the_scores_of_the_runs_that_ended():
         in said
     )
     assert "{} and {} as shipped".format(*found[4:]) in said
-    pilot = (zoo / "sraven4" / "pilot-hyla-lr0.001" / "history.csv").read_text().splitlines()[-1].split(",")
-    assert f"a training loss of {float(pilot[1]):.2f} nats" in said
+    losses = [
+        float((zoo / "sraven4" / f"pilot-{name}-lr0.001" / "history.csv").read_text().splitlines()[-1].split(",")[1])
+        for name in ("hyla", "softmax")
+    ]
+    assert (
+        "HYLA with a training loss of {:.2f} nats at the end, softmax attention with one of {:.2f} nats".format(*losses)
+        in said
+    )
