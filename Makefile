@@ -9,7 +9,8 @@ CODES := attention_code latent_geometry activation_sparsity
 CLAIMS := who_generalizes where_codes_live where_the_task_is_decided
 DEMO := runs/demo
 ZOO := trained_models
-PRINT = --dpi 150  # what the repository holds is for reading; papers draw their own
+# what the repository holds is for reading; papers draw their own
+PRINT := --dpi 150
 MODELS := $(ZOO)/*-?
 RELATIONS := $(ZOO)/relations
 REGRESSION := $(ZOO)/regression
