@@ -179,7 +179,9 @@ def test_every_command_of_the_readme_and_of_the_findings_exists():
 
 
 def test_the_findings_say_how_their_figures_are_drawn():
-    drawn = subprocess.run(["make", "-n", "figures", "PRINT="], cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+    drawn = subprocess.run(
+        ["make", "-n", "figures", "PRINT="], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    ).stdout
     known = {line.removeprefix(".venv/bin/").rstrip() for line in drawn.splitlines() if " analyze " in line}
     assert len(known) > 20
     for name, page in FINDINGS.items():
