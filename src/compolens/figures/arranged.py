@@ -10,8 +10,6 @@ import pandas as pd
 from compolens.figures.panels import Panel
 from compolens.figures.words import is_categorical, unknown
 
-Rank = Callable[[str], int]
-
 
 def names_in(panels: Sequence[Panel]) -> list[str]:
     """Every name that `panels` show: their titles, their marks' labels, and the categories on their x axes, in this order."""
