@@ -60,7 +60,7 @@ bench-faults: setup  ## kills, damage and bad input: nothing may be silently wro
 	$(BIN)/python tests/benchmarks/faults/bench.py
 
 bench-mutants: setup  ## how many small changes of measures, tables and diagnosis the tests notice
-	$(BIN)/python tests/benchmarks/mutants.py
+	$(BIN)/python tests/benchmarks/mutants/bench.py
 
 docs: setup  ## the site, into docs/_build
 	$(BIN)/sphinx-build -q -W -b html docs docs/_build

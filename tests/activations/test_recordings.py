@@ -15,11 +15,13 @@ from compolens import cli
 from compolens.activations.reading import UNFINISHED, NotRecorded, Recording, is_recording
 from compolens.activations.sites import residual_sites
 from compolens.activations.streams import draw, intervene, record
+from compolens.foundation import digests
 from compolens.foundation.builtin import built_in
 from compolens.foundation.configs import ConfigError, DoesNotApply
-from compolens.foundation.files import SaveError
+from compolens.foundation.files import DamagedFile, SaveError
 from compolens.recipes import run_probe
 from compolens.tasks import SPLITS, FixedEpisodes, SRaven
+from compolens.tasks.fixed import stored
 from compolens.zoo.folders import TrainedModel, load
 
 N = 80
@@ -227,6 +229,35 @@ def test_a_folder_that_was_tampered_with_is_named(recording, tmp_path):
     (folder / "recording.json").write_text("{}")
     with pytest.raises(ConfigError, match="does not describe a recording"):
         Recording(folder)
+
+
+@pytest.mark.parametrize("place", [0, 0.5, -1])
+def test_a_large_array_is_compared_by_blocks_and_by_check_as_a_whole(recording, tmp_path, monkeypatch, capsys, place):
+    monkeypatch.setattr(stored, "LOOKED_THROUGH", 2000)
+    monkeypatch.setattr(digests, "BLOCKS", 4)
+    monkeypatch.setattr(digests, "BLOCK", 200)
+    folder = tmp_path / "o"
+    shutil.copytree(recording.folder, folder)
+    manifest = json.loads((folder / stored.MANIFEST).read_text())
+    stored.write_manifest(folder, {k: v for k, v in manifest.items() if k not in ("format", "files", digests.SEAL)})
+    path = folder / "tokens.npy"
+    content = bytearray(path.read_bytes())
+    assert (
+        len(content) > 2000
+        and digests.of_blocks(path) == json.loads((folder / stored.MANIFEST).read_text())["files"]["tokens"]["blocks"]
+    )
+    Recording(folder)["tokens"]
+    # the second of four blocks begins at a third of the way; between the first two lies what no block holds
+    at = {0: 0, -1: len(content) - 1, 0.5: 300}[place]
+    content[at] ^= 1
+    path.write_bytes(content)
+    if place == 0.5:
+        Recording(folder)["tokens"]
+    else:
+        with pytest.raises(DamagedFile, match=r"tokens\.npy changed after it was written"):
+            Recording(folder)["tokens"]
+    assert cli.main(["models", str(folder), "--check"]) == 1
+    assert "tokens.npy changed after it was written" in capsys.readouterr().out
 
 
 # ---- replayed --------------------------------------------------------------------------------------------------------

@@ -312,6 +312,14 @@ def test_who_comes_late_to_a_dead_lease_removes_no_living_one(quick, monkeypatch
         assert quick.holder("run").token == lease.token and files(quick.folder) == ["run.claim"]
 
 
+def test_a_lease_whose_holder_died_while_giving_it_up_is_free_at_once(calm, monkeypatch):
+    token = dead_lease(calm, "run", monkeypatch)
+    dead_lease(calm, calm.right("run", token), monkeypatch)
+    with calm.take("run"):
+        pass
+    assert files(calm.folder) == []
+
+
 def test_one_who_died_while_following_is_followed(quick, monkeypatch, abroad):
     token = dead_lease(quick, "run", monkeypatch)
     with abroad():  # the follower's machine crashed with the right in its hand

@@ -11,7 +11,7 @@ import torch
 
 from compolens import Run, SoftmaxTransformer, load, train, zoo
 from compolens.foundation.configs import ConfigError
-from compolens.foundation.files import read_tensors, write_tensors
+from compolens.foundation.files import SaveError, locked, read_tensors, write_tensors
 from compolens.models import Architecture
 from compolens.training import evaluate
 
@@ -244,6 +244,26 @@ def test_what_is_no_file_is_named_and_not_read(copy, name, kind):
         path.symlink_to("/dev/zero")
     message = refusal(load, copy)
     assert name in message and ("is no file" in message or "no config.json" in message)
+
+
+@pytest.mark.parametrize("name", ["config.json", "scores.json", "weights.safetensors", "digests.json", ".lock"])
+def test_a_link_out_of_a_folder_is_not_followed(copy, name, tmp_path):
+    outside = tmp_path / "outside"
+    outside.write_bytes((copy / name).read_bytes() if name != ".lock" else b"dear")
+    (copy / name).unlink(missing_ok=True)
+    (copy / name).symlink_to(outside)
+    if name == ".lock":
+        with pytest.raises(SaveError, match="not followed"), locked(copy):
+            pass
+        assert outside.read_bytes() == b"dear"
+        return
+    message = refusal(load, copy)
+    assert name in message and "leads out of" in message
+    (copy / name).unlink()
+    (copy / "inside").write_bytes(outside.read_bytes())
+    (copy / name).symlink_to("inside")
+    (tmp_path / "link").symlink_to(copy)
+    assert load(tmp_path / "link").step == load(copy).step  # a link within the folder, and one to the folder
 
 
 def test_a_configuration_of_lists_in_lists_without_end_is_refused(copy):

@@ -163,10 +163,11 @@ def _check(folders: list[Path]) -> int:
     """Name every file that is not what was written, and every table that cannot be used."""
     from compolens import tables
     from compolens.foundation import digests
+    from compolens.tasks.fixed import stored
 
     bad = before = 0
     for folder in folders:
-        told = digests.damaged(folder)
+        told = digests.damaged(folder) + stored.damaged(folder)
         told += [reason for name in tables.names(folder) if (reason := tables.why_not(folder, name))]
         before += not (folder / digests.FILE).exists()
         bad += bool(told)

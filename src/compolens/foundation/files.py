@@ -8,6 +8,7 @@ import fcntl
 import hashlib
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,6 +69,7 @@ WAYS_OUT = {
     errno.EROFS: "Nothing can be written on this file system; choose a folder on another",
     errno.EACCES: "You may not write there; choose another folder, or ask its owner",
     errno.EPERM: "You may not write there; choose another folder, or ask its owner",
+    errno.ELOOP: "A link lies there, which is not followed; remove it",
     errno.ENAMETOOLONG: "Choose a shorter name",
     errno.ENOTDIR: "A file lies where a folder should be; choose another folder",
     errno.EISDIR: "A folder lies where the file should be; move it away",
@@ -87,18 +89,46 @@ def way_out(error: OSError) -> str:
     return WAYS_OUT.get(error.errno or 0, "Mend that and start again: training resumes from the last checkpoint")
 
 
-def require_regular(path: Path) -> None:
-    """Check that what lies under a name is a file, or nothing: a device or a pipe could be read for ever.
+SUBFOLDERS = ("tables", "steps", "more", "untrained")
+"""Folders of a folder, whose files are the folder's own."""
+
+
+def leads_out(path: Path, folder: Path) -> bool:
+    """Whether what lies in a folder is a link that leads out of it.
+
+    In the cache of the Hugging Face hub every file is a link to the blobs of its repository; these are its own too. The folder
+    itself may be a link.
 
     Args:
-        path: the name.
+        path: the file.
+        folder: the folder, or one around it.
+    """
+    real, root = path.resolve(), folder.resolve()
+    blobs = [above.parent / "blobs" for above in root.parents if above.name == "snapshots"]
+    return not real.is_relative_to(root) and real.parent not in blobs
+
+
+def require_regular(path: Path) -> None:
+    """Check that what lies under a name is a file of its folder, or nothing: a device or a pipe could be read for ever, and a
+    link may lead to what is not the folder's.
+
+    Args:
+        path: the name; its folder is the one it lies in, or the one around `SUBFOLDERS`.
 
     Raises:
-        NotAFile: a folder, a device or a pipe lies there, or no file can have this name.
+        NotAFile: a folder, a device, a pipe or a link out of the folder lies there, or no file can have this name.
     """
+    folder = path.parent.parent if path.parent.name in SUBFOLDERS else path.parent
     try:
-        if path.exists() and not path.is_file():
+        if not stat.S_ISREG(path.stat().st_mode):
             raise NotAFile(f"{path} is no file (a folder, a pipe or a device lies there); restore it, or move it away")
+        if leads_out(path, folder):
+            raise NotAFile(
+                f"{path} is a link that leads out of {folder}, to {path.resolve()}; put the file itself there, or make the "
+                "whole folder a link"
+            )
+    except (FileNotFoundError, NotADirectoryError):
+        return
     except (OSError, ValueError) as error:  # longer than any name, or with characters that none has
         if isinstance(error, NotAFile):
             raise
@@ -202,12 +232,20 @@ def read_tensors(path: Path, whole: bool = False) -> tuple[dict[str, Any], dict[
         raise DamagedFile(f"{path} is truncated or corrupted ({error}); restore it, or delete it and train again") from error
 
 
+def no_link(path: str, flags: int) -> int:
+    """An `opener` of `open` for what is written in place: a link, which could lead anywhere, is not followed."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o644)
+
+
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Exclusive use of `folder`, for as long as the context lives; the kernel frees it when the process dies."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / ".lock"
-    file = open(path, "w")  # noqa: SIM115 - open for as long as the lock is held
+    try:
+        file = open(path, "w", opener=no_link)  # noqa: SIM115 - open for as long as the lock is held
+    except OSError as error:
+        raise SaveError(f"cannot make {path}: {error.strerror or error}. {way_out(error)}") from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

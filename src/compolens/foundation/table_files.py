@@ -167,6 +167,7 @@ class TableFiles:
 
 
 def _content(path: Path) -> bytes | None:
+    files.require_regular(path)
     try:
         return path.read_bytes() if path.is_file() else None
     except FileNotFoundError:
@@ -235,7 +236,7 @@ def alone_in(folder: Path, seconds: float) -> Iterator[bool]:
     path, end = folder / ".lock", time.monotonic() + seconds
     while True:
         try:
-            file = open(path, "w")  # noqa: SIM115 - open for as long as the lock is held
+            file = open(path, "w", opener=files.no_link)  # noqa: SIM115 - open for as long as the lock is held
         except OSError as error:
             raise files.SaveError(f"could not save in {folder}: {error.strerror or error}") from error
         got = _lock(file.fileno())

@@ -150,8 +150,9 @@ class Leases:
         right = self._make(self.right(name, token))
         if right is None:
             other = self.holder(self.right(name, token))
-            if other is not None and other.died_here():  # with the right in hand; the next call will find it free
-                self.remove(self.right(name, token), other.token)
+            if other is not None and other.died_here() and self.remove(self.right(name, token), other.token):
+                right = self._make(self.right(name, token))  # it died with the right in hand
+        if right is None:
             return False
         try:
             held = self.holder(name)

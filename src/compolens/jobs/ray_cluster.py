@@ -52,7 +52,14 @@ class Ray(Cluster):
         quiet = {"log_to_driver": False, "logging_level": "ERROR"}
         if address is None:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster of ours reports to nobody
-            ray.init(address="local", num_cpus=self.workers or os.cpu_count(), include_dashboard=False, **quiet)
+            try:
+                ray.init(address="local", num_cpus=self.workers or os.cpu_count(), include_dashboard=False, **quiet)
+            except Exception as error:  # Ray says with a bare Exception that its processes took too long, or too much memory
+                ray.shutdown()
+                raise ConfigError(
+                    f"Ray could not begin a cluster on this machine ({' '.join(str(error).split())[:200]}); try again when it "
+                    "is less busy, leave --engine ray out, or begin one with `ray start --head` and name it with --address"
+                ) from error
             return
         _knock(address)
         try:

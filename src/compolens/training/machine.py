@@ -32,7 +32,7 @@ def check_device(device: str) -> None:
         ConfigError: it has none of this name, or torch cannot use it.
     """
     try:
-        torch.empty(0, device=device)
+        torch.zeros(1, device=device).tolist()  # a device of shapes alone ("meta") gives no numbers back
     except (RuntimeError, AssertionError, TypeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         allowed = "cpu" + (", cuda" if torch.cuda.is_available() else "")

@@ -20,7 +20,7 @@ from compolens import zoo
 from compolens.activations.reading import is_recording
 from compolens.foundation import digests
 from compolens.foundation.configs import ConfigError, nearest, require, shown
-from compolens.foundation.files import DamagedFile
+from compolens.foundation.files import DamagedFile, leads_out
 from compolens.training import RESUME
 
 FILES = (
@@ -189,7 +189,7 @@ def checked_files(folder: Path) -> list[str]:
         raise DamagedFile(told[0])
     found = [path for path in folder.rglob("*") if (path.is_symlink() or not path.is_dir()) and not _is_litter(path)]
     names = sorted(path.relative_to(folder).as_posix() for path in found)
-    away = [path for path in found if not _is_its_own(path, folder)]
+    away = [path for path in found if not path.is_file() or leads_out(path, folder)]
     if away:
         shown_away = ", ".join(path.relative_to(folder).as_posix() for path in sorted(away)[:5])
         raise ConfigError(
@@ -200,13 +200,6 @@ def checked_files(folder: Path) -> list[str]:
         shown = ", ".join(strange[:5]) + (", …" if len(strange) > 5 else "")
         raise ConfigError(f"{folder} holds what is no part of a model folder: {shown}; move it away and push again")
     return names
-
-
-def _is_its_own(path: Path, folder: Path) -> bool:
-    """Whether what lies in a folder is a file of its own. In the hub's cache a file is a link to the repository's blobs."""
-    real, root = path.resolve(), folder.resolve()
-    blobs = root.parent.parent / "blobs"
-    return real.is_file() and (real.is_relative_to(root) or (root.parent.name == "snapshots" and real.parent == blobs))
 
 
 def _allowed(name: str) -> bool:

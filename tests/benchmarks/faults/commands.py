@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from unittest import mock
 
 from outcomes import Case, Kind, Result, Said, command, fault
-from watch import Watch
+from watch import SECONDS, Watch
 from world import World, rng_of
 
 from compolens import cli
 from compolens.foundation.builtin import built_in
 
+PATIENT = 200.0
+"""Seconds that a command may wait for Ray, whose start takes as long as the machine is busy."""
 RUNS = '''"""One training of one step."""
 from compolens import Hyperteacher, Run, SoftmaxTransformer
 runs = {"one": Run(SoftmaxTransformer(n_layers=1, d_model=8, n_heads=2),
@@ -89,11 +94,20 @@ def case(world: World, seed: int, number: int) -> Case:
     def run() -> Result:
         os.chdir(prepare(world))
         try:
-            return _judged(line, command(line))
+            with not_serving():
+                return _judged(line, command(line))
         finally:
             os.chdir("/")
 
     return Case("command lines", "compolens " + " ".join(map(repr, line)), run)
+
+
+@contextlib.contextmanager
+def not_serving() -> Iterator[None]:
+    """`explore` serves until Ctrl-C: here it ends where it would begin to."""
+    ends = mock.patch("werkzeug.serving.BaseWSGIServer.serve_forever", lambda server: server.server_close())
+    with ends, mock.patch("webbrowser.open", lambda address: True):
+        yield
 
 
 def _judged(line: list[str], said: Said) -> Result:
@@ -131,24 +145,35 @@ def in_process(line: list[str], folder: Path) -> tuple[Said | None, list[int]]:
         [sys.executable, "-m", "compolens.cli", *line], cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
-    watch = Watch(process.pid)
+    patience = PATIENT if "ray" in line else SECONDS
+    watch, asked = Watch(process.pid, patience=patience), False
     with process:
         while True:
             try:
                 out, err = process.communicate(timeout=0.25)
                 break
             except subprocess.TimeoutExpired:
-                if watch.hangs():
+                if watch.hangs() and line[:1] == ["explore"] and not asked:  # it serves until Ctrl-C
+                    asked = True
+                    process.send_signal(signal.SIGINT)
+                    watch.again()
+                elif watch.hangs():
                     os.killpg(process.pid, signal.SIGKILL)
                     process.communicate()
                     return None, []
-    left = session(process.pid)
-    if left:
-        time.sleep(1.0)
-        left = session(process.pid)
-        for pid in left:
-            os.kill(pid, signal.SIGKILL)
+    left = still_there(process.pid, 5.0)
     return Said(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"), None), left
+
+
+def still_there(leader: int, seconds: float) -> list[int]:
+    """Processes of a session that do not end within so many seconds; they are then ended."""
+    end = time.monotonic() + seconds
+    while (left := session(leader)) and time.monotonic() < end:
+        time.sleep(0.1)
+    for pid in left:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return left
 
 
 def session(leader: int) -> list[int]:

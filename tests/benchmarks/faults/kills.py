@@ -6,6 +6,7 @@ import contextlib
 import os
 import resource
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -14,8 +15,9 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
+from commands import still_there
 from outcomes import Case, Kind, Result, command, of_exception, tried
-from watch import Watch
+from watch import Watch, looked_at
 from world import World, rng_of, run_of
 
 import compolens
@@ -129,7 +131,7 @@ def _tables_after(world: World, folder: Path) -> Result:
     old = pd.read_csv(tables.path_of(world.pristine / "softmax", "generalization"))["value"]
     found, became, told = tried(lambda: tables.read(folder, "generalization"))
     if became is not None:
-        return became._replace(where=f"read: {became.where}")
+        return became._replace(kind=Kind.WRONG, where=f"the table can no longer be read: {became.where}")
     whole = found["value"].equals(old) or (found["value"] == 0.125).all()
     if not whole:
         return Result(Kind.WRONG, "neither the old table nor the new", found.head().to_string())
@@ -225,7 +227,6 @@ def _record_after(world: World, folder: Path) -> Result:
 
 
 def _explain(folder: Path) -> None:
-    (folder / "page.html").write_text("the old page")
     _raise_what(command(["explain", str(folder / "softmax"), "-o", str(folder / "page.html"), "--episodes", "48", "--again"]))
 
 
@@ -246,10 +247,11 @@ def _page_after(world: World, folder: Path) -> Result:
     told = Result(Kind.RIGHT)
     for path in (folder / "softmax" / "tables").glob("*.csv"):
         _, became, warned = tried(lambda path=path: tables.read(folder / "softmax", path.stem))
-        if became is not None and became.kind.is_fault:
-            return became
-        told = Result(Kind.TOLD, "", warned) if warned or became else told
-    return told
+        if became is not None:
+            return became._replace(kind=Kind.WRONG, where=f"{path.stem} can no longer be read: {became.where}")
+        told = Result(Kind.TOLD, "", warned) if warned else told
+    torn = [path.name for path in folder.rglob(".*.tmp") if path.parent.name == "tables"]
+    return Result(Kind.WRONG, "torn temporary files stay", str(torn)) if torn else told
 
 
 DEEDS = (
@@ -260,8 +262,10 @@ DEEDS = (
     Deed("report", _page_before, _report, _page_after),
     Deed("explain", _page_before, _explain, _page_after),
 )
-SHARES = (40, 25, 20, 20, 2, 1)
+SHARES = (36, 22, 18, 18, 2, 4)
 """How often each is killed; the last two take seconds."""
+COMMANDS = 0.03
+"""Share of the kills that are of the command itself, explaining with two workers, at any moment of its work."""
 COUNTED: dict[str, int] = {}
 
 
@@ -277,6 +281,8 @@ def writes_of(world: World, deed: Deed) -> int:
 
 def case(world: World, seed: int, number: int) -> Case:
     rng = rng_of(seed, "kills", number)
+    if rng.random() < COMMANDS:
+        return _command(world, rng.uniform(0.5, 12.0))
     deed = rng.choices(DEEDS, SHARES)[0]
     share, in_the_middle, size = rng.random(), rng.random() < 0.3, int(10 ** rng.uniform(0, 4.2))
     point = f"in the middle of a file, after {size} bytes" if in_the_middle else f"at {share:.2f} of its writes"
@@ -293,7 +299,30 @@ def case(world: World, seed: int, number: int) -> Case:
         found = deed.after(world, folder)
         return found._replace(where=f"{deed.name}: {found.where}")
 
-    return Case("kills", f"{deed.name}, SIGKILL {point}", run)
+    return Case(f"kills: {deed.name}", f"{deed.name}, SIGKILL {point}", run)
+
+
+def _command(world: World, work: float) -> Case:
+    """The command itself is killed after so many seconds of its own work; its workers must end with it."""
+    line = ["explain", "softmax", "-o", "page.html", "--episodes", "48", "--again", "--jobs", "2"]
+
+    def run() -> Result:
+        folder = _page_before(world)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "compolens.cli", *line], cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+        while process.poll() is None and looked_at(process.pid)[1] < work:
+            time.sleep(0.01)
+        process.kill()
+        process.wait()
+        left = still_there(process.pid, 60.0)
+        if left:
+            return Result(Kind.LEFT, "explain's workers", repr(left))
+        found = _page_after(world, folder)
+        return found._replace(where=f"the command explain: {found.where}")
+
+    return Case("kills: the command explain", f"compolens {' '.join(line)}, SIGKILL after {work:.1f} s of its work", run)
 
 
 def disk(world: World, seed: int, number: int) -> Case:
@@ -324,4 +353,4 @@ def disk(world: World, seed: int, number: int) -> Case:
         found = deed.after(world, folder)
         return found._replace(where=f"{deed.name}, then: {found.where}", detail=f"{sent} | {found.detail}")
 
-    return Case("disk full", f"{deed.name} where no file may exceed {size} bytes", run)
+    return Case(f"disk full: {deed.name}", f"{deed.name} where no file may exceed {size} bytes", run)

@@ -1,0 +1,325 @@
+"""Tests in processes that are forked off one that has imported the libraries: which functions each test runs, and whether one
+of them fails where a mutant is."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import contextlib
+import gc
+import hashlib
+import importlib
+import io
+import json
+import os
+import resource
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from sampling import ROOT, SRC, Mutant, files, function_at, mutated
+
+TESTS = ROOT / "tests"
+ASKED = ("measures", "diagnosis", "test_tables.py", "zoo/test_damage.py", "analyses", "report")
+"""Where the tests are that are asked of a mutant, those that say most of it first."""
+SEEN = "_compolens_seen"
+"""A name among the builtins, of what functions say their names to."""
+LIBRARIES = (
+    "torch", "numpy.testing", "pandas.testing", "scipy.stats", "scipy.optimize", "sklearn.metrics", "sklearn.linear_model",
+    "sklearn.manifold", "pyarrow.parquet", "transformer_lens", "matplotlib.pyplot", "plotly.graph_objects", "hypothesis",
+    "concept_erasure", "jinja2", "rich.console", "safetensors.torch", "compolens.cli", "compolens.models", "compolens.tasks",
+    "compolens.recipes", "compolens.zoo.folders", "compolens.report", "compolens.figures", "compolens.explore",
+)  # fmt: skip
+"""Imported once, before any test; what is the project's own is then forgotten, since it is what changes."""
+WALL = 300.0
+"""Seconds of waiting after which a test does not end."""
+MEMORY = 12 * 2**30
+TRAINED = ("models", "categorical", "regression")
+"""Folders of tiny models that many tests read, trained once, without a mutant: training runs nothing of what is mutated."""
+
+
+class Test(NamedTuple):
+    """name: as pytest has it, below tests/; seconds: of work; functions: "FILE:NAME" of those that it runs."""
+
+    name: str
+    seconds: float
+    functions: frozenset[str]
+
+    @property
+    def file(self) -> str:
+        return self.name.split("::")[0]
+
+
+class Yard:
+    """A copy of the source in which mutants are made, and what is kept from one run to the next.
+
+    Args:
+        place: The copy's folder; made anew.
+        kept: What each test runs, and the tiny models.
+    """
+
+    def __init__(self, place: Path, kept: Path) -> None:
+        self.place, self.kept, self.runs = place, kept, 0
+        kept.mkdir(parents=True, exist_ok=True)
+        for room in ("src", "probes", "analyses"):
+            shutil.copytree(ROOT / room, place / room, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "pyproject.toml", place)
+        sys.path[:0] = [str(place / "src"), str(TESTS)]
+        os.environ |= {
+            "PYTHONPATH": os.pathsep.join([str(place / "src"), os.environ.get("PYTHONPATH", "")]), "OMP_NUM_THREADS": "1",
+            "HYPOTHESIS_STORAGE_DIRECTORY": str(place / "hypothesis"), "MPLBACKEND": "Agg", "HF_HUB_OFFLINE": "1",
+            "PYTEST_XDIST_WORKER": "gw0",  # the tests' shared folder then lies beside that of the run
+        }  # fmt: skip
+        for name in LIBRARIES:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+        for name in [name for name in sys.modules if name.split(".")[0] == "compolens"]:
+            del sys.modules[name]
+
+    # ---- what each test runs -----------------------------------------------------------------------------------------
+    def tests(self) -> list[Test]:
+        """Every test that passes without a mutant, measured where its file is new or has changed."""
+        found = []
+        for room in ASKED:
+            path = TESTS / room
+            for file in sorted(path.rglob("test_*.py")) if path.is_dir() else [path]:
+                found += self._tests_of(file)
+        return found
+
+    def _tests_of(self, file: Path) -> list[Test]:
+        name = file.relative_to(TESTS).as_posix()
+        kept = self.kept / "runs" / f"{name.replace('/', '.')}.json"
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        if not kept.exists() or json.loads(kept.read_text())["digest"] != digest:
+            self.instrument()
+            self.child(lambda: Coverage().run([str(file)], self.kept / "answer.json"), [str(file)], cpu=1200.0, keep=True)
+            self.restore()
+            answer = json.loads((self.kept / "answer.json").read_text()) if (self.kept / "answer.json").exists() else []
+            (self.kept / "answer.json").unlink(missing_ok=True)
+            passed = [entry for entry in answer if entry["passed"]]
+            kept.parent.mkdir(exist_ok=True)
+            kept.write_text(json.dumps({"digest": digest, "tests": passed}))
+            failed = [entry["name"] for entry in answer if not entry["passed"]]
+            seconds = sum(entry["seconds"] for entry in passed)
+            print(
+                f"{name}: {len(passed)} tests, {seconds:.0f} s; not asked, since they fail or are skipped: {failed}",
+                flush=True,
+            )
+        return [
+            Test(entry["name"], entry["seconds"], frozenset(entry["functions"]))
+            for entry in json.loads(kept.read_text())["tests"]
+        ]
+
+    def instrument(self) -> None:
+        """Have every function that may be mutated say that it runs."""
+        for path in files():
+            name = path.relative_to(SRC).as_posix()
+            _write(self.place / "src" / "compolens" / name, telling(path.read_text(), name))
+
+    def restore(self) -> None:
+        for path in files():
+            _write(self.place / "src" / "compolens" / path.relative_to(SRC), path.read_text())
+
+    # ---- a mutant ----------------------------------------------------------------------------------------------------
+    def survives(self, mutant: Mutant, tests: list[Test]) -> bool:
+        """Whether no test fails with the mutant in place, and all of them end."""
+        by_file: dict[str, list[Test]] = {}
+        for test in tests:
+            by_file.setdefault(test.file, []).append(test)
+        order = [test.name for file in by_file.values() for test in sorted(file, key=lambda test: test.seconds)]
+        target = self.place / "src" / "compolens" / mutant.file
+        original = target.read_text()
+        try:
+            _write(target, mutated(mutant))
+            limit = 20.0 + 3 * sum(test.seconds for test in tests)
+            return self.child(lambda: _asked(order), order, cpu=limit) == 0
+        finally:
+            _write(target, original)
+
+    def child(self, do: Callable[[], int], asked: list[str], cpu: float, keep: bool = False) -> int:
+        """Do something in a process of its own; 0 if all went well. With `keep`, the tiny models that it trained stay."""
+        if not asked:
+            return 0
+        self.runs += 1
+        base = self.place / "runs" / str(self.runs)
+        shared = base / "shared"
+        for name in TRAINED:
+            if (self.kept / name).exists():
+                shutil.copytree(self.kept / name, shared / name)
+        pid = os.fork()
+        if pid == 0:
+            with contextlib.suppress(BaseException):
+                _quietly(base, cpu)
+                os._exit(do())
+            os._exit(99)
+        status = _ended(pid)
+        for name in TRAINED:
+            if keep and (shared / name).exists():
+                shutil.rmtree(self.kept / name, ignore_errors=True)
+                shutil.copytree(shared / name, self.kept / name)
+        shutil.rmtree(base, ignore_errors=True)
+        return status
+
+
+def telling(source: str, file: str) -> str:
+    """Source whose outermost functions, and methods, say "FILE:NAME" when they begin."""
+    tree = ast.parse(source)
+
+    def into(body: list[ast.stmt], prefix: str) -> None:
+        for node in body:
+            if isinstance(node, ast.ClassDef):
+                into(node.body, f"{prefix}{node.name}.")
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                name = f"{file}:{prefix}{node.name}"
+                call = ast.parse(f"getattr(__import__('builtins'), {SEEN!r}, len)({name!r})").body
+                first = int(ast.get_docstring(node) is not None)
+                node.body[first:first] = call
+
+    into(tree.body, "")
+    return ast.unparse(ast.fix_missing_locations(tree))
+
+
+def relevant(mutant: Mutant, source: str, tests: list[Test], most: float) -> list[Test]:
+    """The tests that run the mutant's function, or its module where it stands outside of functions; those of the folder that
+    mirrors the module's come first, then the quick ones, up to so many seconds in all."""
+    name = f"{mutant.file}:{function_at(source, mutant.line)}"
+    known = {function for test in tests for function in test.functions}
+    inside = not name.endswith(":") and name in known
+    found = [test for test in tests if (name in test.functions if inside else _reads(test, mutant.file))]
+    room, stem = mutant.file.split("/")[0].removesuffix(".py"), Path(mutant.file).stem
+    found.sort(key=lambda test: (stem not in test.file, room not in test.file, test.seconds))
+    kept, total = [], 0.0
+    for test in found:
+        total += test.seconds
+        if kept and total > most:
+            break
+        kept.append(test)
+    return kept
+
+
+def _reads(test: Test, file: str) -> bool:
+    return any(function.startswith(f"{file}:") for function in test.functions)
+
+
+def _write(target: Path, text: str) -> None:
+    target.write_text(text)
+    for compiled in (target.parent / "__pycache__").glob(f"{target.stem}.*.pyc"):
+        compiled.unlink()  # the time and size in it may be those of another mutant
+
+
+def _quietly(base: Path, cpu: float) -> None:
+    os.setpgid(0, 0)
+    resource.setrlimit(resource.RLIMIT_CPU, (int(cpu) + 1, int(cpu) + 1))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.RLIM_INFINITY))
+    base.mkdir(parents=True, exist_ok=True)
+    gc.freeze()  # what the parent imported is never collected
+    off = ("xdist", "unraisableexception", "threadexception")
+    OPTIONS[:] = ["-x", "-q", "--timeout", "0", f"--basetemp={base / 'gw0'}", "--rootdir", str(ROOT)]
+    OPTIONS[:] += [word for plugin in off for word in ("-p", f"no:{plugin}")]
+    if "COMPOLENS_MUTANTS_DEBUG" not in os.environ:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        os.dup2(1, 2)
+
+
+OPTIONS: list[str] = []
+"""Of pytest, in a child."""
+
+
+def _ended(pid: int) -> int:
+    began = time.monotonic()
+    used = -1.0
+    while True:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            break
+        work = _work(pid)
+        if work > used + 0.05:
+            used, began = work, time.monotonic()
+        if time.monotonic() - began > WALL:
+            with contextlib.suppress(OSError):
+                os.killpg(pid, signal.SIGKILL)
+            _, status = os.waitpid(pid, 0)
+            break
+        time.sleep(0.02)
+    with contextlib.suppress(OSError):  # what a test left behind
+        os.killpg(pid, signal.SIGKILL)
+    return status
+
+
+def _work(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def _asked(order: list[str]) -> int:
+    files = list(dict.fromkeys(str(TESTS / name.split("::")[0]) for name in order))
+    with contextlib.redirect_stdout(io.StringIO()):
+        return int(pytest.main([*OPTIONS, *files], plugins=[Chosen(order)]))
+
+
+class Chosen:
+    """A plugin of pytest: these tests, in this order."""
+
+    def __init__(self, order: list[str]) -> None:
+        self.place = {name: place for place, name in enumerate(order)}
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        items[:] = sorted((item for item in items if _name(item) in self.place), key=lambda item: self.place[_name(item)])
+
+
+class Coverage:
+    """A plugin of pytest: which functions of the package each test runs, and for how long it works.
+
+    What a fixture runs counts for every test that asks for the fixture, whichever of them is first.
+    """
+
+    def __init__(self) -> None:
+        self.fixtures: dict[str, set[str]] = {}
+        self.tests: dict[str, dict[str, Any]] = {}
+
+    def run(self, files: list[str], answer: Path) -> int:
+        options = [option for option in OPTIONS if option != "-x"]
+        pytest.main([*options, *files], plugins=[self])
+        for entry in self.tests.values():
+            asked = entry.pop("fixtures")
+            entry["functions"] = sorted(set(entry["functions"]).union(*(self.fixtures.get(name, ()) for name in asked)))
+        answer.write_text(json.dumps(list(self.tests.values())))
+        return 0
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[set[str]]:
+        """What is run meanwhile."""
+        outer = getattr(builtins, SEEN, len)
+        found: set[str] = set()
+        setattr(builtins, SEEN, found.add)
+        try:
+            yield found
+        finally:
+            setattr(builtins, SEEN, outer)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any) -> Any:
+        with self.watched() as found:
+            result = yield
+        self.fixtures.setdefault(fixturedef.argname, set()).update(found)
+        return result
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: Any) -> Any:
+        began = time.process_time()
+        entry = {"name": _name(item), "passed": False, "seconds": 0.0, "functions": [], "fixtures": list(item.fixturenames)}
+        self.tests[_name(item)] = entry
+        with self.watched() as found:
+            result = yield
+        entry |= {"passed": True, "seconds": time.process_time() - began, "functions": sorted(found)}
+        return result
+
+
+def _name(item: Any) -> str:
+    return item.nodeid.removeprefix("tests/")
