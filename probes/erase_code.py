@@ -17,13 +17,13 @@ from compolens.foundation.configs import require
 from compolens.hooks import HookedModel
 from compolens.interventions.oracles import code_features
 from compolens.measures.erasure import Eraser, orthogonal_erasers, variance_matched_erasers, whitened_erasers
-from compolens.measures.intervals import summarise
+from compolens.measures.intervals import Scale, summarise
 from compolens.measures.readouts import PENALTIES, Moments, RidgeReadout, add_by_group, grouped_r2, leave_groups_out
 from compolens.tasks.base import Episodes, TaskFamily
 from compolens.zoo.folders import TrainedModel
 
-version = 2  # raised whenever its numbers change
-values_since = 1  # its values; version 2 changed intervals alone
+version = 3  # raised whenever its numbers change
+values_since = 1  # its values; versions 2 and 3 changed intervals alone
 
 FOLDS = 6
 """Of training compositions, for choosing a penalty."""
@@ -231,7 +231,7 @@ def _drop(results: dict[Key, Result], key: Key) -> tuple[float, float, float]:
     """What the erasure costs of the score, pooled, with its interval over compositions: the same episodes twice."""
     error, weight, composition = results[key].scores
     cost = summarise(error - results[None, NOTHING].scores[0], weight, composition.astype(int))
-    lo, hi = cost.interval
+    lo, hi = cost.interval_on(Scale.PLAIN)
     return 1 - cost.score, 1 - hi, 1 - lo
 
 

@@ -19,7 +19,8 @@ from compolens.tasks import SPLITS
 from compolens.tasks.base import Episodes, TaskFamily
 from compolens.zoo.folders import TrainedModel
 
-version = 1  # raised whenever its numbers change
+version = 2  # raised whenever its numbers change
+values_since = 1  # its values; version 2 changed intervals alone
 
 Key = tuple[str, str]
 """A learner: (control, name)."""
@@ -39,7 +40,7 @@ def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tupl
 
     Returns:
         The table, and rows per episode (score, first prediction and target). Rows with composition "all" hold pooled scores,
-        lo and hi their 95 % bootstrap interval over compositions; the others hold one composition each, `weight` its share of
+        lo and hi their 95 % t interval over compositions; the others hold one composition each, `weight` its share of
         the pool. Splits: train, test, ood; and test and ood of the family's variants, such as "ood, unpermuted".
 
         - "score": as the family scores. R²: 1 is perfect, 0 each task's mean answer, may be negative; an accuracy is from 0 to

@@ -28,8 +28,8 @@ from compolens.measures.readouts import (
 from compolens.tasks.base import Episodes, TaskFamily
 from compolens.zoo.folders import TrainedModel
 
-version = 2  # raised whenever its numbers change
-values_since = 1  # its values; version 2 changed intervals alone
+version = 3  # raised whenever its numbers change
+values_since = 1  # its values; versions 2 and 3 changed intervals alone
 
 PENALTIES = tuple(float(l2) for l2 in np.logspace(-3, 4.5, 16))
 KEPT_EPISODES = 1024
@@ -72,7 +72,7 @@ def probe(
 
     Returns:
         The table, and rows per episode (true and decoded code at the best site, score). lo, hi of R²:
-        t intervals over compositions (`measures.readouts.grouped_r2`); of exact recovery, percentiles (95 %).
+        t intervals over compositions (`measures.readouts.grouped_r2`); of exact recovery: `measures.intervals.Evaluation`.
 
         - "r2": of the code, per `dimension` and their "mean"; 1 is perfect, 0 the mean code, may be negative.
         - "active set exact": share of episodes whose active dimensions are all recovered, and no others.

@@ -28,7 +28,8 @@ from compolens.references import (
 from compolens.tasks import Episodes, TaskFamily
 from compolens.zoo.folders import TrainedModel
 
-version = 1  # raised whenever its numbers change
+version = 2  # raised whenever its numbers change
+values_since = 1  # its values; version 2 changed intervals alone
 
 MODEL, UNTRAINED, TRUTH = "model", "untrained control", "truth"
 LEARNERS = {"": MODEL, "untrained": UNTRAINED}
@@ -83,7 +84,7 @@ def probe(
 
     Returns:
         The table, and rows per episode (score, distance to every reference). Columns `learner` and `reference` name the two
-        that are compared; `recombines` says whether the reference does. lo, hi: 95 % bootstrap over compositions.
+        that are compared; `recombines` says whether the reference does. lo, hi: 95 % t interval over compositions.
 
         - "distance": sum |p - q|² / sum weight over the answers, with the score's own weight. To the truth it is 1 - R²; for
           classes it is the share of answers whose largest entries differ. 0 is equal. Pooled (composition "all") and per

@@ -158,6 +158,15 @@ def distance(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     return np.where(missing[0] ^ missing[1], np.inf, apart)
 
 
+def outside(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows whose value lies beside its own interval by more than the digits that are written, or that have half of one."""
+    if not {"lo", "hi"} <= set(frame.columns):
+        return frame.head(0)
+    value, lo, hi = (frame[name].to_numpy(float) for name in ("value", "lo", "hi"))
+    written = 1e-5 * np.abs(value) + 1e-6
+    return frame[(lo > value + written) | (hi < value - written) | (np.isnan(lo) != np.isnan(hi))]
+
+
 # ---- comparing -------------------------------------------------------------------------------------------------------
 def problem(name: str, measured: pd.DataFrame | None = None, held: Path = HELD) -> str:
     """What is wrong with a probe's numbers, and what to do about it; "" if nothing is."""

@@ -14,6 +14,7 @@ from compolens.measures.geometry import ClassSums
 from compolens.measures.intervals import (
     Replicates,
     Scale,
+    effective_number,
     paired_interval,
     student_interval,
     student_quantile,
@@ -58,17 +59,59 @@ def test_the_paired_interval_covers_with_compositions_of_unequal_weight():
     assert 0.86 <= covered(interval, TRUTH, 60) <= 1
 
 
-def test_the_interval_of_a_pooled_score_covers_with_compositions_of_unequal_weight():
-    """Error over weight, pooled; the score of a composition falls with its weight."""
-    lack = 0.2
+def pooled(rng, compositions, spread, lean):
+    """A score: error over weight, pooled; the error of a composition grows with its weight by `lean`."""
+    weight = np.exp(spread * rng.normal(size=compositions))
+    error = weight ** (1 + lean) * rng.gamma(4.0, LACK / 4, size=compositions)
+    return summarise(error, weight, np.arange(compositions))
 
+
+LACK = 0.2
+"""What lacks to 1 on average."""
+
+
+@pytest.mark.parametrize("compositions", [3, 5, 10, 25])
+@pytest.mark.parametrize("spread", [0.0, 0.8, 1.2])
+def test_the_interval_of_a_pooled_score_covers_with_compositions_of_unequal_weight(compositions, spread):
+    share = covered(lambda rng: pooled(rng, compositions, spread, 0.0).interval, 1 - LACK, 400)
+    assert 0.92 <= share <= 0.99, "percentiles of a bootstrap: 0.74 to 0.92"
+
+
+@pytest.mark.parametrize("compositions", [3, 5, 10, 25])
+def test_it_covers_nearly_as_often_where_the_score_falls_with_the_weight(compositions):
+    truth = 1 - LACK * np.exp(0.8**2 / 2 * ((1 + LEAN) ** 2 - 1))
+    share = covered(lambda rng: pooled(rng, compositions, 0.8, LEAN).interval, truth, 400)
+    assert 0.87 <= share <= 0.99, "percentiles of a bootstrap: 0.62 to 0.86"
+
+
+def test_it_is_the_textbooks_interval_of_a_mean_where_weights_are_equal():
+    """On the logarithm, of errors that differ little: there the jackknife's standard error is that of the mean."""
+    error = 0.2 + 1e-4 * np.random.default_rng(0).normal(size=12)
+    lo, hi = summarise(error, np.ones(12), np.arange(12)).interval
+    expected = stats.t.interval(0.95, 11, error.mean(), stats.sem(error))
+    assert (1 - hi, 1 - lo) == pytest.approx(expected, rel=1e-3)
+
+
+def test_the_interval_of_a_difference_of_errors_covers_on_either_side_of_1():
     def interval(rng):
-        weight = np.exp(0.6 * rng.normal(size=40))
-        error = weight ** (1 + LEAN) * rng.gamma(4.0, lack / 4, size=40)
-        return summarise(error, weight, np.arange(40)).interval
+        weight = np.exp(0.8 * rng.normal(size=10))
+        return summarise(weight * rng.normal(0.05, 0.5, size=10), weight, np.arange(10)).interval_on(Scale.PLAIN)
 
-    truth = 1 - lack * np.exp(0.18 * ((1 + LEAN) ** 2 - 1))
-    assert 0.84 <= covered(interval, truth, 300) <= 0.98
+    assert 0.92 <= covered(interval, 0.95, 400) <= 0.99
+
+
+def test_a_model_without_errors_or_with_errors_in_one_place_has_no_interval():
+    for error in ([0.0, 0.0, 0.0], [0.0, 0.3, 0.0]):
+        assert np.isnan(summarise(np.array(error), np.ones(3), np.arange(3)).interval).all()
+    assert np.isnan(summarise(np.array([0.1, 0.2]), np.ones(2), np.zeros(2)).interval).all()
+    found = summarise(np.array([0.1, 0.2]), np.ones(2), np.arange(2))
+    assert found.interval[0] <= found.score <= found.interval[1] <= 1
+
+
+def test_the_effective_number_counts_equal_weights_and_nothing_else():
+    assert effective_number(np.full(7, 0.3)) == pytest.approx(7)
+    assert effective_number(np.array([5.0, 0.0, 0.0])) == 1
+    assert effective_number(np.array([2.0, 1.0, 1.0])) == pytest.approx(16 / 6)
 
 
 def test_a_bootstrap_that_ignores_weights_is_told_from_one_that_does_not():
@@ -149,7 +192,7 @@ def test_sums_without_a_group_are_those_of_the_others():
 
 # ---- what it is made of ----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("probability", [0.025, 0.5, 0.9, 0.975, 0.995])
-@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 9, 24, 1000])
+@pytest.mark.parametrize("freedom", [1, 1.3, 1.5, 2, 2.6, 3, 3.5, 4, 9, 24, 1000])
 def test_the_quantile_is_students(probability, freedom):
     assert student_quantile(probability, freedom) == pytest.approx(stats.t.ppf(probability, freedom), rel=0.02, abs=1e-9)
 

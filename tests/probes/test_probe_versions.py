@@ -3,6 +3,7 @@
 import ast
 import hashlib
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -24,8 +25,17 @@ SHIPPED = [(path.parents[1], path.stem) for path in sorted(ZOO.rglob("tables/*.c
 # ---- the numbers of every probe --------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", PROBES)
 def test_a_probe_gives_the_numbers_that_are_held_for_its_version(name):
-    problem = probe_numbers.problem(name)
+    measured = probe_numbers.measure(name)
+    problem = probe_numbers.problem(name, measured)
     assert not problem, problem
+    outside = probe_numbers.outside(measured)
+    assert outside.empty, f"values beside their own intervals:\n{outside.to_string()}"
+
+
+def test_a_value_beside_its_interval_is_seen():
+    rows = [(0.5, 0.4, 0.6), (0.5, 0.51, 0.6), (0.5, 0.4, 0.49), (0.5, np.nan, np.nan), (0.5, 0.4, np.nan), (0.5, 0.5, 0.5)]
+    found = probe_numbers.outside(pd.DataFrame(rows, columns=["value", "lo", "hi"]))
+    assert list(found.index) == [1, 2, 4], "half an interval is none"
 
 
 def test_numbers_are_held_for_every_probe_that_declares_a_version_and_for_no_other():
@@ -107,7 +117,7 @@ def test_a_new_probe_names_what_is_to_be_done(held, tmp_path, monkeypatch):
     probe_numbers.write("a_new_one")
     assert probe_numbers.problem("a_new_one", measured(held, "a_new_one"), held) == ""
     np.testing.assert_allclose(numbers(held, "a_new_one")["value"], numbers(held, "transfer")["value"], 1e-3, 1e-4)
-    new.write_text(new.read_text().replace("version = 1", "edition = 1"))
+    new.write_text(re.sub(r"^version = ", "edition = ", new.read_text(), flags=re.MULTILINE))
     assert "declares no version" in probe_numbers.problem("a_new_one", held=held)
     (held / "a_new_one.csv").unlink()
     assert probe_numbers.problem("a_new_one", held=held) == "", "no version, no promise"
@@ -277,11 +287,18 @@ def test_the_first_versions_are_those_of_every_probe_of_that_time():
     assert all(len(key) == 64 for known in first.values() for key in known)
 
 
+def declare(probe, **numbers):
+    """What a probe's file says of its version, and nothing else of the kind."""
+    kept = re.sub(r"^(version|values_since)\b.*\n", "", probe.read_text(), flags=re.MULTILINE)
+    probe.write_text(kept + "".join(f"{name} = {number}\n" for name, number in numbers.items()))
+
+
 def test_an_old_table_of_a_known_file_is_current_until_the_version_is_raised(tmp_path, clean):
     (first,) = json.loads(versions.FIRST.read_text())["patching"]
     model = folder(tmp_path / "m", table=False, recipe=first, recipe_path=None)
+    declare(clean["patching"], version=1)
     assert tables.why_stale(model, "patching") == ""
-    clean["patching"].write_text(clean["patching"].read_text().replace("version: 'a note' = 1", "version = 2"))
+    declare(clean["patching"], version=2)
     why = tables.why_stale(model, "patching")
     assert why == "the probe changed since it was measured: version 1 then, version 2 here"
 
@@ -321,20 +338,20 @@ def test_a_version_decides_where_there_is_one_and_the_code_where_there_is_none(t
 
 def test_a_table_whose_intervals_alone_are_older_is_measured_again_but_drawn(tmp_path, clean):
     probe = clean["patching"]
+    declare(probe, version=1)
     model = folder(tmp_path / "m", **versions.describe(probe))
     path = tables.path_of(model, "patching")
     rows = pd.DataFrame([tables.row("score", 0.5, lo=0.4, hi=0.6, control=c) for c in ("", "untrained")])
     tables.save(
         model, "patching", rows, {"weights": tables.file_digest(model / "weights.safetensors"), **versions.describe(probe)}
     )
-    raised = probe.read_text().replace("version: 'a note' = 1", "version = 3\nvalues_since = 1")
-    probe.write_text(raised)
+    declare(probe, version=3, values_since=1)
     assert tables.why_stale(model, "patching").startswith(versions.INTERVALS) and tables.why_not(model, "patching") == ""
     with pytest.warns(
         tables.OlderIntervals, match="version 1 then, version 3 here; measure again with: compolens probe patching"
     ):
         assert tables.read(model, "patching")["value"].tolist() == [0.5, 0.5]
-    probe.write_text(raised.replace("values_since = 1", "values_since = 2"))
+    declare(probe, version=3, values_since=2)
     assert "the probe changed since it was measured" in tables.why_not(model, "patching") and path.exists()
 
 

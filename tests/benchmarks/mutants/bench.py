@@ -28,7 +28,7 @@ from running import Test, Yard, relevant
 from sampling import ROOT, SRC, Mutant, files, mutated, sample
 
 EXPLAINED = Path(__file__).parent / "explained.toml"
-MOST = 60.0
+MOST = 20.0
 """Seconds of tests that are asked of a mutant."""
 
 
