@@ -324,6 +324,7 @@ def test_a_factors_loss_is_the_mean_over_its_compositions_and_adds_up(tmp_path, 
     folder = make(tmp_path, tiny_task, ood=0.6, written=0.7, true=0.9, best=0.95)
     model = decomposition.Measured.read(folder)
     rows = decomposition.by_composition(model, 1.0).set_index("composition")
+    assert list(rows.columns[:3]) == ["factors", "weight", "loss"], "what it is, then what is known of it"
     assert rows.loc["0+3", "loss"] == pytest.approx(1 - (0.6 + 0.004 * (1 - 3))) and set(rows.index) == set(COMPOSITIONS)
     assert rows[list(decomposition.PARTS)].sum(axis=1).to_numpy() == pytest.approx(rows["loss"].to_numpy())
     factors = decomposition.by_factor(model, 1.0).set_index("factor")

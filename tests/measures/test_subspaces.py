@@ -8,6 +8,7 @@ from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import LeaveOneGroupOut, cross_val_predict
 
 from compolens.measures.factorisation import (
+    EPISODES_PER_EFFECT,
     AdditiveCode,
     composition_means,
     cross_factor_cosine,
@@ -216,3 +217,12 @@ def test_means_of_compositions_and_r2():
     assert (
         r2(x, x) == 1 and r2(x, np.broadcast_to(x.mean(0), x.shape)) == 0 and r2(x, 0 * x) < 0 and np.isnan(r2(x[:1], x[:1]))
     )
+
+
+@pytest.mark.parametrize("fitted", [2 * EPISODES_PER_EFFECT - 1, 2 * EPISODES_PER_EFFECT])
+def test_effects_are_fitted_where_there_are_enough_episodes_for_each_and_else_the_mean_is_taken(fitted):
+    """One value that varies, and the mean: two effects. Of two compositions, one is left out at a time."""
+    value = np.arange(2 * fitted) % 2
+    x = 5.0 * value[:, None] + np.array([[1.0, 2.0]])
+    error = left_out(x, {"a": value[:, None].astype(float)}, np.repeat([0, 1], fitted), folds=2)[:, 0]
+    assert (error < 1e-9).all() == (fitted == 2 * EPISODES_PER_EFFECT)
