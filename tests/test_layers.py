@@ -44,7 +44,18 @@ MAY_IMPORT = {
     # floor 5: what users call
     "recipes": {"foundation", "tables", "figures", "zoo"},
     "report": LIBRARY - {"report", "explore"},
-    "explore": {"foundation", "measures", "figures", "tables", "tasks", "hooks", "activations", "zoo", "interventions"},
+    "explore": {
+        "foundation",
+        "measures",
+        "figures",
+        "tables",
+        "tasks",
+        "references",
+        "hooks",
+        "activations",
+        "zoo",
+        "interventions",
+    },
     "cli": LIBRARY,
     # outside
     "probes": LIBRARY - {"explore"},

@@ -86,7 +86,7 @@ def controls_of(part):
     """The ids of everything on the page that can be used, as text."""
     found = set()
     kind, own = type(part).__name__, getattr(part, "id", None)
-    if kind in ("Dropdown", "Input", "RadioItems", "Button", "Slider", "Graph", "Clipboard", "Summary"):
+    if kind in ("Dropdown", "Input", "RadioItems", "Button", "Slider", "Checklist", "Graph", "Clipboard", "Summary"):
         named = own or getattr(part, "target_id", None) or kind
         found.add("/".join(map(str, named.values())) + f" {kind}" if isinstance(named, dict) else str(named))
     children = getattr(part, "children", None)
@@ -218,6 +218,7 @@ def test_a_reader_uses_every_control(reader, tiny_models):
     _click_figures(reader)
     _move_a_part(reader)
     _save(reader)
+    _freeze(reader)
     assert reader.used == controls_of(page(list(tiny_models))) | {"parts"}
     _open_again(reader)
     _run_programs(reader)
@@ -260,6 +261,16 @@ def _choose_what_is_shown(reader):
     reader.pick("site", "2: readout", at="2", role="readout")
     reader.pick("layer", "1", layer="1")
     reader.pick("head", "1", head="1")
+    reader.used.add("search")
+    reader.page.click("#search >> text=search the best code")
+    reader.leads_to(search="True")
+    for key, button, name in (
+        ("Shift+ArrowDown", "go-next-layer", "layer"), ("Shift+ArrowUp", "go-previous-layer", "layer"),
+        ("Shift+ArrowRight", "go-next-head", "head"), ("Shift+ArrowLeft", "go-previous-head", "head"),
+    ):  # fmt: skip
+        reader.page.keyboard.press(key)
+        reader.leads_to(**{name: None})
+        reader.press(button, **{name: "1"})
 
 
 def _click_figures(reader):
@@ -283,7 +294,7 @@ def _click_figures(reader):
     reader.click("grid", 0, 3)  # modules 0 and 3: held out
     reader.leads_to(split=None)
     assert "composition 0+3" in reader.page.inner_text("#sheets")
-    reader.used |= {f"{name} Graph" for name in ("code", "attention", "diff")}  # looked at, with nothing to click
+    reader.used |= {f"{name} Graph" for name in ("code", "ladder", "attention", "diff")}  # looked at, with nothing to click
 
 
 def _move_a_part(reader):
@@ -316,6 +327,25 @@ def _save(reader):
         reader.page.wait_for_timeout(200)
         assert reader.page.evaluate("navigator.clipboard.readText()").strip() == reader.program(name).strip()
         reader.used |= {f"{name} Clipboard", "Summary"}
+
+
+def _freeze(reader):
+    """One file with what is shown, which opens where there is no network."""
+    with reader.page.expect_download() as found:
+        reader.page.click("#go-freeze")
+    reader.used.add("go-freeze")
+    with open(found.value.path(), encoding="utf-8") as file:
+        held = file.read()
+    alone = reader.context.new_page()
+    asked, failed = [], []
+    alone.on("request", lambda request: asked.append(request.url))
+    alone.on("pageerror", lambda error: failed.append(str(error)))
+    alone.set_content(held)
+    alone.wait_for_selector("html[data-ready]")
+    assert alone.locator(".js-plotly-plot").count() == len(PANELS) and not failed
+    assert all(url.startswith(("data:", "blob:", "about:")) for url in asked)
+    assert all(number in alone.inner_text("body") for number in reader.numbers().values())
+    alone.close()
 
 
 def _open_again(reader):

@@ -1,8 +1,11 @@
 """Views are functions from models and a state to a figure, a number, and a program that prints that number."""
 
 import contextlib
+import html
 import io
+import json
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -11,16 +14,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compolens import load, recipes
+from compolens import adopt, load, recipes
 from compolens.explore import State, Subject, edits, views
 from compolens.explore.explorer import DEPENDS, Explorer
+from compolens.explore.frozen import frozen
 from compolens.explore.sets import mean, pooled
 from compolens.explore.state import COLOURS, WRITES, from_ranges, to_ranges
 from compolens.explore.views.attention import labels_of, ticks_of
 from compolens.explore.views.diff import difference
 from compolens.explore.views.grid import by_composition
+from compolens.explore.views.ladder import SEARCHED, rungs
 from compolens.explore.views.sites import patched
-from compolens.foundation.configs import ConfigError, DoesNotApply
+from compolens.figures import plotlyjs
+from compolens.foundation.configs import ConfigError
 
 DRAWN = 48
 ONE = State(episodes=DRAWN)
@@ -96,20 +102,14 @@ def test_intervals_run_over_compositions_then_episodes_then_nothing():
 
 
 # ---- every view of every family --------------------------------------------------------------------------------------
-WITHOUT_CODES = {"descent", "plain", "regularized"}
-"""Linear regression names no factors of its codes."""
-VIEWS = ("grid", "worst", "sites", "heads", "attention", "code")
+VIEWS = ("grid", "worst", "sites", "heads", "attention", "code", "ladder")
 
 
 @pytest.mark.parametrize("state", [ONE, SET], ids=["one", "set"])
 @pytest.mark.parametrize("name", ["softmax", "hypernetwork", "hyla", "fuzzy", "sparse", "descent"])
 def test_every_view_is_drawn_and_its_program_prints_its_number(subjects, name, state):
     for view in VIEWS:
-        try:
-            shown = getattr(views, view)(subjects[name], state)
-        except DoesNotApply as reason:
-            assert view == "code" and name in WITHOUT_CODES and "factors" in str(reason)
-            continue
+        shown = getattr(views, view)(subjects[name], state)
         assert shown.drawing.plotly().data
         assert printed(shown.python) == pytest.approx(shown.number.value, rel=1e-4, abs=1e-5, nan_ok=True), (view, shown.what)
         assert state.single == (shown.number.unit == "") or view == "grid" or math.isnan(shown.number.lo)
@@ -208,6 +208,37 @@ def test_codes_of_categories_have_no_task_of_their_own_when_moved_by_hand(subjec
     assert "cannot show a task" in shown.drawing.caption and "own task" in shown.what
 
 
+def test_codes_without_factors_are_moved_as_they_are(subjects):
+    """Linear regression names no factors; its weights are numbers, so a task under weights moved by hand is known."""
+    subject = subjects["descent"]
+    assert subject.part_names() == ["weights: 0", "weights: 1", "weights: 2"]
+    state = replace(ONE, write=WRITES[0], parts=((1, -0.7),))
+    code = edits.code_to_write(subject, state)
+    aim = edits.goals(subject, state, code).written
+    assert aim.codes["weights"][0, 1] == pytest.approx(-0.7) and not torch.equal(aim.targets, subject.bases(state).targets)
+    least, most = subject.span
+    assert min(least) < 0 < max(most)
+
+
+# ---- the ladder ------------------------------------------------------------------------------------------------------
+def test_rungs_are_what_other_views_say_of_them(subjects):
+    subject, state = subjects["hypernetwork"], replace(SET, search=True)
+    found, missing = rungs(subject, state.split, subject.numbers(state), state)
+    scores = {rung.name: rung.number.value for rung in found}
+    assert list(scores) == ["own answer", "own code written", "true code written", "best code", "ceiling"] and not missing
+    assert scores["own answer"] == pytest.approx(views.worst(subject, state).number.value)
+    as_is = views.code(subject, replace(state, write=WRITES[0])).number.value  # against its own task
+    assert scores["true code written"] == pytest.approx(as_is) and scores["ceiling"] == pytest.approx(1)
+    assert next(rung for rung in found if rung.name == "best code").n == SEARCHED
+
+
+def test_what_no_family_can_say_is_missing_from_the_ladder_with_its_reason(subjects):
+    shown = views.ladder(subjects["hyla"], replace(ONE, search=True))
+    assert "No best code: SRaven cannot ask what its context shows" in shown.drawing.caption
+    own, mean_of = shown.drawing.panels[0].marks
+    assert (own.label, mean_of.label[:24]) == ("this episode", "mean of its composition,")
+
+
 # ---- two models ------------------------------------------------------------------------------------------------------
 def test_differences_are_antisymmetric_and_vanish_for_equal_models(subjects, tiny_models):
     one, two = subjects["softmax"], Subject(load(tiny_models["softmax"], step=0), DRAWN)
@@ -257,7 +288,7 @@ def test_sites_and_parts_are_offered_or_said_to_be_missing(tiny_models, tiny_reg
     facts = explorer.facts(ONE)
     assert facts.site == (3, "all") and facts.steps == [0, 1, 2] and len(facts.parts) == 6 and not facts.missing
     facts = explorer.facts(replace(ONE, model="plain"))
-    assert not facts.parts and "factors" in facts.missing
+    assert [name for name, *_ in facts.parts] == ["weights: 0", "weights: 1", "weights: 2"]
     with pytest.raises(ConfigError, match="no model 'softmax'"):
         explorer.facts(replace(ONE, model="softmax"))
 
@@ -269,3 +300,48 @@ def test_moving_about(tiny_models):
     composition = explorer.subject(ONE).drawn("ood").composition
     assert same.chosen == tuple((composition == composition[0]).nonzero()[:, 0].tolist())
     assert explorer.all_drawn(ONE).chosen == tuple(range(DRAWN))
+    assert explorer.layer_by(ONE, -1).layer == 1 and explorer.layer_by(replace(ONE, layer=1), 1).layer == 0
+    assert explorer.head_by(ONE, -1).head == 1 and explorer.head_by(replace(ONE, head=1), 1).head == 0
+
+
+# ---- frozen ----------------------------------------------------------------------------------------------------------
+def test_a_frozen_page_holds_every_view_and_the_state_and_asks_nothing_of_any_host(tiny_models):
+    explorer = Explorer([tiny_models["softmax"], tiny_models["hypernetwork"]])
+    state = replace(ONE, chosen=(3,), other="hypernetwork", parts=((2, 0.5),))
+    page = frozen(explorer, state).replace(plotlyjs.script(), "")
+    assert not re.findall(r"(?:src|href)=\"(?!data:)|https?://", page)
+    assert state.to_query() in html.unescape(page)
+    for name in DEPENDS:
+        view, held = explorer.view(name, state), re.search(rf'id="data-plot-{name}">(.*?)</script>', page).group(1)
+        kinds = [trace["type"] for trace in json.loads(held)["data"]]
+        assert set(kinds) == {trace.type for trace in view.drawing.plotly().data}
+        assert f"{view.what}: {view.number}" in html.unescape(page)
+
+
+def test_a_frozen_page_says_what_is_missing(tiny_models, tmp_path):
+    """An adopted network without attention and without a residual stream, whose class comes from a file of one's own."""
+    (tmp_path / "own.py").write_text(OWN)
+    own = recipes.load_file(tmp_path / "own.py")
+    adopt(own.Mean(), load(tiny_models["softmax"]).task, sites={"hook_mean": "inner"}, evaluation_episodes=8).save(
+        tmp_path / "m"
+    )
+    explorer = Explorer([tmp_path / "m"], (own.Mean,))
+    page = html.unescape(frozen(explorer, replace(ONE, episodes=24)))
+    assert "no hook point of attention weights" in page and "no residual stream" in page
+    shown = explorer.view("grid", replace(ONE, episodes=24))
+    assert printed(shown.python) == pytest.approx(shown.number.value, rel=1e-4)  # the program knows where the class is
+
+
+OWN = """
+import torch
+
+
+class Mean(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.last = torch.nn.Identity(), torch.nn.Linear(7, 2)
+        self.eval()
+
+    def forward(self, tokens):
+        return self.last(self.inner(tokens.cumsum(1)))
+"""

@@ -14,7 +14,7 @@ import pytest
 from compolens import tables
 from compolens.cli import main
 from compolens.diagnosis import sentences
-from compolens.report import pages
+from compolens.figures import plotlyjs
 from compolens.report.attention import position_names
 
 PLOTLY = "79542150855a52c567260e3137095dbe2b744e6d702a5cabe67da246942fba7a"
@@ -74,13 +74,13 @@ def held(page, name):
 def test_page_loads_nothing_from_anywhere_and_inlines_plotly_once(page):
     assert read(page).loaded == []
     assert len(re.findall(r"\* plotly\.js \(cartesian - minified\) v\d", page)) == 1
-    own = page.replace(pages.PLOTLY.read_text(encoding="utf-8"), "")
+    own = page.replace(plotlyjs.script(), "")
     assert not re.findall(r"https?://", own)
 
 
 def test_the_plotly_that_is_shipped_is_npms_and_has_its_licence_and_no_upload(page):
-    assert hashlib.sha256(pages.PLOTLY.read_bytes()).hexdigest() == PLOTLY
-    assert "MIT License" in (pages.PLOTLY.parent / "LICENSE").read_text(encoding="utf-8")
+    assert hashlib.sha256(plotlyjs.BUNDLE.read_bytes()).hexdigest() == PLOTLY
+    assert "MIT License" in (plotlyjs.BUNDLE.parent / "LICENSE").read_text(encoding="utf-8")
     assert "showSendToCloud: false" in page
 
 

@@ -16,11 +16,11 @@ from compolens.activations.sites import Site, positions, put
 from compolens.activations.streams import BATCH, record
 from compolens.explore.sets import Number, pooled
 from compolens.explore.state import State
-from compolens.explore.subjects import Subject
+from compolens.explore.subjects import Subject, code_numbers
 from compolens.foundation.configs import DoesNotApply, require
 from compolens.hooks import HookedModel
 from compolens.interventions.interchange import Subspace, check_renders, remaining
-from compolens.interventions.oracles import CodeAt, code_features
+from compolens.interventions.oracles import CodeAt
 from compolens.measures.subspaces import column_space
 from compolens.tasks.base import Episodes, stream
 
@@ -86,7 +86,7 @@ def goals(subject: Subject, state: State, code: Tensor) -> Goals:
     task, base, donor = subject.task, subject.bases(state), subject.donors(state)
     recombined, copied = _recombined(subject, state), task.render(donor.codes, base.inputs)
     known = {"own code": base, "recombined code": recombined, "donor's code": copied}
-    return Goals(base, recombined, copied, _shown_as(subject, code, base.inputs) if state.parts else known[state.write])
+    return Goals(base, recombined, copied, _shown_as(subject, code, base) if state.parts else known[state.write])
 
 
 def code_to_write(subject: Subject, state: State) -> Tensor:
@@ -97,7 +97,7 @@ def code_to_write(subject: Subject, state: State) -> Tensor:
         state: what the reader has chosen.
 
     Returns:
-        (n, parts) float64, in the order of `code_features`.
+        (n, parts) float64, in the order of `code_numbers`.
 
     Raises:
         ConfigError: a part that is set by hand is none of the code's.
@@ -117,10 +117,14 @@ def code_to_write(subject: Subject, state: State) -> Tensor:
 
 
 def _recombined(subject: Subject, state: State) -> Episodes | None:
-    """The base's inputs with one factor of the donor's code; episodes where none can be exchanged keep their own."""
+    """The base's inputs with one factor of the donor's code; episodes where none can be exchanged keep their own.
+    None where none can be exchanged in any."""
     task, base, donor = subject.task, subject.bases(state), subject.donors(state)
     rng = torch.Generator().manual_seed(stream(subject.seed, "recombined", 0))
-    codes, mask = task.exchange(base.codes, donor.codes, rng)
+    try:
+        codes, mask = task.exchange(base.codes, donor.codes, rng)
+    except DoesNotApply:  # the family has no factors to exchange
+        return None
     possible = mask.any(1)
     if not bool(possible.any()):
         return None
@@ -130,16 +134,18 @@ def _recombined(subject: Subject, state: State) -> Episodes | None:
     return task.render(codes, base.inputs)
 
 
-def _shown_as(subject: Subject, code: Tensor, inputs: Tensor) -> Episodes | None:
-    """The inputs under a code given as numbers: where the code is one row of numbers that are its own features."""
+def _shown_as(subject: Subject, code: Tensor, base: Episodes) -> Episodes | None:
+    """The base's inputs under a code given as numbers: where the code is one row of numbers that are its own features."""
     task, known = subject.task, subject.drawn("ood").codes
-    if len(known) != 1 or list(task.code_kinds.values()) != ["continuous"]:
+    names = [name for name in known if task.code_kinds.get(name) == "continuous"]
+    if len(names) != 1:
         return None
-    ((name, values),) = known.items()
-    if values.shape[1:] != code.shape[1:] or not torch.equal(code_features(task, known).to(values), values):
+    values = known[names[0]]
+    numbers = code_numbers(task, known).to(values)
+    if numbers.shape[1] != values[0].numel() or not torch.equal(numbers, values.flatten(1)):
         return None
     try:
-        return task.render({name: code.to(values)}, inputs)
+        return task.render(base.codes | {names[0]: code.to(values).view(-1, *values.shape[1:])}, base.inputs)
     except DoesNotApply:
         return None
 
@@ -167,6 +173,11 @@ def edit(subject: Subject, state: State, site: Site, code: Tensor, untrained: bo
     started[:, where] = at.shown(own[:, where])
     moved = at.write(model, own, code)
     basis = moved_directions(at).to(own)
+    if basis.shape[1] == 0:
+        raise DoesNotApply(
+            f"nothing can be written at layer {site.layer}, {site.role}: no direction there goes with the code; "
+            "choose another site"
+        )
     after = _answers(model, base.tokens, site, moved)
     random = []
     for i in range(0 if untrained else SUBSPACES):

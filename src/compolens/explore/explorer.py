@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -27,6 +27,7 @@ DEPENDS = {
     "heads": (*MODEL, "split", "chosen", "layer"),
     "attention": (*MODEL, "split", "chosen", "layer", "head"),
     "code": (*MODEL, "split", "chosen", "donor", "at", "role", "write", "parts"),
+    "ladder": (*MODEL, "split", "chosen", "at", "role", "search"),
     "diff": (*MODEL, "other", "other_step", "split", "chosen", "layer", "head"),
 }
 """View -> the settings of a state that it depends on."""
@@ -42,7 +43,7 @@ class Facts:
         heads: number of heads in the chosen layer.
         sites: (layer, role) of every site.
         site: the chosen one; None where the model has none.
-        parts: (name, own value, largest value) of every part of the code.
+        parts: every part of the code: (name, value that is written, least value, largest value).
         count: episodes drawn of the split.
         compositions: names of the chosen episodes' compositions, each once.
         missing: why there are no parts; "" where there are.
@@ -53,7 +54,7 @@ class Facts:
     heads: int
     sites: list[tuple[int, str]]
     site: tuple[int, str] | None
-    parts: list[tuple[str, float, float]]
+    parts: list[tuple[str, float, float, float]]
     count: int
     compositions: list[str]
     missing: str
@@ -69,12 +70,12 @@ class Explorer:
 
     def __init__(self, folders: Iterable[Path], classes: tuple[Any, ...] = ()) -> None:
         found = list(folders)
-        names = [folder.name for folder in found]
-        self.folders = {folder.name if names.count(folder.name) == 1 else str(folder): folder for folder in found}
+        count = Counter(folder.name for folder in found)
+        self.folders = {folder.name if count[folder.name] == 1 else str(folder): folder for folder in found}
         self.classes = classes
         self._lock = threading.RLock()
         self._subjects: dict[tuple[str, int | None, int, int], Subject] = {}
-        self._views: OrderedDict[str, View] = OrderedDict()
+        self._views: dict[str, View] = {}
 
     # ---- models ------------------------------------------------------------------------------------------------------
     def subject(self, state: State) -> Subject:
@@ -89,7 +90,7 @@ class Explorer:
         Raises:
             ConfigError: no folder has this name.
         """
-        return self._opened(state.model, state.step, state)
+        return self._opened(self.chosen(state), state.step, state)
 
     def other(self, state: State) -> Subject | None:
         """The model that a state compares with.
@@ -105,10 +106,20 @@ class Explorer:
         """
         if not state.other and state.other_step is None:
             return None
-        return self._opened(state.other or state.model, state.other_step, state)
+        return self._opened(state.other or self.chosen(state), state.other_step, state)
+
+    def chosen(self, state: State) -> str:
+        """The name of the model that a state looks at.
+
+        Args:
+            state: what the reader has chosen.
+
+        Returns:
+            A key of `folders`, if there is such a model.
+        """
+        return state.model or next(iter(self.folders))
 
     def _opened(self, name: str, step: int | None, state: State) -> Subject:
-        name = name or next(iter(self.folders))
         if name not in self.folders:
             raise ConfigError(f"no model {name!r} here; {nearest(name, self.folders)}")
         key = (name, step, state.episodes, state.seed)
@@ -150,8 +161,8 @@ class Explorer:
         with self._lock:
             if key not in self._views:
                 self._views[key] = self._made(name, state)
-                while len(self._views) > KEPT:
-                    self._views.popitem(last=False)
+                if len(self._views) > KEPT:
+                    del self._views[next(iter(self._views))]  # the oldest
             return self._views[key]
 
     def _made(self, name: str, state: State) -> View:
@@ -165,7 +176,7 @@ class Explorer:
             return views.diff(subject, other, state)
         made: dict[str, Callable[[Any, State], View]] = {
             "grid": views.grid, "worst": views.worst, "sites": views.sites, "heads": views.heads,
-            "attention": views.attention, "code": views.code,
+            "attention": views.attention, "code": views.code, "ladder": views.ladder,
         }  # fmt: skip
         return made[name](subject, state)
 
@@ -229,25 +240,48 @@ class Explorer:
             return [], None
         return [(site.layer, site.role) for site in subject.sites], (chosen.layer, chosen.role)
 
-    def _parts(self, subject: Subject, state: State) -> tuple[list[tuple[str, float, float]], str]:
+    def _parts(self, subject: Subject, state: State) -> tuple[list[tuple[str, float, float, float]], str]:
         from compolens.explore.edits import code_to_write
 
         try:
             written = code_to_write(subject, state)[0].tolist()
-            top = subject.features(subject.drawn("test")).amax(0).clamp(min=1.0).tolist()
-            return list(zip(subject.part_names(), written, top, strict=True)), ""
+            return list(zip(subject.part_names(), written, *subject.span, strict=True)), ""
         except ConfigError as reason:
             return [], str(reason)
 
     def _heads(self, subject: Subject, state: State) -> int:
-        if not subject.patterns:
-            return 0
-        import torch
+        return subject.heads[min(state.layer, len(subject.heads) - 1)] if subject.heads else 0
 
-        name = subject.patterns[min(state.layer, len(subject.patterns) - 1)]
-        with torch.no_grad():
-            _, cache = subject.model.run_with_cache(subject.drawn(state.split).tokens[:1], names_filter=name)
-        return int(cache[name].shape[1])
+    def layer_by(self, state: State, by: int) -> State:
+        """Another attention layer, with the same head where it has that one.
+
+        Args:
+            state: what the reader has chosen.
+            by: how many layers further; negative: back. The last is followed by the first.
+
+        Returns:
+            The state with the layer chosen then; unchanged where the model has no attention.
+        """
+        with self._lock:
+            subject = self.subject(state)
+            if not subject.patterns:
+                return state
+            there = replace(state, layer=(state.layer + by) % len(subject.patterns))
+            return replace(there, head=min(state.head, self._heads(subject, there) - 1))
+
+    def head_by(self, state: State, by: int) -> State:
+        """Another head of the same layer.
+
+        Args:
+            state: what the reader has chosen.
+            by: how many heads further; negative: back. The last is followed by the first.
+
+        Returns:
+            The state with the head chosen then; unchanged where the model has no attention.
+        """
+        with self._lock:
+            count = self._heads(self.subject(state), state)
+            return replace(state, head=(state.head + by) % count) if count else state
 
     # ---- moving about ------------------------------------------------------------------------------------------------
     def worst(self, state: State) -> State:

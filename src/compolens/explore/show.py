@@ -4,6 +4,7 @@ compolens.show.attention(cache, roles=model.roles)       any TransformerLens cac
 compolens.show.grid("trained_models/F-softmax-0")
 compolens.show.patch("trained_models/F-softmax-0")
 compolens.show.code("trained_models/F-softmax-0")
+compolens.show.ladder("trained_models/F-softmax-0")
 compolens.show.diff("trained_models/F-softmax-0", "trained_models/F-hypernetwork-0")
 compolens.show.explore("trained_models/F-softmax-0")     the whole page, in the notebook
 """
@@ -27,7 +28,7 @@ from compolens.explore.views.code import code as code_view
 from compolens.foundation.configs import ConfigError, nearest, require
 from compolens.zoo.folders import TrainedModel, load
 
-__all__ = ["attention", "code", "diff", "explore", "grid", "patch"]
+__all__ = ["attention", "code", "diff", "explore", "grid", "ladder", "patch"]
 
 Model = str | Path | TrainedModel | Subject
 
@@ -126,8 +127,10 @@ def code(model: Model, episode: int = 0, split: str = "ood", at: int | None = No
     subject = _subject(model)
     state = State(split=split, chosen=(episode,), at=at, role=role, write=WRITES[0])
     own = subject.features(subject.bases(state))[0].tolist()
-    top = max(1.0, float(subject.features(subject.drawn("test")).max()))
-    parts = [Control(name, (0.0, top), own[i]) for i, name in enumerate(subject.part_names())]
+    least, most = subject.span
+    parts = [
+        Control(name, (min(least[i], own[i]), max(most[i], own[i])), own[i]) for i, name in enumerate(subject.part_names())
+    ]
     names = [part.name for part in parts]
 
     def draw(chosen: Mapping[str, Any]) -> Picture:
@@ -135,6 +138,39 @@ def code(model: Model, episode: int = 0, split: str = "ood", at: int | None = No
         return _picture(code_view(subject, replace(state, parts=moved)))
 
     return Live(draw, parts, "move a part: it is written at the site, and the answers follow or do not")
+
+
+def ladder(
+    model: Model,
+    episodes: Sequence[int] | int | None = None,
+    split: str = "ood",
+    at: int | None = None,
+    role: str = "",
+    search: bool = False,
+) -> Live:
+    """What the answers would be if more and more of the model's own work were done right, rung by rung.
+
+    Args:
+        model: a folder, or what `compolens.load` returned.
+        episodes: number of an episode among those drawn, or several; None: all, with intervals over compositions.
+        split: "test" or "ood".
+        at: layer of the site where codes are written; None: the explicit code where there is one.
+        role: token role of the site.
+        search: whether the best code is searched for, which takes seconds.
+
+    Returns:
+        Something that a notebook shows: live, or as a picture.
+    """
+    subject = _subject(model)
+    state = State(split=split, chosen=_chosen(subject, split, episodes), at=at, role=role, search=search)
+    names = {f"{site.layer}: {site.role}": site for site in subject.sites}
+    own = subject.site(state)
+
+    def draw(chosen: Mapping[str, Any]) -> Picture:
+        site = names[chosen["site"]]
+        return _picture(views.ladder(subject, replace(state, at=site.layer, role=site.role)))
+
+    return Live(draw, [Control("site", tuple(names), f"{own.layer}: {own.role}")])
 
 
 def diff(model: Model, other: Model, split: str = "ood", layer: int = 0, head: int = 0) -> Live:

@@ -82,6 +82,7 @@ class State:
         colour: what the map of sites shows, one of `COLOURS`.
         write: which code is written at the site, one of `WRITES`.
         parts: (number, value) of the parts of the written code that are set by hand.
+        search: whether the ladder has the rung "best code", whose search takes seconds.
 
     >>> State.from_query(State(chosen=(0, 1, 2), parts=((3, 0.5),)).to_query()).parts
     ((3, 0.5),)
@@ -103,6 +104,7 @@ class State:
     colour: str = COLOURS[0]
     write: str = WRITES[1]
     parts: tuple[tuple[int, float], ...] = ()
+    search: bool = False
 
     def __post_init__(self) -> None:
         require_choice(self.split, ("test", "ood"))
@@ -181,4 +183,7 @@ def _value(name: str, text: str, kind: str) -> object:
     if name == "parts":
         pairs = (part.split(":") for part in filter(None, text.split(",")))
         return tuple((int(i), float(x)) for i, x in pairs)
+    if kind == "bool":
+        require_choice(text, ("True", "False"))
+        return text == "True"
     return int(text) if kind.startswith("int") else text

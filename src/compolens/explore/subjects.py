@@ -8,22 +8,49 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import torch
 from torch import Tensor
 
 from compolens.activations.sites import Site, sites
-from compolens.activations.streams import BATCH, draw
+from compolens.activations.streams import BATCH, draw, record
 from compolens.explore.state import State
 from compolens.foundation.configs import DoesNotApply, nearest, require
 from compolens.hooks import HookedModel
-from compolens.interventions.oracles import CodeAt, code_features, fit_codes
+from compolens.interventions.oracles import CodeAt, code_features, fit_codes, readings
 from compolens.tasks.base import Episodes, TaskFamily
 from compolens.zoo.folders import TrainedModel
 
 FIT = 1024
 """Episodes of training compositions on which readouts and writers are fitted."""
+
+
+def code_numbers(task: TaskFamily, codes: dict[str, Tensor]) -> Tensor:
+    """A code as numbers: its factors side by side; of a family that names none, its continuous codes as they are.
+
+    Args:
+        task: the family.
+        codes: as in `Episodes.codes`.
+
+    Returns:
+        (batch, width) float64.
+
+    Raises:
+        DoesNotApply: the family names no factors, and its codes are categories.
+    """
+    try:
+        return code_features(task, codes)
+    except DoesNotApply:
+        continuous = [codes[name].double().flatten(1) for name in _continuous(task)]
+        if not continuous:
+            raise
+        return torch.cat(continuous, dim=1)
+
+
+def _continuous(task: TaskFamily) -> list[str]:
+    return [name for name, kind in task.code_kinds.items() if kind == "continuous"]
 
 
 class Subject:
@@ -33,15 +60,19 @@ class Subject:
         trained: the model, with its task and folder.
         episodes: how many are drawn of a split; fewer where a family has fewer stored.
         seed: which ones.
+        classes: classes and functions of one's own that its folder names.
     """
 
-    def __init__(self, trained: TrainedModel, episodes: int = State.episodes, seed: int = 0) -> None:
-        self.trained, self.count, self.seed = trained, episodes, seed
+    def __init__(
+        self, trained: TrainedModel, episodes: int = State.episodes, seed: int = 0, classes: tuple[Any, ...] = ()
+    ) -> None:
+        self.trained, self.count, self.seed, self.classes = trained, episodes, seed, classes
         self.model: HookedModel = trained.model
         self.task: TaskFamily = trained.task
         self._drawn: dict[str, Episodes] = {}
         self._answers: dict[str, Tensor] = {}
         self._codes: dict[tuple[Site, bool], CodeAt] = {}
+        self._read: dict[str, Tensor] = {}
 
     @property
     def title(self) -> str:
@@ -176,6 +207,13 @@ class Subject:
         """The hook points of attention weights, by layer."""
         return [name for name in self.model.hook_dict if name.endswith("hook_pattern")]
 
+    @cached_property
+    def heads(self) -> list[int]:
+        """The number of heads of every layer of `patterns`."""
+        with torch.no_grad():
+            _, cache = self.model.run_with_cache(self.drawn("test").tokens[:1], names_filter=self.patterns)
+        return [int(cache[name].shape[1]) for name in self.patterns]
+
     # ---- codes -------------------------------------------------------------------------------------------------------
     def code_at(self, site: Site, untrained: bool = False) -> CodeAt:
         """How the code stands at a site, fitted on episodes of training compositions.
@@ -208,15 +246,50 @@ class Subject:
     def _fit(self, where: list[Site], untrained: bool) -> None:
         model = self.untrained if untrained else self.model
         fits = list(draw(self.task, "train", FIT, self.seed, self.trained.device))
-        for found in fit_codes(model, self.task, fits, where):
+        for found in fit_codes(model, self.task, fits, where, code_numbers):
             self._codes[found.site, untrained] = found
 
+    @cached_property
+    def best_read(self) -> CodeAt:
+        """How the code stands where training compositions that the fit has not seen are read best."""
+        return max(self.codes_everywhere(), key=lambda at: at.left_out)
+
+    def read(self, split: str) -> Tensor:
+        """The codes of all drawn episodes as a readout tells them at `best_read`.
+
+        The readout is fitted on training compositions and, for held-out episodes, on further held-out ones of every
+        composition but the one that is read.
+
+        Args:
+            split: "test" or "ood".
+
+        Returns:
+            (episode, parts) float64.
+        """
+        if split not in self._read:
+            at, device = self.best_read, self.trained.device
+            seen = list(record(self.model, [self.drawn(split)], [at.site.hook_name]))
+            others = draw(self.task, split, FIT, f"{self.seed}/others", device) if split == "ood" else ()
+            ((self._read[split],),) = readings(self.model, self.task, [at], seen, others, code_numbers)
+        return self._read[split]
+
     def part_names(self) -> list[str]:
-        """What the numbers of a code are called, in the order of `code_features`."""
+        """What the numbers of a code are called, in the order of `code_numbers`."""
+        codes = self.drawn("ood").codes
+        try:
+            factors = self.task.factors(codes)
+        except DoesNotApply:
+            factors = {name: codes[name].flatten(1) for name in _continuous(self.task)}
         found: list[str] = []
-        for name, x in self.task.factors(self.drawn("ood").codes).items():
+        for name, x in factors.items():
             found += [name] if x.shape[1] == 1 else [f"{name}: {value}" for value in range(x.shape[1])]
         return found
+
+    @cached_property
+    def span(self) -> tuple[list[float], list[float]]:
+        """Between which values each part of a code can be moved: those of training compositions, and from 0 to 1 at least."""
+        known = self.features(self.drawn("test"))
+        return known.amin(0).clamp(max=0.0).tolist(), known.amax(0).clamp(min=1.0).tolist()
 
     def features(self, episodes: Episodes) -> Tensor:
         """The codes of episodes as numbers.
@@ -227,10 +300,10 @@ class Subject:
         Returns:
             (n, parts) float64.
         """
-        return code_features(self.task, episodes.codes)
+        return code_numbers(self.task, episodes.codes)
 
 
-def opened(folder: str | Path, step: int | None, state: State, classes: tuple = ()) -> Subject:
+def opened(folder: str | Path, step: int | None, state: State, classes: tuple[Any, ...] = ()) -> Subject:
     """The model of a folder, ready to be looked at.
 
     Args:
@@ -244,4 +317,4 @@ def opened(folder: str | Path, step: int | None, state: State, classes: tuple = 
     """
     from compolens.zoo.folders import load
 
-    return Subject(load(folder, step, classes), state.episodes, state.seed)
+    return Subject(load(folder, step, classes), state.episodes, state.seed, classes)

@@ -19,7 +19,7 @@ two codes stand, equal on training compositions, a fit on these alone takes half
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -113,7 +113,13 @@ class CodeAt:
         return edited
 
 
-def fit_codes(model: HookedModel, task: TaskFamily, batches: Sequence[Episodes], where: Sequence[Site]) -> list[CodeAt]:
+def fit_codes(
+    model: HookedModel,
+    task: TaskFamily,
+    batches: Sequence[Episodes],
+    where: Sequence[Site],
+    features: Callable[[TaskFamily, dict[str, Tensor]], Tensor] = code_features,
+) -> list[CodeAt]:
     """How the code stands at every site, from episodes of training compositions.
 
     Args:
@@ -121,13 +127,14 @@ def fit_codes(model: HookedModel, task: TaskFamily, batches: Sequence[Episodes],
         task: the family.
         batches: the episodes.
         where: the sites.
+        features: (family, codes) -> (batch, width) float64, the code as numbers.
 
     Returns:
         One fit for every site, in their order.
     """
     hook_names = list(dict.fromkeys(site.hook_name for site in where))
     seen = list(record(model, batches, hook_names))
-    code = torch.cat([code_features(task, a.episodes.codes) for a in seen])
+    code = torch.cat([features(task, a.episodes.codes) for a in seen])
     composition = torch.cat([a.episodes.composition for a in seen])
     found = []
     for site in where:
@@ -144,7 +151,12 @@ def fit_codes(model: HookedModel, task: TaskFamily, batches: Sequence[Episodes],
 
 
 def readings(
-    model: HookedModel, task: TaskFamily, codes: Sequence[CodeAt], shown: Sequence[Activations], others: Iterable[Episodes]
+    model: HookedModel,
+    task: TaskFamily,
+    codes: Sequence[CodeAt],
+    shown: Sequence[Activations],
+    others: Iterable[Episodes],
+    features: Callable[[TaskFamily, dict[str, Tensor]], Tensor] = code_features,
 ) -> list[list[Tensor]]:
     """The code as readouts tell it, fitted on training compositions and on other episodes, those of the composition that is
     read left out.
@@ -155,6 +167,7 @@ def readings(
         codes: the fits at the sites, whose penalty is taken.
         shown: batches that are read.
         others: the other episodes.
+        features: as in `fit_codes`.
 
     Returns:
         For every site, (batch, width) for every batch shown.
@@ -162,7 +175,7 @@ def readings(
     hook_names = list(dict.fromkeys(at.site.hook_name for at in codes))
     groups: list[dict[int, Moments]] = [{} for _ in codes]
     for seen in record(model, others, hook_names):
-        code = code_features(task, seen.episodes.codes)
+        code = features(task, seen.episodes.codes)
         for at, found in zip(codes, groups, strict=True):
             add_by_group(found, at.mean(model, seen.sites[at.site.hook_name]), code, seen.episodes.composition)
     return [_read(model, at, found, shown) for at, found in zip(codes, groups, strict=True)]

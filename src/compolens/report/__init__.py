@@ -1,7 +1,6 @@
 """One self-contained HTML page about a set of model folders: diagnosis cards first, evidence folded beneath.
 
-Opens from disk without a network: plotly.js is inlined once (plotly/ holds its cartesian bundle, version 4.1.1, and its
-licence), figures are rendered from the same `Drawing` as the printed ones.
+Opens from disk without a network: plotly.js is inlined once, figures are rendered from the same `Drawing` as the printed ones.
 """
 
 from compolens.report.pages import plain, write

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from compolens import recipes, tables, zoo
-from compolens.figures import Drawing
+from compolens.figures import Drawing, plotlyjs
 from compolens.foundation.configs import ConfigError
 
 DECISIVE = ("diagnoses", "who_generalizes")
@@ -83,19 +82,9 @@ def on_page(drawing: Drawing) -> dict[str, Any]:
         "name": what a screen reader says.
     """
     figure = drawing.plotly()
-    figure.layout.template = None
-    text = json.dumps(json.loads(figure.to_json()), separators=(",", ":")).replace("</", "<\\/")
     name = f"{drawing.claim} {'; '.join(panel.title for panel in drawing.panels)}"
     side_by_side = min(drawing.columns or 3, len(drawing.panels))
-    return {"json": text, "height": int(figure.layout.height or 420), "panels": side_by_side, "name": name}
-
-
-def template() -> str:
-    """The template of all figures, as JSON."""
-    import plotly.io
-
-    kept: str = json.dumps(plotly.io.templates["simple_white"].to_plotly_json(), separators=(",", ":"))
-    return kept
+    return {"json": plotlyjs.inline(figure), "height": int(figure.layout.height or 420), "panels": side_by_side, "name": name}
 
 
 def inapplicable(folders: Sequence[Path], classes: tuple[type, ...]) -> list[str]:

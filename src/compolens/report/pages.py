@@ -11,16 +11,15 @@ import compolens
 from compolens import tables, zoo
 from compolens.diagnosis import cards, sentences
 from compolens.diagnosis.decomposition import NOTHING
+from compolens.figures import plotlyjs
 from compolens.foundation.configs import ConfigError
 from compolens.foundation.files import write_atomically
 from compolens.report.attention import attention
-from compolens.report.drawn import decisive, figures, inapplicable, template
+from compolens.report.drawn import decisive, figures, inapplicable
 from compolens.report.evidence import Cited
 from compolens.tasks import TaskFamily
 
 PAGE = Path(__file__).with_name("page.html")
-PLOTLY = Path(__file__).parent / "plotly" / "plotly-cartesian.min.js"
-"""plotly.js-cartesian-dist-min 4.1.1 (MIT, see LICENSE beside it): what figures are drawn with."""
 SPLITS = ("train", "test", "ood")
 
 
@@ -197,4 +196,4 @@ def _render(**parts: Any) -> str:
     from jinja2 import Environment
 
     page = Environment(autoescape=True).from_string(PAGE.read_text(encoding="utf-8"))
-    return page.render(plotly=PLOTLY.read_text(encoding="utf-8"), template=template(), **parts)
+    return page.render(plotly=plotlyjs.script(), template=plotlyjs.template(), **parts)

@@ -7,20 +7,23 @@ from typing import Any
 
 from dash import dcc, html
 
+from compolens.explore.frozen import TITLES
 from compolens.explore.state import COLOURS, WRITES
 
 CONFIG: Any = {"displaylogo": False, "showSendToCloud": False, "showEditInChartStudio": False, "responsive": True}
 BLANK: dict[str, Any] = {"data": [], "layout": {"xaxis": {"visible": False}, "yaxis": {"visible": False}, "height": 40}}
 """The figure of a panel that shows none."""
-PANELS = {
-    "grid": ("Compositions", "Click one: its worst episode opens."),
-    "worst": ("Episodes", "Click one, or drag a box around some: every panel is then about these."),
-    "sites": ("Layers by token roles", "Click a cell: codes are written there."),
-    "code": ("The code, written", "Move a part: it is written at the chosen site. Controls are drawn beside every edit."),
-    "heads": ("Attention", "Click a head."),
-    "attention": ("One head", "Masked pairs are grey."),
-    "diff": ("Compared", "The first model minus the second."),
+HINTS = {
+    "grid": "Click one: its worst episode opens.",
+    "worst": "Click one, or drag a box around some: every panel is then about these.",
+    "sites": "Click a cell: codes are written there.",
+    "code": "Move a part: it is written at the chosen site. Controls are drawn beside every edit.",
+    "ladder": "Whose work loses the answer: from left to right, more of it is done right.",
+    "heads": "Click a head, or press Shift and an arrow key: up and down for layers, left and right for heads.",
+    "attention": "Masked pairs are grey.",
+    "diff": "The first model minus the second.",
 }
+PANELS = {name: (TITLES[name], hint) for name, hint in HINTS.items()}
 """View -> title, and what to do there."""
 
 
@@ -38,7 +41,12 @@ def page(names: Sequence[str]) -> html.Div:
             dcc.Location(id="address", refresh=False),
             dcc.Store(id="facts"),
             dcc.Store(id="narrow"),
-            html.Header([html.H1("compolens explore"), _models(names)]),
+            html.Header(
+                [
+                    html.Div([html.H1("compolens explore"), _freeze()], className="title"),
+                    _models(names),
+                ]
+            ),
             html.Div(id="error", role="alert"),
             html.Main(
                 [
@@ -47,6 +55,7 @@ def page(names: Sequence[str]) -> html.Div:
                         [
                             _episode(),
                             _panel("code", _code()),
+                            _panel("ladder", _search()),
                             _panel("heads", _heads()),
                             _panel("attention"),
                             _panel("diff"),
@@ -57,6 +66,17 @@ def page(names: Sequence[str]) -> html.Div:
             ),
         ],
         id="page",
+    )
+
+
+def _freeze() -> html.Div:
+    """What is shown now, kept as one file."""
+    title = "save what is shown now as one file that opens without a network"
+    return html.Div(
+        [
+            html.Button("freeze to HTML", id="go-freeze", n_clicks=0, title=title),
+            dcc.Loading(dcc.Download(id="frozen"), type="dot", delay_show=300),
+        ]
     )
 
 
@@ -125,21 +145,40 @@ def _code() -> html.Div:
     )
 
 
+def _search() -> dcc.Checklist:
+    return dcc.Checklist([{"label": "search the best code, which takes seconds", "value": "search"}], [], id="search")
+
+
 def _heads() -> html.Div:
     return html.Div(
         [
-            _named("layer", dcc.Dropdown([], id="layer", clearable=False)),
-            _named("head", dcc.Dropdown([], id="head", clearable=False)),
+            _named("layer", dcc.Dropdown([], id="layer", clearable=False), _steps("layer", "▴", "▾")),
+            _named("head", dcc.Dropdown([], id="head", clearable=False), _steps("head", "◂", "▸")),
         ],
         className="controls",
     )
 
 
+def _steps(what: str, back: str, on: str) -> list[Any]:
+    """Two buttons, to the one before and to the one after."""
+    ways = (("previous", back), ("next", on))
+    return [
+        html.Button(sign, id=f"go-{way}-{what}", n_clicks=0, title=f"{way} {what}", **{"aria-label": f"{way} {what}"})
+        for way, sign in ways
+    ]
+
+
 def _panel(name: str, controls: Any = None) -> html.Section:
     title, hint = PANELS[name]
     tools = [
-        html.Button("PNG", id={"save": name, "as": "png"}, n_clicks=0, title="save the figure as a picture"),
-        html.Button("CSV", id={"save": name, "as": "csv"}, n_clicks=0, title="save the plotted numbers"),
+        html.Button(
+            "PNG", id={"save": name, "as": "png"}, n_clicks=0, title="save the figure as a picture",
+            **{"aria-label": f"PNG of {title}"},
+        ),
+        html.Button(
+            "CSV", id={"save": name, "as": "csv"}, n_clicks=0, title="save the plotted numbers",
+            **{"aria-label": f"CSV of {title}"},
+        ),
         html.Details(
             [
                 html.Summary("as Python"),
@@ -148,24 +187,27 @@ def _panel(name: str, controls: Any = None) -> html.Section:
             ]
         ),
         dcc.Download(id={"download": name}),
-    ]
+    ]  # fmt: skip
     return html.Section(
         [
             html.H2(title),
             html.P(hint, className="hint"),
             *([controls] if controls is not None else []),
             dcc.Loading(
-                dcc.Graph(id={"graph": name}, figure=BLANK, config=CONFIG, className="graph"), type="dot", delay_show=300,
-                overlay_style={"visibility": "visible", "opacity": 0.6},
+                html.Div(
+                    dcc.Graph(id={"graph": name}, figure=BLANK, config=CONFIG, className="graph"),
+                    role="figure", **{"aria-label": f"{title}: figure. Its number follows; CSV holds all values."},
+                ), type="dot", delay_show=300, overlay_style={"visibility": "visible", "opacity": 0.6},
             ),
-            html.P(id={"number": name}, className="number"),
+            html.P(id={"number": name}, className="number", **{"aria-live": "polite"}),
             html.P(id={"caption": name}, className="caption"),
             html.Div(tools, className="tools"),
             dcc.Store(id={"key": name}),
         ],
-        className="panel", id=f"panel-{name}",
+        className="panel", id=f"panel-{name}", **{"aria-label": title},
     )  # fmt: skip
 
 
-def _named(text: str, control: Any) -> html.Div:
-    return html.Div([html.Label(text, htmlFor=control.id), control], className="named")
+def _named(text: str, control: Any, beside: Sequence[Any] = ()) -> html.Div:
+    row = [html.Div([control, *beside], className="row")] if beside else [control]
+    return html.Div([html.Label(text, htmlFor=control.id), *row], className="named")

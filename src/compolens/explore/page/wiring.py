@@ -13,11 +13,16 @@ import dash
 from dash import ALL, Dash, Input, Output, State, ctx, dcc, html, no_update, set_props
 
 from compolens.explore.explorer import Explorer, Facts
+from compolens.explore.frozen import frozen
 from compolens.explore.page.layout import BLANK, PANELS
 from compolens.explore.state import State as Chosen
 from compolens.explore.state import from_ranges, to_ranges
 from compolens.foundation.configs import ConfigError
 
+CONTROLS = (
+    "model", "step", "other", "other_step", "split", "chosen", "donor", "colour", "write", "layer", "head", "site", "search",
+)  # fmt: skip
+"""The controls that show a setting each."""
 NARROW = "(search) => window.innerWidth < 720"
 """Whether panels of a figure stand below one another, decided where the page is shown."""
 
@@ -36,6 +41,7 @@ def wire(app: Dash, explorer: Explorer) -> None:
     _parts(app, explorer)
     _in_line(app, explorer)
     _task(app, explorer)
+    _freezing(app, explorer)
     for name in PANELS:
         _panel(app, explorer, name)
         _saving(app, explorer, name)
@@ -73,7 +79,7 @@ def go(state: Chosen, search: str | None) -> None:
 
 # ---- from controls to the address ------------------------------------------------------------------------------------
 def _controls(app: Dash, explorer: Explorer) -> None:
-    names = ("model", "step", "other", "other_step", "split", "chosen", "donor", "colour", "write", "layer", "head", "site")
+    names = CONTROLS
 
     @app.callback(
         [Input(name, "value") for name in names], State("address", "search"), prevent_initial_call=True,
@@ -107,6 +113,8 @@ def _set(explorer: Explorer, state: Chosen, name: str, value: Any) -> Chosen:
             return state
         fresh = {"step": None, "at": None, "role": "", "parts": ()} if name == "model" else {"other_step": None}
         return replace(state, **{name: value}, **fresh)
+    if name == "search":
+        value = bool(value)
     if name in ("donor", "layer", "head"):
         value = getattr(Chosen(), name) if value is None else int(value)
     if name in ("split", "donor", "write") and value != getattr(state, name):
@@ -119,6 +127,10 @@ def _buttons(app: Dash, explorer: Explorer) -> None:
         "go-previous": lambda state: explorer.step_by(state, -1), "go-next": lambda state: explorer.step_by(state, 1),
         "go-worst-one": explorer.worst, "go-same": explorer.of_composition, "go-all": explorer.all_drawn,
         "go-undo": lambda state: replace(state, parts=()),
+        "go-previous-layer": lambda state: explorer.layer_by(state, -1),
+        "go-next-layer": lambda state: explorer.layer_by(state, 1),
+        "go-previous-head": lambda state: explorer.head_by(state, -1),
+        "go-next-head": lambda state: explorer.head_by(state, 1),
     }  # fmt: skip
 
     @app.callback(
@@ -175,7 +187,7 @@ def _parts(app: Dash, explorer: Explorer) -> None:
 
 # ---- from the address to the controls --------------------------------------------------------------------------------
 def _in_line(app: Dash, explorer: Explorer) -> None:
-    values = ("model", "step", "other", "other_step", "split", "chosen", "donor", "colour", "write", "layer", "head", "site")
+    values = CONTROLS
     options = ("step", "other_step", "layer", "head", "site")
 
     @app.callback(
@@ -190,7 +202,7 @@ def _in_line(app: Dash, explorer: Explorer) -> None:
             other = explorer.other(state)
         except ConfigError as error:
             return (*[no_update] * (len(values) + len(options) + 2), str(error))
-        own = [value for _, value, _ in facts.parts]
+        own = [value for _, value, _, _ in facts.parts]
         other_steps = explorer.facts(replace(state, model=state.other, step=state.other_step)).steps if other else facts.steps
         choices = [
             facts.steps,
@@ -202,7 +214,7 @@ def _in_line(app: Dash, explorer: Explorer) -> None:
         first = next(iter(explorer.folders))
         current = {name: getattr(state, name, None) for name in values} | {
             "model": state.model or first, "other": state.other or None, "chosen": to_ranges(state.chosen),
-            "site": _site(facts.site) if facts.site else None,
+            "site": _site(facts.site) if facts.site else None, "search": ["search"] if state.search else [],
         }  # fmt: skip
         same = shown is not None and len(shown) == len(own) and dash.ctx.triggered_id is not None and _moved(state, shown, own)
         parts = no_update if same else _sliders(facts)
@@ -227,12 +239,18 @@ def _sliders(facts: Facts) -> list[Any]:
             [
                 html.Span(name),
                 dcc.Slider(
-                    0, round(top, 3), value=round(value, 3), id={"part": i}, marks=None, updatemode="mouseup", step=0.01
+                    round(least, 3),
+                    round(most, 3),
+                    value=round(value, 3),
+                    id={"part": i},
+                    marks=None,
+                    updatemode="mouseup",
+                    step=0.01,
                 ),
             ],
             className="part",
         )
-        for i, (name, value, top) in enumerate(facts.parts)
+        for i, (name, value, least, most) in enumerate(facts.parts)
     ]
 
 
@@ -289,3 +307,11 @@ def _saving(app: Dash, explorer: Explorer, name: str) -> None:
         if isinstance(ctx.triggered_id, dict) and ctx.triggered_id["as"] == "csv":
             return dcc.send_string(drawing.frame().to_csv(index=False), f"{name}.csv")
         return dcc.send_bytes(drawing._repr_png_(), f"{name}.png")
+
+
+def _freezing(app: Dash, explorer: Explorer) -> None:
+    @app.callback(
+        Output("frozen", "data"), Input("go-freeze", "n_clicks"), State("address", "search"), prevent_initial_call=True,
+    )  # fmt: skip
+    def freeze(clicks: int, search: str | None) -> Any:
+        return dcc.send_string(frozen(explorer, read(search)), "compolens.html")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from importlib.machinery import PathFinder
 from typing import NamedTuple
 
 from compolens.explore.sets import Number, units
@@ -61,7 +63,6 @@ def opening(subject: Subject, state: State, *imports: str) -> list[str]:
     Returns:
         The lines, which define `trained`, `task`, `model`, `drawn`, `chosen` and `episodes`.
     """
-    step = f", step={subject.trained.step}" if state.step is not None else ""
     picked = f"list({_range(state.chosen)})" if len(state.chosen) > 1 and _run(state.chosen) else list(state.chosen)
     return [
         "import torch",
@@ -69,13 +70,50 @@ def opening(subject: Subject, state: State, *imports: str) -> list[str]:
         "import compolens",
         "from compolens.activations import draw",
         *imports,
+        *imports_of(subject),
         "",
-        f"trained = compolens.load({str(subject.trained.folder)!r}{step})",
+        f"trained = {loading(subject)}",
         "task, model = trained.task, trained.model",
         f'(drawn,) = draw(task, "{state.split}", {subject.count}, {subject.seed}, batch={subject.count})',
         f"chosen = torch.tensor({picked})",
         "episodes = drawn.take(chosen)",
     ]
+
+
+def loading(subject: Subject) -> str:
+    """The call by which a program loads a model.
+
+    Args:
+        subject: the model under study.
+
+    Returns:
+        An expression; the classes that it names are those of `imports_of`.
+    """
+    trained = subject.trained
+    at = "" if trained.step == trained.run.steps else f", step={trained.step}"
+    own = f", classes=[{', '.join(one.__name__ for one in subject.classes)}]" if subject.classes else ""
+    return f"compolens.load({str(trained.folder)!r}{at}{own})"
+
+
+def imports_of(subject: Subject) -> list[str]:
+    """The lines by which a program comes to the classes of one's own that a model's folder names.
+
+    Args:
+        subject: the model under study.
+
+    Returns:
+        Lines for every module or file that they come from; none where the folder needs none.
+    """
+    lines: list[str] = []
+    for place in dict.fromkeys(one.__module__ for one in subject.classes):
+        names = [one.__name__ for one in subject.classes if one.__module__ == place]
+        if PathFinder.find_spec(place.partition(".")[0]) is not None:
+            lines.append(f"from {place} import {', '.join(names)}")
+            continue
+        lines += ["from pathlib import Path", "from compolens.recipes import load_file"]
+        lines.append(f"own = load_file(Path({str(sys.modules[place].__file__)!r}))")
+        lines.append(f"{', '.join(names)} = {', '.join('own.' + name for name in names)}")
+    return lines
 
 
 def _run(numbers: tuple[int, ...]) -> bool:

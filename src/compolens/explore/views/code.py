@@ -62,7 +62,7 @@ def _why_no_goal(aims: edits.Goals, state: State) -> str:
         return "Written with its own code, the answer should stay."
     if state.parts:
         return "The family cannot show a task under this code, so there is no answer to move to; see the scores."
-    return "No factor can be exchanged between this episode and its donor; choose another donor."
+    return "No factor can be exchanged between this episode and its donor; choose another donor, or the donor's code."
 
 
 def _continuous(subject: Subject) -> bool:
@@ -78,7 +78,7 @@ def decoded(subject: Subject, state: State) -> Tensor:
         state: what the reader has chosen.
 
     Returns:
-        (n, parts) float64, in the order of `code_features`.
+        (n, parts) float64, in the order of `code_numbers`.
     """
     site = subject.site(state)
     (seen,) = record(subject.model, [subject.bases(state)], [site.hook_name])
@@ -151,16 +151,16 @@ def _python(subject: Subject, state: State, site: Site, moves: bool) -> str:
     imports = (
         "from compolens.activations import sites",
         "from compolens.explore import State, Subject, edits",
-        "from compolens.interventions.oracles import fit_codes, written",
+        "from compolens.interventions.oracles import written",
     )
     values = ", ".join(f"({i}, {x:g})" for i, x in state.parts)
     lines = [
         *opening(subject, state, *imports),
         f"(site,) = [s for s in sites(model) if (s.layer, s.role) == ({site.layer}, {site.role!r})]",
-        f'(at,) = fit_codes(model, task, list(draw(task, "train", 1024, {subject.seed})), [site])',
         f"state = State(split={state.split!r}, chosen=tuple(chosen.tolist()), donor={state.donor}, write={state.write!r}, "
         f"episodes={state.episodes}, parts=({values + ',' if values else ''}))",
         f"subject = Subject(trained, {state.episodes}, {subject.seed})",
+        "at = subject.code_at(site)  # how the code stands there, fitted on training compositions",
         "code = edits.code_to_write(subject, state)  # (episode, part): edit it as you like",
         "after = written(model, episodes, at, code)",
     ]

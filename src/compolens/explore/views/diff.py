@@ -9,7 +9,7 @@ from compolens.explore.sets import Number, mean
 from compolens.explore.state import State
 from compolens.explore.subjects import Subject
 from compolens.explore.views.attention import head_panel, labels_of, pattern_of
-from compolens.explore.views.base import View, opening
+from compolens.explore.views.base import View, loading, opening
 from compolens.explore.views.grid import HELD_OUT, NAMED, SEEN, pair_of
 from compolens.figures import Drawing, HeatMap, Panel, Points, Rule
 from compolens.foundation.configs import require
@@ -120,9 +120,8 @@ def _attention(subject: Subject, other: Subject, state: State) -> list[Panel]:
 
 def _python(subject: Subject, other: Subject, state: State) -> str:
     lines = opening(subject, state)[:-2]
-    step = f", step={other.trained.step}" if state.other_step is not None else ""
     lines += [
-        f"other = compolens.load({str(other.trained.folder)!r}{step})",
+        f"other = {loading(other)}",
         "with torch.no_grad():",
         "    scores = [task.score(one(drawn.tokens), drawn.targets) for one in (model, other.model)]",
         "print(scores[0] - scores[1])",

@@ -8,7 +8,7 @@ import pandas as pd
 from compolens.explore.sets import Number, pooled
 from compolens.explore.state import State
 from compolens.explore.subjects import Subject
-from compolens.explore.views.base import View
+from compolens.explore.views.base import View, imports_of, loading
 from compolens.figures import Drawing, HeatMap, Panel, Points, Rule
 
 NAMED = 24
@@ -111,15 +111,17 @@ def _told(row: pd.Series) -> str:
 
 
 def _python(subject: Subject, state: State) -> str:
-    step = f", step={subject.trained.step}" if state.step is not None else ""
-    return f"""import torch
-
-import compolens
-from compolens.activations import draw
-
-trained = compolens.load({str(subject.trained.folder)!r}{step})
-(episodes,) = draw(trained.task, "{state.split}", {subject.count}, {subject.seed}, batch={subject.count})
-with torch.no_grad():
-    prediction = trained.model(episodes.tokens)
-print(trained.task.score(prediction, episodes.targets))
-"""
+    lines = [
+        "import torch",
+        "",
+        "import compolens",
+        "from compolens.activations import draw",
+        *imports_of(subject),
+        "",
+        f"trained = {loading(subject)}",
+        f'(episodes,) = draw(trained.task, "{state.split}", {subject.count}, {subject.seed}, batch={subject.count})',
+        "with torch.no_grad():",
+        "    prediction = trained.model(episodes.tokens)",
+        "print(trained.task.score(prediction, episodes.targets))",
+    ]
+    return "\n".join(lines) + "\n"

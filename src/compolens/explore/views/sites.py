@@ -11,7 +11,7 @@ from compolens.activations.streams import BATCH, record
 from compolens.explore.sets import Number, pooled
 from compolens.explore.state import State
 from compolens.explore.subjects import Subject
-from compolens.explore.views.base import View, extent, opening
+from compolens.explore.views.base import View, extent, imports_of, loading, opening
 from compolens.figures import Drawing, HeatMap, Panel
 from compolens.foundation.configs import DoesNotApply
 from compolens.interventions.interchange import Held, check_renders, interchange
@@ -154,16 +154,19 @@ def _python(subject: Subject, state: State, site: Site) -> str:
 
 
 def _python_readout(subject: Subject, state: State, site: Site) -> str:
-    step = f", step={subject.trained.step}" if state.step is not None else ""
     minus = "minus" in state.colour
-    models = "(trained.model, trained.untrained_control())" if minus else "(trained.model,)"
-    return f"""import compolens
-from compolens.activations import draw, sites
-from compolens.interventions.oracles import fit_codes
-
-trained = compolens.load({str(subject.trained.folder)!r}{step})
-fits = list(draw(trained.task, "train", 1024, {subject.seed}))
-(site,) = [s for s in sites(trained.model) if (s.layer, s.role) == ({site.layer}, {site.role!r})]
-r2 = [fit_codes(model, trained.task, fits, [site])[0].left_out for model in {models}]
-print(r2[0]{" - r2[1]" if minus else ""})
-"""
+    lines = [
+        "import compolens",
+        "from compolens.activations import draw, sites",
+        "from compolens.explore.subjects import code_numbers",
+        "from compolens.interventions.oracles import fit_codes",
+        *imports_of(subject),
+        "",
+        f"trained = {loading(subject)}",
+        f'fits = list(draw(trained.task, "train", 1024, {subject.seed}))',
+        f"(site,) = [s for s in sites(trained.model) if (s.layer, s.role) == ({site.layer}, {site.role!r})]",
+        f"models = (trained.model, {'trained.untrained_control()' if minus else ''})",
+        "r2 = [fit_codes(model, trained.task, fits, [site], code_numbers)[0].left_out for model in models]",
+        f"print(r2[0]{' - r2[1]' if minus else ''})",
+    ]
+    return "\n".join(lines) + "\n"
