@@ -13,6 +13,7 @@ from compolens import tables
 from compolens.activations.sites import EVERYWHERE, Site, positions, sites
 from compolens.activations.streams import draw, record
 from compolens.foundation.configs import require
+from compolens.foundation.progress import progress
 from compolens.hooks import HookedModel
 from compolens.measures.erasure import Writer
 from compolens.measures.factorisation import (
@@ -92,7 +93,7 @@ def probe(trained: TrainedModel, *, episodes: int = 2048, seed: int = 0) -> tupl
         points = [site for site in sites(model) if site.role != EVERYWHERE]
         fit = _sample(trained, model, points, "train", episodes, f"{seed}/fit", raw=control == "")
         scored = {s: _sample(trained, model, points, s, episodes, f"{seed}/score", raw=control == "") for s in ("test", "ood")}
-        for site in fit.codes:
+        for site in progress(fit.codes, "site"):
             name = "raw input" if site == RAW else control
             rows += _rows(site, fit, scored, name)
             if name == "":

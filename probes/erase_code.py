@@ -14,6 +14,7 @@ from compolens import tables
 from compolens.activations.sites import EVERYWHERE, Site, positions, put, sites
 from compolens.activations.streams import BATCH, draw, intervene
 from compolens.foundation.configs import require
+from compolens.foundation.progress import progress
 from compolens.hooks import HookedModel
 from compolens.interventions.oracles import code_features
 from compolens.measures.erasure import Eraser, orthogonal_erasers, variance_matched_erasers, whitened_erasers
@@ -263,7 +264,7 @@ def _rows(plan: Plan, results: dict[str, dict[Key, Result]], spots: list[Site], 
     answer = max((p for p in spots if p.role == "readout"), key=lambda p: p.layer)
     unedited: dict = {}
     rows = []
-    for key, erasers in plan.items():
+    for key, erasers in progress(plan.items(), "erasure"):
         fitted = {reader: _readout(groups) for reader, groups in results["train"][key].moments.items()}
         later = [p for p in fitted if key[0] is not None and p.layer > key[0].layer]
         asked = [("r2 here", p) for p in (spots if key[0] is None else [key[0]])]
@@ -318,7 +319,7 @@ def _random_rows(
     episodes, seed, draws = how
     rows, model = [], trained.model
     batches = {s: list(draw(trained.task, s, episodes, f"{seed}/score", trained.device)) for s in ("test", "ood")}
-    for number, site in enumerate(chosen):
+    for number, site in enumerate(progress(chosen, "random erasures at site")):
         eraser = Eraser.from_moments(fitted[site])
         for kind, (name, make) in enumerate(RANDOM.items()):
             rng = torch.Generator().manual_seed(len(RANDOM) * number + kind)

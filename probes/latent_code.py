@@ -14,6 +14,7 @@ from compolens import tables
 from compolens.activations.sites import Site, at_role, residual_sites
 from compolens.activations.streams import Activations, draw, record
 from compolens.foundation.configs import ConfigError
+from compolens.foundation.progress import progress
 from compolens.hooks import HookedModel
 from compolens.measures.intervals import summarise
 from compolens.measures.readouts import (
@@ -96,7 +97,7 @@ def probe(
         best = max((s for s in sites if s != RAW), key=lambda s: fitted[s].left_out)
         kept = _Kept(trained, fitted, best, len(dimensions), threshold)
         scored = {s: _moments(trained, model, sites, s, episodes, f"{seed}/score", kept) for s in ("test", "ood")}
-        for site in sites:
+        for site in progress(sites, "read at site"):
             name = "raw input" if site == RAW else control
             results = _results(
                 fitted[site], fit[site], held_out[site], {s: m[site] for s, m in scored.items()}, len(dimensions)

@@ -13,6 +13,7 @@ from compolens import tables
 from compolens.activations.sites import residual_sites
 from compolens.activations.streams import draw, intervene, record
 from compolens.foundation.configs import ConfigError
+from compolens.foundation.progress import progress
 from compolens.hooks import HookedModel
 from compolens.measures.intervals import summarise
 from compolens.tasks.base import Episodes, TaskFamily
@@ -90,7 +91,7 @@ def _patch(
     answers = list(task.answers)
     wanted = other.prediction[:, answers].double()
     weight = (own.prediction[:, answers].double() - wanted).square().flatten(1).sum(1)
-    for point in points:
+    for point in progress(points, "patched at site"):
         _, site, role = point
         for name, donated in donors.items():
             edit = _put(donated[site], slice(None) if role == "all" else model.roles[role])

@@ -14,6 +14,7 @@ from compolens import tables
 from compolens.activations.sites import Site, positions, sites
 from compolens.activations.streams import draw
 from compolens.foundation.configs import require
+from compolens.foundation.progress import progress
 from compolens.hooks import HookedModel
 from compolens.interventions.interchange import (
     Held,
@@ -116,7 +117,7 @@ def probe(
     rows, kept = [], []
     for split, part in fresh.items():
         rows += _shown(task, part, split)
-        for site in points:
+        for site in progress(points, f"{split} episodes, swapped at site"):
             rows += _curve(task, model, part, split, site, learned.get(site), "")
         there = None if untrained is None else _fresh(untrained, pairs[split], controlled)
         for site in controlled:
@@ -161,7 +162,7 @@ def _search(
     """One nested search per site behind the embedding (replacing that is replacing the tokens); every pair has one rank."""
     there = held(model, pairs, points)
     found = {}
-    for site in points:
+    for site in progress(points, "searched at site"):
         ranks = _ranks(there[site.hook_name])
         if site.layer > 0 and ranks:
             each = torch.tensor(ranks, device=pairs.mask.device)[torch.arange(len(pairs.mask)) % len(ranks)]

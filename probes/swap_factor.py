@@ -14,6 +14,7 @@ from compolens import tables
 from compolens.activations.sites import Site, sites
 from compolens.activations.streams import draw
 from compolens.foundation.configs import DoesNotApply, require
+from compolens.foundation.progress import progress
 from compolens.hooks import HookedModel
 from compolens.interventions.interchange import (
     Held,
@@ -122,7 +123,7 @@ def probe(
         fresh = _fresh(task, model, pairs[split], list(learned))
         there = {c: _fresh(task, one, pairs[split], list(learned)) for c, one in models.items() if c}
         rows += _references(task, fresh, split)
-        for site, coordinates in learned.items():
+        for site, coordinates in progress(learned.items(), f"{split} episodes, swapped at site"):
             rows += _own(task, model, fresh, split, site, coordinates, names)
             rows += _controls(task, model, fresh, split, site, coordinates, draws, seed)
             for control, held_there in there.items():
@@ -180,7 +181,7 @@ def _learn_all(
     """site -> coordinates, wherever there is room for one for every factor that is ever exchanged."""
     factors = pairs.mask.any(0).nonzero()[:, 0]
     there, found = held(model, pairs, points), {}
-    for site in points:
+    for site in progress(points, "searched at site"):
         width = there[site.hook_name].base.shape[-1]
         size = max(1, min(MOST_COORDINATES, width // (2 * len(factors)))) if rank is None else rank
         if size * len(factors) > width:

@@ -13,6 +13,7 @@ from torch import Tensor
 from compolens import tables
 from compolens.activations.streams import draw
 from compolens.foundation.configs import DoesNotApply, require
+from compolens.foundation.progress import progress
 from compolens.measures.intervals import summarise
 from compolens.network_baselines import FrozenReadout, Linearised
 from compolens.references import (
@@ -119,7 +120,7 @@ def probe(
     }
     fitted: dict[str, FrozenReadout | Linearised] = {}
     absent = {r.name: why for r in closed if (why := _absent(r, task))}
-    for who, fit in fits.items():
+    for who, fit in progress(fits.items(), "learner fitted:"):
         try:
             fitted[who] = fit()
         except DoesNotApply as error:

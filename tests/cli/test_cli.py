@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -166,9 +167,15 @@ def test_explain_measures_what_is_missing_and_says_what_is_wrong(run, tiny_model
     first = run("explain", tmp_path / "softmax", "-o", tmp_path / "page.html", "--episodes", 48)
     assert first.status == 0
     assert "diagnosis: has not learned its training compositions" in first.out
-    assert "the label would change with longer or better training" in first.out
+    assert "The label would change with longer or better training" in first.out
+    assert first.out.count("\n") < 12 and first.out.splitlines()[-1].startswith(f"report: {tmp_path / 'page.html'} (")
     assert "attention_code: does not apply" in first.err
-    assert (tmp_path / "page.html").stat().st_size > 1_000_000
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert len(page) > 1_000_000
+    reason = "attention_code does not apply to softmax: "  # said once, and not as a probe to run
+    assert page.count(reason) == 1 and not re.search(r"compolens probe [a-z_ ]*attention_code", page)
+    whole = run("report", tmp_path / "softmax", "-o", tmp_path / "page.html", "--evidence")
+    assert whole.out.count("\n") > first.out.count("\n") and "diagnosis: has not learned" in whole.out
     again = run("explain", tmp_path / "softmax", "-o", tmp_path / "page.html", "--episodes", 48)
     assert again.err.count("up to date") == 2 and again.out == first.out
     table = run("models", tmp_path / "softmax", "--diagnosis").out

@@ -16,6 +16,7 @@ from compolens.activations.writing import Writer
 from compolens.foundation.configs import ConfigError, require
 from compolens.foundation.memory import require_room
 from compolens.foundation.moved import renamed
+from compolens.foundation.progress import progress
 from compolens.hooks import HookedModel
 from compolens.tasks.base import Episodes, TaskFamily
 from compolens.tasks.fixed.stored import StoredEpisodes
@@ -73,7 +74,7 @@ def draw(
     if isinstance(task, StoredEpisodes):
         yield from (episodes.to(device) for episodes in task.deal(n, split, seed, batch, compositions))
         return
-    for step, start in enumerate(range(0, n, batch)):
+    for step, start in enumerate(progress(range(0, n, batch), f"{split} episodes, batch")):
         rng = task.rng(f"measure/{seed}", split, step)
         yield task.sample(min(batch, n - start), split, rng, compositions).to(device)
 

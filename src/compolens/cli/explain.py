@@ -11,7 +11,7 @@ from compolens.cli.engines import engine_of
 from compolens.cli.flags import Parser, command_parser, common_flags, conclude, count, finished_models
 from compolens.cli.probe import models_of, to_measure
 from compolens.cli.recipe_flags import recipe_arguments
-from compolens.cli.report import write_report
+from compolens.cli.report import evidence_flag, write_report
 
 EXPLAINS = (
     "generalization", "inference_or_execution", "which_prior", "code_structure", "swap_code", "swap_factor", "latent_code",
@@ -38,6 +38,7 @@ def make(commands: Any) -> Parser:
         "--all-sites", dest="recipe_all_sites", action="store_true", default=None,
         help="controls of swaps and erasures at every place, not only at the two best on training compositions (slower)",
     )  # fmt: skip
+    evidence_flag(parser)
     common_flags(parser, "jobs", "device", "with")
     return parser
 
@@ -57,15 +58,16 @@ def run(options: argparse.Namespace) -> int:
     wanted = {file: recipe_arguments("probes", file, options) for file in files}
     work = to_measure(models, wanted, options, "final")
     outcome = engine.run(work)
-    for name, reason in outcome.inapplicable.items():
-        print(f"{name}: does not apply: {reason}", file=sys.stderr)
+    refused = [
+        (Path(job.arguments[1]).name, Path(job.arguments[0]).stem, outcome.inapplicable.get(job.name, "")) for job in work
+    ]
     status = conclude(outcome) if outcome.signum or outcome.failures else 0
     if outcome.signum or (outcome.failures and not outcome.results and not _measured(models)):
         return status
     if options.shard is not None:
         print("this shard is measured; the same command without --shard, once all are, writes the report", file=sys.stderr)
         return status
-    write_report("explain", options, models)
+    write_report("explain", options, models, [one for one in refused if one[2]])
     return status
 
 

@@ -21,6 +21,7 @@ from compolens.cli.flags import (
     part_of,
 )
 from compolens.cli.recipe_flags import list_recipes, need_both, recipe_arguments, split_items
+from compolens.foundation.progress import heard_by
 
 
 def make(commands: Any) -> Parser:
@@ -140,8 +141,9 @@ def probe_one(
         1
     )  # side by side, more threads than cores slow each other down; and one gives the same digits anywhere
     report(0, 1, "measuring")
-    path = recipes.run_probe(
-        Path(file), Path(folder), arguments, steps=steps, device=device, classes=outside(classes),
-        note=lambda text: report(0, 1, text),
-    )  # fmt: skip
+    with heard_by(report):
+        path = recipes.run_probe(
+            Path(file), Path(folder), arguments, steps=steps, device=device, classes=outside(classes),
+            note=lambda text: report(0, 1, text),
+        )  # fmt: skip
     return os.path.relpath(path)

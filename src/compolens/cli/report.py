@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ def make(commands: Any) -> Parser:
     )  # fmt: skip
     parser.add_argument("folders", nargs="+", metavar="FOLDER", help="model folders, or folders of model folders")
     parser.add_argument("-o", "--output", default="report.html", help="the page (default report.html)")
+    evidence_flag(parser)
     common_flags(parser, "with")
     return parser
 
@@ -29,16 +31,31 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def write_report(command: str, options: argparse.Namespace, models: list[Path]) -> None:
+def evidence_flag(parser: Parser) -> None:
+    """Add the flag by which the whole list is printed.
+
+    Args:
+        parser: of the command.
+    """
+    parser.add_argument(
+        "--evidence", action="store_true", help="print every statement with its number; without it, the cards that sum them up"
+    )
+
+
+def write_report(
+    command: str, options: argparse.Namespace, models: list[Path], inapplicable: Iterable[tuple[str, str, str]] = ()
+) -> None:
     """Write the page that --output names, and print its diagnosis.
 
     Args:
         command: what is called, for the page's own words.
         options: the flags.
         models: model folders.
+        inapplicable: (model, probe, reason) of probes that do not apply.
     """
     from compolens import report
+    from compolens.cli import cards
 
     typed = " ".join(["compolens", command, *options.folders, "-o", options.output])
-    path, lines = report.write(models, Path(options.output), outside(options.classes), typed, note=say)
-    print(*lines, "", f"report: {path}", sep="\n")
+    made = report.page(models, Path(options.output), outside(options.classes), typed, say, inapplicable)
+    cards.show(made, options.evidence)

@@ -164,6 +164,9 @@ def edit(subject: Subject, state: State, site: Site, code: Tensor, untrained: bo
 
     Returns:
         Predictions before and after, and those of the random subspaces.
+
+    Raises:
+        DoesNotApply: no direction at the site goes with the code.
     """
     model, base = subject.untrained if untrained else subject.model, subject.bases(state)
     at = subject.code_at(site, untrained)

@@ -20,6 +20,7 @@ from compolens.activations.sites import Site, positions, put
 from compolens.activations.streams import record
 from compolens.foundation.configs import ConfigError, DoesNotApply, require, require_positive
 from compolens.foundation.moved import renamed
+from compolens.foundation.progress import progress
 from compolens.hooks import HookedModel
 from compolens.measures.intervals import summarise
 from compolens.tasks.base import Episodes, TaskFamily, stream
@@ -289,7 +290,7 @@ def learn(
     free = _steepest(model, task, pairs.take(some), site, Held(held.base[some], held.source[some]), mask[some])
     optimizer = torch.optim.Adam([free], lr=search.rate)
     where = positions(model, site.role)
-    for _ in range(search.steps):
+    for _ in progress(range(search.steps), "search, step"):
         rows = torch.randint(len(mask), (search.batch,), generator=rng).to(mask.device)
         here = Held(held.base[rows], held.source[rows])
         edited = interchange(here, where, torch.linalg.qr(free).Q, mask[rows])

@@ -29,6 +29,7 @@ from torch import Tensor
 from compolens.activations.sites import Site, positions, put
 from compolens.activations.streams import Activations, record
 from compolens.foundation.configs import DoesNotApply, require_positive
+from compolens.foundation.progress import progress
 from compolens.hooks import HookedModel
 from compolens.measures.erasure import Range, Writer
 from compolens.measures.intervals import Evaluation, summarise
@@ -137,7 +138,7 @@ def fit_codes(
     code = torch.cat([features(task, a.episodes.codes) for a in seen])
     composition = torch.cat([a.episodes.composition for a in seen])
     found = []
-    for site in where:
+    for site in progress(where, "codes read at site"):
         at = positions(model, site.role)
         x = torch.cat([a.sites[site.hook_name][:, at] for a in seen])
         groups: dict[int, Moments] = {}
@@ -307,7 +308,7 @@ def best_code(
     answers = list(task.answers)
     optimizer = torch.optim.Adam([free], lr=search.lr)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, search.steps, eta_min=0.02 * search.lr)
-    for step in range(search.steps):
+    for step in progress(range(search.steps), "search, step"):
         which = [(step * per_step + i) % m for i in range(per_step)]
         optimizer.zero_grad()
         loss = _losses(codes.answers(which), targets[:, which], answers).sum()

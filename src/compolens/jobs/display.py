@@ -9,6 +9,9 @@ from typing import Any
 
 from compolens.foundation.terminal import beneath, one_line
 
+QUIET = 15.0
+"""Seconds after which a job that cannot say how much of it is done says on a log what it is at."""
+
 
 class Display:
     """Progress bars on a terminal; elsewhere a line per finished job and per tenth of a running one.
@@ -23,6 +26,7 @@ class Display:
         self.tasks: dict[str, Any] = {}
         self.tenths: dict[str, int] = {}
         self.started = time.monotonic()
+        self.said: dict[str, float] = {}
         self.live = sys.stderr.isatty() if show is None else show
         self.count = count
 
@@ -62,6 +66,10 @@ class Display:
                 self._begin(name, total, text)
             self.bars.update(self.tasks[name], completed=done, total=total, text=text)
             return
+        now = time.monotonic()
+        if total == 1 and text and now - self.said.setdefault(name, now) >= QUIET:
+            self.said[name] = now
+            self._line(name, text)
         tenth = int(10 * done / total) if total else 0
         if total > 1 and tenth != self.tenths.get(name, 0):
             self.tenths[name] = tenth

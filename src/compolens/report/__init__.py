@@ -3,6 +3,6 @@
 Opens from disk without a network: plotly.js is inlined once, figures are rendered from the same `Drawing` as the printed ones.
 """
 
-from compolens.report.pages import plain, write
+from compolens.report.pages import Page, page, plain, write
 
-__all__ = ["plain", "write"]
+__all__ = ["Page", "page", "plain", "write"]

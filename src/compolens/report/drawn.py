@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,27 +22,35 @@ class Figures(NamedTuple):
         made: figures for the page.
         lacking: command that measures what is missing -> the analyses that wait for it.
         other: analyses that cannot be drawn for another reason, with it.
+        refused: probe -> why it does not apply, and to which models; without it, these analyses cannot be drawn.
     """
 
     made: list[dict[str, Any]]
     lacking: dict[str, list[str]]
     other: list[str]
+    refused: dict[str, str]
 
 
-def figures(folders: Sequence[Path]) -> Figures:
+def figures(folders: Sequence[Path], refused: Mapping[str, Mapping[str, Sequence[str]]]) -> Figures:
     """Draw every built-in analysis that can be drawn of some models.
 
     Args:
         folders: the models.
+        refused: as `inapplicable` returns it.
 
     Returns:
         The figures, those about scores first, and what was not drawn.
     """
     found = recipes.built_in("analyses")
-    done = Figures([], {}, [])
+    waiting: dict[str, list[str]] = {}
+    done = Figures([], {}, [], {})
     for name in sorted(found, key=lambda name: (_order(found[name]), name)):
         if missing := _missing(found[name], folders):
-            done.lacking.setdefault(f"compolens probe {' '.join(missing)}", []).append(name)
+            hopeless = [probe for probe in missing if sum(map(len, refused.get(probe, {}).values())) >= len(folders)]
+            for probe in hopeless:
+                waiting.setdefault(probe, []).append(name)
+            if not hopeless:
+                done.lacking.setdefault(f"compolens probe {' '.join(missing)}", []).append(name)
             continue
         try:
             done.made.append(_entry(name, found[name], list(folders)))
@@ -50,7 +58,17 @@ def figures(folders: Sequence[Path]) -> Figures:
             done.other.append(f"{name}: {str(error).removeprefix(f'{name}: ')}")
         except (LookupError, ValueError) as error:  # a table from before digests, damaged since: one figure less
             done.other.append(f"{name}: cannot be drawn from these tables ({type(error).__name__}: {error})")
+    for probe, reasons in refused.items():
+        told = "; ".join(f"{_named(models, folders)}: {reason}" for reason, models in reasons.items())
+        lost = f" ({', '.join(waiting[probe])} cannot be drawn)" if probe in waiting else ""
+        done.refused[probe] = f"{told}{lost}"
     return done
+
+
+def _named(models: Sequence[str], folders: Sequence[Path]) -> str:
+    if len(models) == len(folders) > 1:
+        return "all models"
+    return ", ".join(models[:4]) + (f" and {len(models) - 4} more" if len(models) > 4 else "")
 
 
 def decisive(made: list[dict[str, Any]]) -> dict[str, Any] | None:
@@ -87,23 +105,29 @@ def on_page(drawing: Drawing) -> dict[str, Any]:
     return {"json": plotlyjs.inline(figure), "height": int(figure.layout.height or 420), "panels": side_by_side, "name": name}
 
 
-def inapplicable(folders: Sequence[Path], classes: tuple[type, ...]) -> list[str]:
-    """Which built-in probes a task says it does not allow.
+def inapplicable(
+    folders: Sequence[Path], classes: tuple[type, ...], raised: Iterable[tuple[str, str, str]] = ()
+) -> dict[str, dict[str, list[str]]]:
+    """Which built-in probes do not apply: those that a task says it does not allow, and those that said so themselves.
 
     Args:
         folders: the models.
         classes: as for `zoo.load`.
+        raised: (model, probe, reason) of probes that were begun.
 
     Returns:
-        A line per task family and probe, with the reason.
+        Probe -> reason -> names of models; probes in the order of their names.
     """
-    probes, lines = recipes.built_in("probes"), []
+    probes, found = recipes.built_in("probes"), dict[str, dict[str, list[str]]]()
     for folder in folders:
         task = zoo.read_run(folder, classes).task
-        lines += [
-            f"{name} does not apply to {type(task).__name__}: {why}" for name, why in task.missing.items() if name in probes
-        ]
-    return list(dict.fromkeys(lines))
+        for probe, why in task.missing.items():
+            if probe in probes:
+                found.setdefault(probe, {}).setdefault(f"{type(task).__name__}: {why}", []).append(folder.name)
+    for model, probe, why in raised:
+        if model not in (name for models in found.get(probe, {}).values() for name in models):
+            found.setdefault(probe, {}).setdefault(why, []).append(model)
+    return dict(sorted(found.items()))
 
 
 def _missing(path: Path, folders: Sequence[Path]) -> list[str]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import compolens
 from compolens import tables, zoo
@@ -15,12 +15,29 @@ from compolens.figures import plotlyjs
 from compolens.foundation.configs import ConfigError
 from compolens.foundation.files import write_atomically
 from compolens.report.attention import attention
-from compolens.report.drawn import decisive, figures, inapplicable
+from compolens.report.drawn import decisive, figures
+from compolens.report.drawn import inapplicable as refused
 from compolens.report.evidence import Cited
 from compolens.tasks import TaskFamily
 
 PAGE = Path(__file__).with_name("page.html")
 SPLITS = ("train", "test", "ood")
+
+
+class Page(NamedTuple):
+    """A page that was written, and what it says.
+
+    Args:
+        path: the page.
+        cards: one for each group of models.
+        compared: what is said of two groups.
+        lines: the whole diagnosis as plain lines.
+    """
+
+    path: Path
+    cards: list[cards.Card]
+    compared: list[sentences.Clause]
+    lines: list[str]
 
 
 def write(
@@ -33,14 +50,42 @@ def write(
     """Write the page.
 
     Args:
+        folders: as in `page`.
+        path: as in `page`.
+        classes: as in `page`.
+        command: as in `page`.
+        note: as in `page`.
+
+    Returns:
+        Its path, and the diagnosis as plain lines.
+
+    Raises:
+        ConfigError: no folder is finished, or nothing was measured.
+    """
+    made = page(folders, path, classes, command, note)
+    return made.path, made.lines
+
+
+def page(
+    folders: Sequence[Path],
+    path: Path,
+    classes: tuple[type, ...] = (),
+    command: str = "",
+    note: Callable[[str], None] = lambda _: None,
+    inapplicable: Iterable[tuple[str, str, str]] = (),
+) -> Page:
+    """Write the page; what it says comes back.
+
+    Args:
         folders: model folders; those that are not finished are left out.
         path: of the page.
         classes: as for `zoo.load`.
         command: what regenerates the page, as shown on it.
         note: told of every model and every table that is left out, and why, which stands on the page too.
+        inapplicable: (model, probe, reason) of probes that do not apply.
 
     Returns:
-        Its path, and the diagnosis as plain lines.
+        The page, its cards, and the diagnosis as plain lines.
 
     Raises:
         ConfigError: no folder is finished, or nothing was measured.
@@ -51,19 +96,21 @@ def write(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", tables.StaleTable)
         judged, compared = sentences.judgements(measured)
-        drawn = figures(measured)
+        drawn = figures(measured, refused(measured, classes, inapplicable))
         maps, without = attention(measured, classes)
     notes += sorted({str(w.message) for w in caught if issubclass(w.category, tables.StaleTable)} - set(notes))
     cited = Cited(measured, path)
-    page = _render(
-        cards=[_card(cards.card(one), cited) for one in judged],
+    told = [cards.card(one) for one in judged]
+    text = _render(
+        cards=[_card(one, cited) for one in told],
         compared=cited.clauses(compared),
         models=[_model_row(f, classes) for f in measured],
         splits=_splits(measured, classes),
         decisive=decisive(drawn.made),
         figures=drawn.made,
         lacking=drawn.lacking,
-        other=[*drawn.other, *inapplicable(measured, classes)],
+        other=drawn.other,
+        refused=drawn.refused,
         attention=maps,
         without_attention=without,
         evidence=cited.evidence,
@@ -73,8 +120,8 @@ def write(
         command=command or " ".join(["compolens", "report", *(str(f) for f in folders), "-o", str(path)]),
         version=compolens.__version__,
     )
-    write_atomically(path, page.encode())
-    return path, plain(sentences.in_order(judged, compared))
+    write_atomically(path, text.encode())
+    return Page(path, told, list(compared), plain(sentences.in_order(judged, compared)))
 
 
 def _choose(folders: Sequence[Path], classes: tuple[type, ...]) -> tuple[list[Path], list[str]]:
@@ -195,5 +242,5 @@ def _pairs(task: TaskFamily) -> list[list[str]]:
 def _render(**parts: Any) -> str:
     from jinja2 import Environment
 
-    page = Environment(autoescape=True).from_string(PAGE.read_text(encoding="utf-8"))
-    return page.render(plotly=plotlyjs.script(), template=plotlyjs.template(), **parts)
+    made = Environment(autoescape=True).from_string(PAGE.read_text(encoding="utf-8"))
+    return made.render(plotly=plotlyjs.script(), template=plotlyjs.template(), **parts)

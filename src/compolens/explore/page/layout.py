@@ -50,15 +50,22 @@ def page(names: Sequence[str]) -> html.Div:
             html.Div(id="error", role="alert"),
             html.Main(
                 [
-                    html.Section([_panel("grid"), _panel("worst"), _panel("sites", _sites())], className="side"),
+                    html.Section(
+                        [
+                            _panel("grid"),
+                            _panel("worst"),
+                            _panel("sites", _sites()),
+                            _panel("ladder", _search()),
+                            _panel("diff"),
+                        ],
+                        className="side",
+                    ),
                     html.Section(
                         [
                             _episode(),
                             _panel("code", _code()),
-                            _panel("ladder", _search()),
                             _panel("heads", _heads()),
                             _panel("attention"),
-                            _panel("diff"),
                         ],
                         className="wide",
                     ),

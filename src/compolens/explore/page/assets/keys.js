@@ -1,8 +1,9 @@
 // Arrow keys: left and right go to the episode before and after; with Shift, up and down go to the layer before and after, left
 // and right to the head before and after. Not while something is being typed or a slider moved.
+const TYPED = "input:not([type=checkbox], [type=radio]), textarea, select, [role=slider], [role=combobox], .dash-dropdown-content, .js-plotly-plot";
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.altKey || event.metaKey) return;
-  if (event.target.closest("input:not([type=checkbox]), textarea, select, [role=slider], [role=listbox], [role=combobox], .js-plotly-plot")) return;
+  if (event.ctrlKey || event.altKey || event.metaKey || event.target.closest(TYPED)) return;
+  if (!event.shiftKey && event.target.closest("[type=radio]")) return;
   const plain = { ArrowLeft: "go-previous", ArrowRight: "go-next" };
   const shifted = {
     ArrowUp: "go-previous-layer", ArrowDown: "go-next-layer", ArrowLeft: "go-previous-head", ArrowRight: "go-next-head",
