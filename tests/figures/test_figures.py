@@ -30,6 +30,7 @@ from compolens.figures import (
     Drawing,
     HeatMap,
     Line,
+    Look,
     Map,
     Panel,
     Points,
@@ -37,6 +38,7 @@ from compolens.figures import (
     color_of,
     save,
 )
+from compolens.figures.page import print_style
 
 SOURCE = Path(__file__).parents[2] / "src"
 NAN = float("nan")
@@ -566,6 +568,34 @@ def test_the_callers_style_decides_fonts_axes_and_the_colours_of_series(tmp_path
     sizes = [axes.title.get_size(), axes.xaxis.label.get_size(), axes.get_xticklabels()[0].get_size()]
     assert sizes == [12, 12, 9], "sizes keep their proportions: 8, 8 and 6 points of a text of 8"
     assert to_hex(axes_of(drawing).lines[0].get_color()) == SERIES_COLORS[0].lower(), "and it ends with the context"
+
+
+def test_a_size_that_a_style_file_sets_counts_where_it_is_matplotlibs_own(tmp_path: Path) -> None:
+    file = tmp_path / "paper.mplstyle"
+    file.write_text("font.size: 10\n")
+    drawing = one(Line(BY_LAYER, "layer", "r2", "a series"))
+    with Look(style=str(file)).styled():
+        assert axes_of(drawing).title.get_size() == matplotlib.rcParamsDefault["font.size"] == 10
+    assert axes_of(drawing).title.get_size() == 8
+
+
+def test_no_name_beside_a_heat_map_and_no_title_is_cut_off_at_any_resolution() -> None:
+    """Text is as wide at every resolution as where it was laid out, and titles are folded to what the axes have in the end."""
+    rows = [f"reference {i}, rate 0.03" for i in range(4)]
+    cells = pd.DataFrame([(x, y, 0.5) for y in rows for x in rows], columns=["x", "y", "v"])
+    long = "softmax, fuzzy logic 32 tokens, 70 % held out: share of the step"
+    lines = [Panel(long, "layer", f"share of the output {i}", (Line(BY_LAYER, "layer", "r2"),)) for i in range(3)]
+    for drawing in (one(HeatMap(cells, "x", "y", "v")), Drawing("c", lines)):
+        figure = drawing.matplotlib()
+        figure.set_layout_engine("none")
+        with print_style():
+            for dpi in (100, 150, 300):
+                figure.set_dpi(dpi)
+                figure.canvas.draw()
+                first = figure.axes[0].get_yticklabels() if len(figure.axes) < 3 else []
+                texts = [*first, *(text for axes in figure.axes for text in (axes.title, axes.yaxis.label))]
+                boxes = [text.get_window_extent() for text in texts if text.get_text()]
+                assert min(box.x0 for box in boxes) >= -0.5 and max(box.x1 for box in boxes) <= figure.bbox.width + 0.5
 
 
 def test_names_of_classes_are_short_and_labels_replace_them_without_touching_colours_or_numbers() -> None:

@@ -187,7 +187,8 @@ class Drawing:
         content = BytesIO()
         figure = self.matplotlib()
         figure.set_layout_engine("none")
-        figure.savefig(content, format="png", dpi=130)
+        with print_style():
+            figure.savefig(content, format="png", dpi=130)
         return content.getvalue()
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:

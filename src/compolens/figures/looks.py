@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from compolens.figures.arranged import names_in
 from compolens.figures.drawings import Drawing
+from compolens.figures.page import setting
 from compolens.figures.words import displayed, unknown
 
 
@@ -57,7 +58,7 @@ class Look:
         if not self.style:
             yield
             return
-        from matplotlib import style
+        from matplotlib import rc_params_from_file, style
 
         try:
             context = style.context(self.style)
@@ -66,8 +67,14 @@ class Look:
             raise ValueError(
                 f"No style {self.style!r}: it is no file, and none of matplotlib's: {', '.join(style.available)}."
             ) from error
+        own = (
+            style.library[self.style]
+            if self.style in style.library
+            else rc_params_from_file(self.style, use_default_template=False)
+        )
         try:
-            yield
+            with setting(own):
+                yield
         finally:
             context.__exit__(None, None, None)
 

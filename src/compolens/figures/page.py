@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ _STYLE: dict[Any, Any] = {
     "axes.linewidth": 0.6, "xtick.major.width": 0.6, "ytick.major.width": 0.6,
     "xtick.major.size": 2.5, "ytick.major.size": 2.5, "xtick.major.pad": 2, "ytick.major.pad": 2,
     "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False,
+    "text.hinting": "no_hinting",  # text is as wide at every resolution as where it was laid out
     "pdf.fonttype": 42, "ps.fonttype": 42,  # TrueType: venues reject Type 3, and editors can change the text
 }  # fmt: skip
 
@@ -71,6 +73,9 @@ class Page:
             self._fit(axes, scene, height)
         self.figure.set_figheight((rows * (height + 120) + self._legend()) / 72)  # enough to measure what else it takes
         layout.execute(self.figure)
+        for axes, scene in zip(self.axes, self.scenes, strict=True):
+            self._entitle(axes, scene)  # once more: what stands beside the axes may have taken of their width
+        layout.execute(self.figure)
         surplus = min(size_of(axes)[1] for axes in self.axes) - height
         self.figure.set_figheight(self.figure.get_figheight() - rows * surplus / 72)
         layout.execute(self.figure)
@@ -100,9 +105,7 @@ class Page:
     def _fit(self, axes: Axes, scene: Scene, height: float) -> None:
         """Wrap, turn or thin out text so that it fits axes of this height."""
         width, size = size_of(axes)[0], self.sizes
-        title = wrap(scene.shown(scene.panel.title), size.title, width)
-        fitting = size.title * width / max(width_of(title, size.title), 1)
-        axes.set_title(title, size=min(size.title, max(5, fitting)))  # smaller for words wider than this
+        self._entitle(axes, scene)
         axes.set_xlabel(wrap(scene.panel.x, size.label, width))
         axes.set_ylabel(wrap(axes.get_ylabel(), size.label, height))
         if scene.heat and scene.heat.ticks is not None:
@@ -127,6 +130,12 @@ class Page:
             if slot >= size.tick + 5:  # points between the lines of text, with room for their slant
                 style = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
         axes.set_xticks(range(0, len(texts), step), texts[::step], **style)
+
+    def _entitle(self, axes: Axes, scene: Scene) -> None:
+        """The title, wrapped to the axes' width; smaller for words wider than this."""
+        width, size = size_of(axes)[0], self.sizes.title
+        title = wrap(scene.shown(scene.panel.title), size, width)
+        axes.set_title(title, size=min(size, max(5, size * width / max(width_of(title, size), 1))))
 
     def _legend(self) -> float:
         """Add one legend below all panels, in as few rows as fit the width; return its height."""
@@ -184,18 +193,40 @@ _CALLERS = ("axes.", "font.", "grid.", "hatch.", "legend.", "mathtext.", "text."
 """What a caller's style decides. Sizes, resolutions and file formats of figures are ours: notebooks set these on their own."""
 
 
+_SET: ContextVar[frozenset[str]] = ContextVar("set", default=frozenset())
+"""Names of rcParams that a style sets, even to matplotlib's own defaults."""
+
+
+@contextmanager
+def setting(names: Iterable[str]) -> Iterator[None]:
+    """Say which rcParams a style sets, so that they count even where they are matplotlib's own defaults.
+
+    Args:
+        names: of rcParams.
+
+    Returns:
+        The context.
+    """
+    token = _SET.set(frozenset(names))
+    try:
+        yield
+    finally:
+        _SET.reset(token)
+
+
 @contextmanager
 def print_style() -> Iterator[None]:
     """matplotlib's defaults, then ours, then what the caller has set otherwise; the caller's style comes back afterwards.
 
-    What a caller sets counts where it differs from matplotlib's own defaults, by rcParams or by a style file.
+    What a caller sets counts where it differs from matplotlib's own defaults, by rcParams or by a style file; what the style
+    of `setting` sets counts in any case.
     """
     import matplotlib
 
     theirs = {
         name: value
         for name, value in matplotlib.rcParams.items()
-        if name.startswith(_CALLERS) and value != matplotlib.rcParamsDefault[name]
+        if name.startswith(_CALLERS) and (name in _SET.get() or value != matplotlib.rcParamsDefault[name])
     }
     if "font.size" in theirs:  # sizes that are ours keep their proportion to the text
         scale = theirs["font.size"] / _STYLE["font.size"]

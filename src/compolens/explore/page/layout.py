@@ -170,7 +170,7 @@ def _steps(what: str, back: str, on: str) -> list[Any]:
     """Two buttons, to the one before and to the one after."""
     ways = (("previous", back), ("next", on))
     return [
-        html.Button(sign, id=f"go-{way}-{what}", n_clicks=0, title=f"{way} {what}", **{"aria-label": f"{way} {what}"})
+        html.Button(sign, id=f"go-{way}-{what}", n_clicks=0, title=f"{way} {what}", **_said(f"{way} {what}"))
         for way, sign in ways
     ]
 
@@ -180,11 +180,11 @@ def _panel(name: str, controls: Any = None) -> html.Section:
     tools = [
         html.Button(
             "PNG", id={"save": name, "as": "png"}, n_clicks=0, title="save the figure as a picture",
-            **{"aria-label": f"PNG of {title}"},
+            **_said(f"PNG of {title}"),
         ),
         html.Button(
             "CSV", id={"save": name, "as": "csv"}, n_clicks=0, title="save the plotted numbers",
-            **{"aria-label": f"CSV of {title}"},
+            **_said(f"CSV of {title}"),
         ),
         html.Details(
             [
@@ -203,18 +203,23 @@ def _panel(name: str, controls: Any = None) -> html.Section:
             dcc.Loading(
                 html.Div(
                     dcc.Graph(id={"graph": name}, figure=BLANK, config=CONFIG, className="graph"),
-                    role="figure", **{"aria-label": f"{title}: figure. Its number follows; CSV holds all values."},
+                    role="figure", **_said(f"{title}: figure. Its number follows; CSV holds all values."),
                 ), type="dot", delay_show=300, overlay_style={"visibility": "visible", "opacity": 0.6},
             ),
-            html.P(id={"number": name}, className="number", **{"aria-live": "polite"}),
+            html.P(id={"number": name}, className="number", **dict[str, Any]({"aria-live": "polite"})),
             html.P(id={"caption": name}, className="caption"),
             html.Div(tools, className="tools"),
             dcc.Store(id={"key": name}),
         ],
-        className="panel", id=f"panel-{name}", **{"aria-label": title},
+        className="panel", id=f"panel-{name}", **_said(title),
     )  # fmt: skip
 
 
 def _named(text: str, control: Any, beside: Sequence[Any] = ()) -> html.Div:
     row = [html.Div([control, *beside], className="row")] if beside else [control]
     return html.Div([html.Label(text, htmlFor=control.id), *row], className="named")
+
+
+def _said(name: str) -> dict[str, Any]:
+    """What screen readers call a part of the page."""
+    return {"aria-label": name}
