@@ -16,6 +16,7 @@ from compolens.cli import main
 from compolens.diagnosis import sentences
 from compolens.figures import plotlyjs
 from compolens.report.attention import position_names
+from compolens.report.drawn import shared
 
 PLOTLY = "79542150855a52c567260e3137095dbe2b744e6d702a5cabe67da246942fba7a"
 """sha256 of plotly-cartesian.min.js of plotly.js-cartesian-dist-min 4.1.1, as npm has it."""
@@ -246,3 +247,13 @@ def test_a_browser_draws_every_open_figure_offline(browser, measured, page, tmp_
         assert shown.count('data-drawn="1"') >= least
         assert shown.count('class="main-svg"') >= least
         assert 'data-ready="' in shown
+
+
+def test_a_definition_that_several_captions_share_is_said_once():
+    entries = [
+        {"caption": "Bars: seeds. Shown at 0.5 R². A gap is a loss."},
+        {"caption": "Lines. A gap is a loss."},
+        {"caption": ""},
+    ]
+    assert shared(entries) == ["A gap is a loss."]
+    assert [entry["caption"] for entry in entries] == ["Bars: seeds. Shown at 0.5 R².", "Lines.", ""]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +15,8 @@ from compolens.foundation.configs import ConfigError
 
 DECISIVE = ("diagnoses", "who_generalizes")
 """The first of these that can be drawn stands beside the cards: the shares and parts that labels are read off."""
+SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z(])")
+"""Between two sentences of a caption."""
 
 
 class Figures(NamedTuple):
@@ -87,6 +91,23 @@ def decisive(made: list[dict[str, Any]]) -> dict[str, Any] | None:
                 drawing = replace(entry["drawing"], columns=1)
                 return entry | on_page(drawing)
     return None
+
+
+def shared(entries: Sequence[dict[str, Any]]) -> list[str]:
+    """Take the sentences that stand in several captions out of them: a definition is read once.
+
+    Args:
+        entries: figures of the page; their captions lose these sentences.
+
+    Returns:
+        The sentences, in the order in which they are met.
+    """
+    parts = [SENTENCE.split(entry["caption"]) for entry in entries]
+    count = Counter(sentence for part in parts for sentence in set(part) if sentence)
+    often = [sentence for sentence in dict.fromkeys(s for part in parts for s in part) if count[sentence] > 1]
+    for entry, part in zip(entries, parts, strict=True):
+        entry["caption"] = " ".join(sentence for sentence in part if sentence not in often)
+    return often
 
 
 def on_page(drawing: Drawing) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from compolens.figures import plotlyjs
 from compolens.foundation.configs import ConfigError
 from compolens.foundation.files import write_atomically
 from compolens.report.attention import attention
-from compolens.report.drawn import decisive, figures
+from compolens.report.drawn import decisive, figures, shared
 from compolens.report.drawn import inapplicable as refused
 from compolens.report.evidence import Cited
 from compolens.tasks import TaskFamily
@@ -101,12 +101,15 @@ def page(
     notes += sorted({str(w.message) for w in caught if issubclass(w.category, tables.StaleTable)} - set(notes))
     cited = Cited(measured, path)
     told = [cards.card(one) for one in judged]
+    first = decisive(drawn.made)
+    common = shared([*([first] if first else []), *drawn.made])
     text = _render(
         cards=[_card(one, cited) for one in told],
         compared=cited.clauses(compared),
         models=[_model_row(f, classes) for f in measured],
         splits=_splits(measured, classes),
-        decisive=decisive(drawn.made),
+        decisive=first,
+        common=common,
         figures=drawn.made,
         lacking=drawn.lacking,
         other=drawn.other,

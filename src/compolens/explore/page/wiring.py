@@ -292,6 +292,8 @@ def _panel(app: Dash, explorer: Explorer, name: str) -> None:
         columns = 2 if name == "heads" else 1
         figure = (replace(view.drawing, columns=columns) if narrow else view.drawing).plotly()
         figure.update_layout(margin={"l": 50, "r": 20}, clickmode="event", dragmode="select" if name == "worst" else "zoom")
+        if narrow and name == "heads":  # thumbnails: ticks beside one another would run together
+            figure.update_xaxes(tickangle=-90, tickfont_size=9).update_yaxes(tickfont_size=9)
         return figure, f"{view.what}: {view.number}", view.drawing.caption, view.python, key
 
 
