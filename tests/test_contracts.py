@@ -76,7 +76,7 @@ def all_models():
             yield pytest.param(small(cls, SMALL_MODEL, **settings), id=tag)
 
 
-@pytest.fixture(params=all_models())
+@pytest.fixture(scope="module", params=all_models())
 def architecture(request):
     return request.param
 
@@ -116,7 +116,7 @@ def fixed_folder(tmp_path_factory):
     return str(folder)
 
 
-@pytest.fixture(params=[pytest.param(small(cls, SMALL_TASK), id=name) for name, cls in FAMILIES.items()])
+@pytest.fixture(scope="module", params=[pytest.param(small(cls, SMALL_TASK), id=name) for name, cls in FAMILIES.items()])
 def task(request):
     """A small member of every family; one that reads files gets a folder of them."""
     folders = {"Raven": "raven_folder", "FixedEpisodes": "fixed_folder"}
@@ -124,19 +124,31 @@ def task(request):
     return request.param if name is None else dataclasses.replace(request.param, data=request.getfixturevalue(name))
 
 
-@pytest.fixture
+def again(architecture, task):
+    """The same model, to edit."""
+    return Run(architecture, task).build().eval()
+
+
+@pytest.fixture(scope="module")
 def model(architecture, task):
+    """Read only, as all that the tests of a pair share."""
     try:
-        return Run(architecture, task).build().eval()
+        return again(architecture, task)
     except DoesNotApply as error:
         if not any(reason in str(error) for reason in REASONS):
             raise
         pytest.skip(str(error))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def episodes(task):
     return task.sample(16, "train", task.rng(0, "train"))
+
+
+@pytest.fixture(scope="module")
+def answered(model, episodes):
+    """What the model answers, and every activation on the way."""
+    return model.run_with_cache(episodes.tokens)
 
 
 def perfect(task, targets):
@@ -162,14 +174,14 @@ def double(tensor):
 
 
 # ---- every pair ------------------------------------------------------------------------------------------------------
-def test_a_model_answers_at_every_position(model, task, episodes):
-    prediction = model(episodes.tokens)
+def test_a_model_answers_at_every_position(answered, task):
+    prediction, _ = answered
     assert prediction.shape == (16, task.seq, task.d_out)
     assert prediction.isfinite().all()
 
 
-def test_every_parameter_gets_a_finite_gradient_that_is_not_zero(model, task, episodes):
-    model.double()
+def test_every_parameter_gets_a_finite_gradient_that_is_not_zero(architecture, task, model, episodes):
+    model = again(architecture, task).double()
     loss = task.loss(model(double(episodes.tokens)), double(episodes.targets))
     assert loss.shape == ()
     loss.backward()
@@ -191,9 +203,9 @@ def gradient_of(model, task, episodes, precision="float32"):
     return torch.cat([gradient.flatten() for gradient in found])
 
 
-def test_mixed_precision_moves_the_gradient_about_as_far_as_rounding_the_weights_does(model, task, episodes):
+def test_mixed_precision_moves_the_gradient_about_as_far_as_rounding_the_weights_does(architecture, task, model, episodes):
     """Codes normalised over two heads turn round where scores are near 0, so no fixed distance would do for all."""
-    model.eval()
+    model = again(architecture, task)
     exact, mixed = (gradient_of(model, task, episodes, precision) for precision in ("float32", "bfloat16"))
     with torch.no_grad():
         for parameter in model.parameters():
@@ -218,24 +230,24 @@ def test_normalisations_and_the_softmax_see_single_precision(model, task, episod
     assert set(seen.values()) <= {torch.float32}, seen
 
 
-def test_answers_depend_on_no_other_episode_of_the_batch(model, task, episodes):
-    prediction = model(episodes.tokens)
+def test_answers_depend_on_no_other_episode_of_the_batch(model, answered, episodes):
+    prediction, _ = answered
     torch.testing.assert_close(model(episodes.tokens[:3]), prediction[:3], rtol=1e-4, atol=1e-5)
 
 
-def test_attention_code_is_the_pattern_laid_out_batch_query_key_head(model, episodes):
+def test_attention_code_is_the_pattern_laid_out_batch_query_key_head(model, answered):
     patterns = [name for name in model.hook_dict if name.endswith("attn.hook_pattern")]
     codes = [name for name in model.hook_dict if name.endswith("attn.hook_code")]
     assert [name.replace("hook_pattern", "hook_code") for name in patterns] == codes
-    _, cache = model.run_with_cache(episodes.tokens)
+    _, cache = answered
     for pattern, code in zip(patterns, codes, strict=True):
         length = cache[pattern.replace("attn.hook_pattern", "hook_resid_pre")].shape[1]
         assert cache[code].shape == (16, length, length, model.cfg.n_heads)
         assert torch.equal(cache[code], cache[pattern].permute(0, 2, 3, 1))
 
 
-def test_attention_code_holds_the_weights_that_multiply_the_values(model, episodes):
-    _, cache = model.run_with_cache(episodes.tokens)
+def test_attention_code_holds_the_weights_that_multiply_the_values(model, answered):
+    _, cache = answered
     for site in [name for name in model.hook_dict if name.endswith("attn.hook_code")]:
         layer = site.removesuffix("hook_code")
         if layer + "hook_pre" in cache:  # a value network: the code makes its first layer, per pair, and weighs its output
@@ -249,26 +261,24 @@ def test_attention_code_holds_the_weights_that_multiply_the_values(model, episod
         torch.testing.assert_close(cache[layer + "hook_z"], mixed, rtol=1e-4, atol=1e-5)
 
 
-def test_a_task_code_is_laid_out_batch_1_code(model, episodes):
+def test_a_task_code_is_laid_out_batch_1_code(model, answered):
     if "hook_code" not in model.hook_dict:
         pytest.skip("this architecture has no explicit task code")
-    _, cache = model.run_with_cache(episodes.tokens, names_filter="hook_code")
-    assert cache["hook_code"].shape[:2] == (16, 1)
+    assert answered[1]["hook_code"].shape[:2] == (16, 1)
 
 
-def test_zeroing_any_code_changes_the_answers(model, task, episodes):
+def test_zeroing_any_code_changes_the_answers(model, task, episodes, answered):
     sites = [name for name in model.hook_dict if name.split(".")[-1] == "hook_code"]
     assert sites, "every architecture has a code to look at and to edit"
-    before = model(episodes.tokens)[:, list(task.answers)]
+    before = answered[0][:, list(task.answers)]
     for site in sites:
         after = intervene(model, episodes, {site: torch.zeros_like})[:, list(task.answers)]
         changed = (before - after).abs().amax(dim=(1, 2)) > 1e-6
         assert changed.float().mean() > 0.7, site  # a small executor may be silent (relu) on an episode's every query
 
 
-def test_roles_name_positions_of_the_models_own_sequence(model, episodes):
-    _, cache = model.run_with_cache(episodes.tokens, names_filter="blocks.0.hook_resid_pre")
-    length = cache["blocks.0.hook_resid_pre"].shape[1]
+def test_roles_name_positions_of_the_models_own_sequence(model, answered):
+    length = answered[1]["blocks.0.hook_resid_pre"].shape[1]
     assert {"context", "readout"} <= set(model.roles)
     for positions in model.roles.values():
         assert positions and all(0 <= p < length for p in positions) and len(set(positions)) == len(positions)
@@ -288,10 +298,11 @@ def test_a_model_obeys_the_tasks_mask(model, task, episodes):
     assert not torch.equal(before[:, position], after[:, position])
 
 
-def test_equal_runs_build_equal_weights_and_other_seeds_do_not(architecture, task, model):
-    again, other = Run(architecture, task).build(), Run(architecture, task, init_seed=1).build()
+def test_equal_runs_build_equal_weights_whatever_was_drawn_before_and_other_seeds_do_not(architecture, task, model):
+    torch.rand(7)
+    same, other = again(architecture, task), Run(architecture, task, init_seed=1).build()
     weights = model.state_dict()
-    assert all(torch.equal(weights[name], value) for name, value in again.state_dict().items())
+    assert all(torch.equal(weights[name], value) for name, value in same.state_dict().items())
     differ = any(not torch.equal(weights[name], value) for name, value in other.state_dict().items())
     assert differ != (type(architecture).__name__ in WRITTEN_DOWN)
 
@@ -304,17 +315,28 @@ def test_building_and_answering_leave_global_random_state_alone(architecture, ta
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before[1:]  # noqa: NPY002
 
 
-def test_weights_do_not_depend_on_what_was_drawn_before(architecture, task, model):
-    torch.rand(7)
-    again = Run(architecture, task).build().state_dict()
-    assert all(torch.equal(value, again[name]) for name, value in model.state_dict().items())
-
-
-def test_a_run_survives_json(architecture, task):
+# ---- every architecture, every task family ---------------------------------------------------------------------------
+def survives_json(architecture, task):
     run = Run(architecture, task, steps=7, keep=(2, 5), optimizer=AdamW(lr=0.1, betas=(0.5, 0.6)))
     again = construct(json.loads(json.dumps(describe(run))), classes_of(run))
     assert again == run and hash(again) == hash(run)
     assert again.architecture == architecture and again.task == task
+
+
+def is_a_value(thing):
+    assert dataclasses.replace(thing) == thing and hash(dataclasses.replace(thing)) == hash(thing)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(thing, dataclasses.fields(thing)[0].name, 3)
+
+
+def test_an_architecture_is_a_value_and_a_run_of_it_survives_json(architecture):
+    is_a_value(architecture)
+    survives_json(architecture, Hyperteacher())
+
+
+def test_a_task_family_is_a_value_and_a_run_on_it_survives_json(task):
+    is_a_value(task)
+    survives_json(ARCHITECTURES["SoftmaxTransformer"](), task)
 
 
 # ---- every task family -----------------------------------------------------------------------------------------------
@@ -476,13 +498,6 @@ def test_a_setting_says_what_was_asked_without_seeds_also_of_folders_that_do_not
     assert new.items() - old.items() >= {("task.setting", task.setting)} and new.keys() - old.keys() == {"task.setting"}
     (one,) = groups.group([tmp_path / "new", tmp_path / "old"])
     assert one.setting == task.setting
-
-
-def test_families_and_architectures_are_values(task, architecture):
-    for value in (task, architecture):
-        assert dataclasses.replace(value) == value and hash(dataclasses.replace(value)) == hash(value)
-        with pytest.raises(dataclasses.FrozenInstanceError):
-            setattr(value, dataclasses.fields(value)[0].name, 3)
 
 
 # ---- bad settings ----------------------------------------------------------------------------------------------------
