@@ -8,6 +8,7 @@ text only: nothing of a folder, and no probe, is run.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -148,9 +149,15 @@ def _described_files() -> list[Path]:
 
 def _parsed(path: Path) -> ast.Module:
     try:
-        return ast.parse(path.read_text(encoding="utf-8"))
+        return _tree(path.read_text(encoding="utf-8"))
     except (SyntaxError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not a Python file that can be read: {error}") from error
+
+
+@functools.lru_cache(maxsize=512)
+def _tree(text: str) -> ast.Module:
+    """A file's syntax tree, to be read only: every folder that is cited asks for those of the same files."""
+    return ast.parse(text)
 
 
 def _class_texts(files: list[Path]) -> dict[str, str]:

@@ -262,6 +262,8 @@ def _about_episodes(table: TableFiles, provenance: dict[str, Any]) -> str:
         return ""
     if EPISODES not in provenance:
         return "its per-episode rows are those of an earlier measurement"
+    if digests.of_file(table.path(EPISODES)) == provenance[EPISODES]:  # in its place, and read once
+        return ""
     try:
         table.read(EPISODES)
     except DamagedFile:

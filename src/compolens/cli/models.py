@@ -78,7 +78,6 @@ def _with_scores(folders: list[Path]) -> list[Path]:
         try:
             for split in ("test", "ood"):
                 sentences.score(groups.group([folder])[0], split)
-                sentences.per_composition(folder, split)
             _parameters(folder)
         except ConfigError as error:
             print(f"{folder.name} is left out: {error}", file=sys.stderr)
@@ -99,7 +98,7 @@ def _parameters(folder: Path) -> int:
 def _summarise(folders: list[Path]) -> int:
     """Groups of models that differ in seeds alone: parameters, seeds, test and ood score with two-level intervals, the ceiling
     of the latter, and what the paper reports where the setting is its own. Then the trainings that have not ended."""
-    from compolens import tables, zoo
+    from compolens import tables
     from compolens.diagnosis import groups, sentences
 
     print("| setting | architecture | parameters | seeds | test | ood | ceiling | the paper's measure: ours / the paper |")
@@ -117,6 +116,8 @@ def _summarise(folders: list[Path]) -> int:
         print(f"| {group.setting} | {group.label} | {parameters:,} | {len(group.folders)} | {' | '.join(cells)} |")
     for folder in folders:
         if not tables.finished(folder):
+            from compolens import zoo  # with torch, which nothing else here needs
+
             print(f"| {folder.name} | | | | {zoo.overview(folder)['note']} | | | |")
     return 0
 

@@ -105,8 +105,13 @@ def values_since(recipe: str | Path) -> int | None:
     Returns:
         The version that it declares as ``values_since``; None where it declares none, or is not Python.
     """
+    return _values_since(Path(recipe).read_bytes())
+
+
+@functools.lru_cache(maxsize=256)
+def _values_since(source: bytes) -> int | None:
     try:
-        tree = ast.parse(Path(recipe).read_bytes())
+        tree = ast.parse(source)
     except (SyntaxError, ValueError):
         return None
     found = [value for statement in tree.body if (value := _declared(statement, "values_since")) is not None]
