@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from compolens.diagnosis import label
-from compolens.diagnosis.decomposition import PARTS, Measured
+from compolens.diagnosis.decomposition import IN_WORDS, PARTS, Measured
 from compolens.diagnosis.groups import SEEDS, Group, group, telling
 from compolens.diagnosis.label import MARGIN, Diagnosis
 from compolens.figures import Bars, Drawing, HeatMap, Mark, Panel, Points, Rule, color_of
@@ -53,9 +53,7 @@ def analyze(models: list[Path]) -> Drawing:
         panels += [Panel(f"{where}loss on held-out compositions", "", "", (heat,)), _shares(where, here, found)]
         told += [f"{g.label} on {setting}: {d.label} ({'; '.join(d.reasons)})" for g, d in zip(here, found, strict=True)]
     caption = (
-        "Parts of the loss. Use: regained by writing the model's own decoded code where it reads its code; inference: "
-        "regained beyond that by the true code; form: beyond that by a code found by search; execution: regained by no code; "
-        "unexplained: no more than what writing costs on training compositions. Shares: 0 is the best learner that "
+        f"Parts of the loss. {IN_WORDS} Shares: 0 is the best learner that "
         f"recombines nothing, 1 the ceiling; bars are means over seeds, from {SEEDS} seeds on with 95 % intervals "
         "over seeds and compositions; the "
         f"axis ends at {LOWEST:g}. Compositional: the whole interval above {1 - MARGIN:g}. {'. '.join(told)}. With fewer "

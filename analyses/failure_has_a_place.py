@@ -46,9 +46,7 @@ def analyze(models: list[Path]) -> Drawing:
         panels.append(Panel(f"{name}: the loss in parts", "", "loss", _bars(part), (0.0, height)))
         panels.append(_by_place(g, name, top))
     caption = (
-        "Left: what is missing to the ceiling. Use: regained when the code that a readout finds in the model is written "
-        "where it reads its code; inference: regained beyond that by the true code; form: beyond that by another code, found "
-        "by search; execution: regained by no code; unexplained: no more than what writing costs on training compositions. "
+        f"Left: what is missing to the ceiling. {decomposition.IN_WORDS} "
         f"Bars are means over seeds, from {SEEDS} seeds on with 95 % intervals over seeds and compositions (bands: over "
         "seeds); points are seeds. Right: the score on "
         f"held-out compositions with the true code written at a layer (0: embedding; {CODE}: the explicit code), means over "

@@ -26,6 +26,13 @@ SLOW = (
     "training/test_distributed.py",
 )
 """Left to `make test`, unless they were changed themselves."""
+NUMBERS = (
+    "probes/test_probe_versions.py::test_a_probe_gives_the_numbers_that_are_held_for_its_version[{}]",
+    "probes/test_probe_versions.py::test_every_shipped_table_is_current",
+)
+ABOUT_PROBES = ("probes/", "measures/", "interventions/", "diagnosis/")
+"""Folders whose tests that name a probe are about it; elsewhere it is any probe."""
+DRAWN = "test_recorded_commands.py::test_the_recorded_command_of_a_shipped_figure_gives_its_numbers[{}]"
 PAGE = "docs/test_docs.py::test_every_block_of_a_page_runs_and_says_what_it_promises[{}]"
 LINKS = (
     "docs/test_docs.py::test_links_between_pages_lead_somewhere",
@@ -52,10 +59,12 @@ def naming(*words: str) -> list[str]:
 
 
 def mirror(path: Path) -> list[str]:
-    """The tests that stand for a file of the package: those of its folder, or those of its own name."""
+    """The tests that stand for a file of the package: those of its own name, with those beside them that name it; else those
+    of its folder."""
     room = path.relative_to("src/compolens").parts[0]
     if not room.endswith(".py"):
-        return files(room)
+        named = [name for name in naming(path.stem) if name.startswith(f"{room}/")]
+        return named if f"{room}/test_{path.stem}.py" in named else files(room)
     own = f"test_{room}"
     return [own] if own in files("") else naming(f"compolens.{path.stem} ", f"compolens import {path.stem}")
 
@@ -69,9 +78,12 @@ def wanted_for(path: Path) -> list[str]:
     if part == "src" and path.suffix == ".py":
         return mirror(path)
     if part == "probes":
-        return ["probes/test_probe_versions.py", *naming(f'"{path.stem}"')]
+        about = [name for name in naming(f'"{path.stem}"') if name.startswith(ABOUT_PROBES)]
+        return [*(test.format(path.stem) for test in NUMBERS), *about]
     if part == "analyses":
-        return naming(f'"{path.stem}"')
+        drawn = sorted((ROOT / "trained_models" / "figures").glob(f"*/{path.stem}.json"))
+        about = [name for name in naming(f'"{path.stem}"') if name.startswith("analyses/")]
+        return [*(DRAWN.format(f"{figure.parent.name}-{path.stem}") for figure in drawn), *about]
     if part == "docs" and path.suffix == ".md":
         return [*LINKS, *([PAGE.format(path.stem)] if path.parent.name == "docs" and path.stem != "quickstart" else [])]
     return []

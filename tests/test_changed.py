@@ -24,11 +24,17 @@ def test_every_file_beside_them_has_tests_too(path):
     assert f"tests/test_{path.name}" in named or not (TESTS / f"test_{path.name}").is_file() or f"test_{path.name}" in SLOW
 
 
+def test_a_file_with_tests_of_its_own_names_these_and_what_names_it_beside_them():
+    named = wanted(["src/compolens/measures/readouts.py"])[2:]
+    assert "tests/measures/test_readouts.py" in named and all(name.startswith("tests/measures/") for name in named)
+    assert "tests/measures/test_erasure.py" not in wanted(["src/compolens/measures/sparsity.py"])
+
+
 def test_recipes_pages_and_tests_name_what_reads_them():
-    assert {"tests/probes/test_probe_versions.py", "tests/measures/test_sparsity.py"} <= set(
-        wanted(["probes/activation_sparsity.py"])
-    )
-    assert "tests/analyses/test_why_claims.py" in wanted(["analyses/failure_has_a_place.py"])
+    probe, claim = wanted(["probes/activation_sparsity.py"]), wanted(["analyses/failure_has_a_place.py"])
+    assert "tests/measures/test_sparsity.py" in probe and "tests/probes/test_probe_versions.py" not in probe
+    assert "held_for_its_version[activation_sparsity]" in " ".join(probe) and "tests/cli/test_cli.py" not in probe
+    assert "tests/analyses/test_why_claims.py" in claim and "[why-failure_has_a_place]" in " ".join(claim)
     assert [name.split("::")[-1] for name in wanted(["docs/figures.md"])[2:]] == [
         "test_links_between_pages_lead_somewhere",
         "test_the_site_builds_without_a_warning",

@@ -25,6 +25,12 @@ from compolens.foundation.configs import ConfigError
 from compolens.measures.intervals import weighted_mean
 
 PARTS = ("use", "inference", "form", "execution", "unexplained")
+IN_WORDS = (
+    "Use: regained when the code that a readout finds in the model is written where it reads its code; inference: regained "
+    "beyond that by the true code; form: beyond that by another code, found by search; execution: regained by no code; "
+    "unexplained: no more than what writing costs on training compositions."
+)
+"""What the parts are, as captions say it."""
 DRAWS = 1000
 NOTHING = 0.0005
 """A loss below this is none: what would be printed as 0.000."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pandas as pd
 
 from compolens.figures.panels import Panel
-from compolens.figures.words import is_categorical, unknown
+from compolens.figures.words import is_categorical
 
 
 def names_in(panels: Sequence[Panel]) -> list[str]:
@@ -38,9 +38,8 @@ def only(panels: Sequence[Panel], names: Sequence[str]) -> list[Panel]:
         The panels that are left, with the marks that are left.
 
     Raises:
-        ValueError: nothing has one of the names, or nothing would be left.
+        ValueError: nothing would be left.
     """
-    _known(panels, names)
     chosen = set(names)
     titles, labels = {panel.title for panel in panels}, {mark.label for panel in panels for mark in panel.marks}
     shown = {c for panel in panels for c in categories(panel)}
@@ -68,11 +67,7 @@ def ordered(panels: Sequence[Panel], names: Sequence[str]) -> list[Panel]:
 
     Returns:
         The panels in their new order.
-
-    Raises:
-        ValueError: nothing has one of the names.
     """
-    _known(panels, names)
     place = {name: i for i, name in enumerate(names)}
 
     def rank(name: str) -> int:
@@ -97,10 +92,3 @@ def _rows(mark, choose: Callable[[pd.Series], pd.Series]):
         return mark
     data = mark.data.reset_index(drop=True)
     return replace(mark, data=data.loc[choose(data[name]).index])
-
-
-def _known(panels: Sequence[Panel], names: Iterable[str]) -> None:
-    there = names_in(panels)
-    for name in names:
-        if name not in there:
-            raise unknown("name in this drawing", name, there)

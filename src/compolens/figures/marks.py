@@ -87,6 +87,21 @@ class Mark(ABC):
             raise ValueError(f"{needs}; {got}") from error
 
 
+def _shade(axes: Axes, outlines: list[np.ndarray], **style: Any) -> None:
+    """Polygons for print."""
+    from matplotlib.collections import PolyCollection
+
+    axes.add_collection(PolyCollection(outlines, **style))
+    axes.autoscale_view()
+
+
+def _fill(figure: go.Figure, scene: Stage, outlines: list[np.ndarray], color: str, width: float, **style: Any) -> None:
+    """The same on a page, with a line of this width around them."""
+    x, y = outlined(outlines)
+    where = {"type": "scatter", "x": x, "y": y, "mode": "lines", "line": {"color": color, "width": width}}
+    figure.add_trace({**where, "fill": "toself", "fillcolor": color, "hoverinfo": "skip", **style}, **scene.cell)
+
+
 @dataclass(frozen=True, eq=False)
 class Line(Mark):
     """Points joined in row order; a NaN breaks the line. Up to 40 points are also marked one by one.
@@ -127,12 +142,9 @@ class Line(Mark):
         return [] if self.lo is None else ribbons(scene.positions(rows["x"]), rows["lo"], rows["hi"])
 
     def draw(self, axes: Axes, scene: Stage) -> None:
-        from matplotlib.collections import PolyCollection
-
         rows, color = self.shown, scene.legend.color(self)
         if shaded := self._band(scene):
-            axes.add_collection(PolyCollection(shaded, facecolor=color, edgecolor="none", alpha=0.2, zorder=2.1))
-            axes.autoscale_view()
+            _shade(axes, shaded, facecolor=color, edgecolor="none", alpha=0.2, zorder=2.1)
         style: dict[str, Any] = {"ls": (0, DASHES[0]) if self.dash else "-", "marker": "o" if len(rows) <= 40 else ""}
         (line,) = axes.plot(scene.positions(rows["x"]), rows["y"], color=color, lw=1.2, ms=2.2, zorder=3, **style)
         scene.legend.enter(self.label if self.keyed else "", color, line)
@@ -140,15 +152,8 @@ class Line(Mark):
     def trace(self, figure: go.Figure, scene: Stage) -> None:
         rows, color = self.shown, scene.legend.color(self)
         if shaded := self._band(scene):
-            x, y = outlined(shaded)
-            style: dict[str, Any] = {
-                "mode": "lines",
-                "line": {"width": 0, "color": color},
-                "fill": "toself",
-                "fillcolor": color,
-            }
-            style |= {"opacity": 0.2, "hoverinfo": "skip", "showlegend": False, "legendgroup": scene.shown(self.label) or None}
-            figure.add_trace({"type": "scatter", "x": x, "y": y, **style}, **scene.cell)
+            group = scene.shown(self.label) or None
+            _fill(figure, scene, shaded, color, width=0, opacity=0.2, showlegend=False, legendgroup=group)
         where = {"x": scene.positions(rows["x"]), "y": rows["y"].to_numpy()}
         line = {"color": color, "width": 2, "dash": _css(DASHES[0], 2) if self.dash else "solid"}
         style = {"mode": "lines+markers" if len(rows) <= 40 else "lines", "line": line, "marker": {"size": 5}}
@@ -245,22 +250,17 @@ class Band(Mark):
         return [_around(edge + _REACH) for edge in edges[np.isfinite(edges).all(axis=1)]]
 
     def draw(self, axes: Axes, scene: Stage) -> None:
-        from matplotlib.collections import PolyCollection
         from matplotlib.patches import Patch
 
         color = scene.legend.color(self)
         # The edge keeps a band visible where it is one point wide or has no height.
         style: dict[str, Any] = {"facecolor": color, "edgecolor": color, "alpha": 0.25, "lw": 0.6}
-        axes.add_collection(PolyCollection(self.outlines(scene), zorder=2.2, **style))
-        axes.autoscale_view()
+        _shade(axes, self.outlines(scene), zorder=2.2, **style)
         scene.legend.enter(self.label, color, Patch(**style))
 
     def trace(self, figure: go.Figure, scene: Stage) -> None:
-        color, (x, y) = scene.legend.color(self), outlined(self.outlines(scene))
-        line: dict[str, Any] = {"mode": "lines", "line": {"color": color, "width": 1}, "hoverinfo": "skip"}
-        fill = {"fill": "toself", "fillcolor": color, "opacity": 0.25}
-        entry = scene.legend.entry(self.label, color)
-        figure.add_trace({"type": "scatter", "x": x, "y": y, **line, **fill, **entry}, **scene.cell)
+        color = scene.legend.color(self)
+        _fill(figure, scene, self.outlines(scene), color, width=1, opacity=0.25, **scene.legend.entry(self.label, color))
 
 
 @dataclass(frozen=True, eq=False)
