@@ -107,8 +107,8 @@ def train_all(file, out):
     os._exit(cli.main(["train", str(file), "--out", str(out)]))
 
 
-def test_forty_runs_by_four_commands_of_which_one_is_killed(tmp_path):
-    file, out = write_runs(tmp_path, 40, pause=0.01), tmp_path / "out"
+def test_twenty_runs_by_four_commands_of_which_one_is_killed(tmp_path):
+    file, out = write_runs(tmp_path, 20, pause=0.01), tmp_path / "out"
     context = multiprocessing.get_context("fork")
     processes = [context.Process(target=train_all, args=(file, out)) for _ in range(4)]
     for process in processes:
@@ -119,7 +119,7 @@ def test_forty_runs_by_four_commands_of_which_one_is_killed(tmp_path):
     for process in processes:
         process.join()
     assert [process.exitcode for process in processes] == [-signal.SIGKILL, 0, 0, 0]
-    (handed_on,) = check_each_once(tmp_path, 40)
+    (handed_on,) = check_each_once(tmp_path, 20)
     run = read_runs(str(file))[handed_on]  # it is, bit for bit, the run that nobody killed
     train(replace(run, task=replace(run.task, name="alone")), tmp_path / "alone")
     for part in ("weights.safetensors", "history.csv"):
