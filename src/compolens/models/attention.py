@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -137,6 +137,8 @@ class Attention(nn.Module, ABC):
     """
 
     masked_score = -math.inf
+    head_site: ClassVar[tuple[str, int]] = ("hook_z", 2)
+    """The hook point at which a head is told from the others, and the dimension that counts heads there."""
     W_Q: nn.Parameter
     W_K: nn.Parameter
     W_V: nn.Parameter

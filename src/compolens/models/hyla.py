@@ -29,8 +29,12 @@ class _ValueNetwork(Attention):
     """The code is used twice: to generate the first layer of a value network per pair, and to aggregate its output.
 
     ``hook_pre`` (batch, query, key, d_value): W_qk x_k; ``hook_post``: after the nonlinearity.
+
+    Heads share the value network that the whole code generates, so ``hook_z`` does not tell them apart: a head is a coordinate
+    of the code.
     """
 
+    head_site = ("hook_code", 3)
     hook_pre: HookPoint
     hook_post: HookPoint
 
