@@ -143,7 +143,9 @@ def hooks_page() -> str:
         "point can be read (`run_with_cache`, `record`) and edited (`run_with_hooks`, `intervene`); a misspelt name is an "
         "error that names its nearest neighbours. Names mean what they mean in TransformerLens.\n\n"
         "`n_context + 1` is the sequence of an encoder that ends in a summary token. An attention's `hook_code` is laid out "
-        "query, key, head. After `model.set_use_attn_result(True)` `blocks.{l}.attn.hook_result` fires too.\n"
+        "query, key, head. After `model.set_use_attn_result(True)` `blocks.{l}.attn.hook_result` fires too; "
+        "after `model.set_use_split_qkv_input(True)` `blocks.{l}.hook_q_input`, `hook_k_input`, `hook_v_input` (batch, pos, "
+        "head, d_model); after `model.set_use_hook_mlp_in(True)` `blocks.{l}.hook_mlp_in`.\n"
     )
     for having, names in sorted(sharing.items(), key=lambda item: -len(item[1])):
         listed = "\n".join(f"- `{name}`: {first_line(ARCHITECTURES[name])}" for name in names)

@@ -103,6 +103,13 @@ class TaskLoss:
         return self
 
 
+ON_REQUEST = {
+    "hook_result": "use_attn_result", "hook_mlp_in": "use_hook_mlp_in",
+    **dict.fromkeys(("hook_q_input", "hook_k_input", "hook_v_input"), "use_split_qkv_input"),
+}  # fmt: skip
+"""Hook points that fire where they are asked for -> the setting that asks."""
+
+
 class HookedModel(HookedRootModule):
     """Base of every model here. `roles`: name -> positions in the model's own sequence, at least "context", "readout".
 
@@ -206,10 +213,12 @@ class HookedModel(HookedRootModule):
         if name not in self.hook_dict:
             raise ConfigError(f"no hook point {name!r}; {nearest(name, self.hook_dict)}")
         if not self._fires(name):
-            raise ConfigError(f"{name!r} does not fire unless model.set_use_attn_result(True) is called first")
+            setting = ON_REQUEST[name.rpartition(".")[2]]
+            raise ConfigError(f"{name!r} does not fire unless model.set_{setting}(True) is called first")
 
     def _fires(self, name: str) -> bool:
-        return self.cfg.use_attn_result or not name.endswith("attn.hook_result")
+        setting = ON_REQUEST.get(name.rpartition(".")[2])
+        return setting is None or getattr(self.cfg, setting, True)
 
     def _check_filter(self, names: NamesFilter | Iterable[str]) -> None:
         if self._compiled_call_impl is not None:
@@ -347,10 +356,22 @@ class HookedModel(HookedRootModule):
 
     def set_use_attn_result(self, use: bool) -> None:
         """`use`: whether ``attn.hook_result`` (batch, pos, head, d_model) is computed; off by default, since it is large."""
-        self.cfg.use_attn_result = use
+        self._set("use_attn_result", use)
+
+    def set_use_split_qkv_input(self, use: bool) -> None:
+        """`use`: whether the stream is copied per head through ``hook_q_input``, ``hook_k_input`` and ``hook_v_input`` (batch,
+        pos, head, d_model), before the norm; off by default."""
+        self._set("use_split_qkv_input", use)
+
+    def set_use_hook_mlp_in(self, use: bool) -> None:
+        """`use`: whether ``hook_mlp_in`` (batch, pos, d_model), what the MLP reads before the norm, fires; off by default."""
+        self._set("use_hook_mlp_in", use)
+
+    def _set(self, setting: str, use: bool) -> None:
+        setattr(self.cfg, setting, use)
         for module in self.modules():
-            if hasattr(module, "use_attn_result"):
-                module.use_attn_result = use  # type: ignore[assignment]
+            if hasattr(module, setting):
+                setattr(module, setting, use)
 
 
 def _cloning(save: Callable) -> Callable:

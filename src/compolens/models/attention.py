@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -116,6 +116,20 @@ class RelativeBias(nn.Module):
         return self.rel_bias[:, self.buckets[queries or slice(seq), :seq]]
 
 
+class Inputs(NamedTuple):
+    """What queries, keys and values are made of, each (batch, pos, head, d_model): a copy of the stream per head.
+
+    Args:
+        q: of the queries.
+        k: of the keys.
+        v: of the values.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+
+
 class Attention(nn.Module, ABC):
     """Multi-head attention, open between scores and the weights that multiply the values.
 
@@ -204,6 +218,8 @@ class Attention(nn.Module, ABC):
 
     def _project(self, x: Tensor, name: str) -> Tensor:
         weight, bias = getattr(self, f"W_{name}"), getattr(self, f"b_{name}")
+        if x.ndim == 4:  # a copy of the stream per head
+            return torch.einsum("bphm,hmd->bphd", x, weight) + bias
         flat = weight.permute(1, 0, 2).flatten(1)
         projected = nn.functional.linear(x, flat.T, bias.flatten())
         return projected.unflatten(-1, bias.shape)
@@ -224,8 +240,8 @@ class Attention(nn.Module, ABC):
         """Scores before bias and mask.
 
         Args:
-            x: (batch, seq, d_model), what keys are made of.
-            asking: (batch, query, d_model), `x` at the query positions.
+            x: (batch, seq, d_model), what keys are made of; or a copy of it per head, (batch, seq, head, d_model).
+            asking: (batch, query, d_model), what queries are made of, at the query positions; or a copy per head.
 
         Returns:
             (batch, head, query, key).
@@ -250,19 +266,20 @@ class Attention(nn.Module, ABC):
             return result.sum(2) + self.b_O
         return z.flatten(2) @ self.W_O.flatten(0, 1) + self.b_O
 
-    def forward(self, x: Tensor, queries: slice | None = None) -> Tensor:
+    def forward(self, x: Tensor | Inputs, queries: slice | None = None) -> Tensor:
         """Attention of some positions to all.
 
         Args:
-            x: (batch, seq, d_model).
+            x: (batch, seq, d_model), or what queries, keys and values are made of, apart.
             queries: the query positions (None: all of them).
 
         Returns:
             (batch, query, d_model).
         """
+        asking, x, valued = x if isinstance(x, Inputs) else (x, x, x)
         seq = x.shape[1]
         rows = None if self.transfer is not None else queries  # transfer also reads rows that are not asked for
-        products = self.scores(x, x if rows is None else x[:, rows])
+        products = self.scores(x, asking if rows is None else asking[:, rows])
         scores = full(products)
         if self.bias is not None:
             scores = scores + self.bias(rows, seq)
@@ -280,4 +297,4 @@ class Attention(nn.Module, ABC):
             pattern = pattern if mask is None else pattern.masked_fill(~mask, 0)
             pattern = pattern if queries is None else pattern[:, :, queries]
         code = self.hook_code(self.hook_pattern(pattern.to(products.dtype)).permute(0, 2, 3, 1))
-        return self.output(code, self.hook_v(self._project(x, "V")))
+        return self.output(code, self.hook_v(self._project(valued, "V")))

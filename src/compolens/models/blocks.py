@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from compolens.foundation.configs import ConfigError
 from compolens.hooks import HookPoint, LayerNorm
-from compolens.models.attention import Attention
+from compolens.models.attention import Attention, Inputs
 from compolens.models.base import truncated_lecun_
 
 
@@ -38,6 +38,10 @@ class MLP(nn.Module):
 class Block(nn.Module):
     """Pre-norm: x + attn(ln1(x)), then + mlp(ln2(·)).
 
+    As in TransformerLens, ``hook_q_input``, ``hook_k_input`` and ``hook_v_input`` (batch, pos, head, d_model) hold the stream
+    that each head's queries, keys and values are made of, after ``model.set_use_split_qkv_input(True)``; ``hook_mlp_in``
+    (batch, pos, d_model) holds what the MLP reads, after ``model.set_use_hook_mlp_in(True)``. Until then they do not fire.
+
     Args:
         d_model: width of the residual stream.
         attention: (batch, pos, d_model) -> the same, or only at some positions.
@@ -49,19 +53,37 @@ class Block(nn.Module):
     hook_resid_pre: HookPoint
     hook_attn_out: HookPoint
     hook_resid_mid: HookPoint
+    hook_mlp_in: HookPoint
     hook_mlp_out: HookPoint
     hook_resid_post: HookPoint
+    use_split_qkv_input = use_hook_mlp_in = False
 
     def __init__(self, d_model: int, attention: Attention, mlp: MLP | None, norm: type[nn.Module] = LayerNorm) -> None:
         super().__init__()
         self.ln1, self.attn = norm(d_model), attention
-        names = ["resid_pre", "attn_out", "resid_post"]
+        names = ["resid_pre", "q_input", "k_input", "v_input", "attn_out", "resid_post"]
         self.mlp = mlp
         if mlp is not None:
             self.ln2 = norm(d_model)
-            names += ["resid_mid", "mlp_out"]
+            names += ["resid_mid", "mlp_in", "mlp_out"]
         for name in names:
             self.add_module(f"hook_{name}", HookPoint())
+
+    def attended(self, resid: Tensor, queries: slice | None = None) -> Tensor:
+        """What attention makes of the residual stream.
+
+        Args:
+            resid: (batch, pos, d_model).
+            queries: only these positions ask (None: all).
+
+        Returns:
+            (batch, query, d_model).
+        """
+        if not self.use_split_qkv_input:
+            return self.attn(self.ln1(resid), queries)
+        copies = resid.unsqueeze(2).expand(-1, -1, len(self.attn.W_K), -1)
+        hooks = (self.get_submodule(f"hook_{name}_input") for name in "qkv")
+        return self.attn(Inputs(*(self.ln1(hook(copies.clone())) for hook in hooks)), queries)
 
     def forward(self, resid: Tensor, queries: slice | None = None) -> Tensor:
         """The residual stream after the block.
@@ -75,11 +97,12 @@ class Block(nn.Module):
         """
         resid = self.hook_resid_pre(resid)
         kept = resid if queries is None else resid[:, queries]
-        mid = kept + self.hook_attn_out(self.attn(self.ln1(resid), queries))
+        mid = kept + self.hook_attn_out(self.attended(resid, queries))
         if self.mlp is None:
             return self.hook_resid_post(mid)
         mid = self.hook_resid_mid(mid)
-        return self.hook_resid_post(mid + self.hook_mlp_out(self.mlp(self.ln2(mid))))
+        read = self.hook_mlp_in(mid.clone()) if self.use_hook_mlp_in else mid
+        return self.hook_resid_post(mid + self.hook_mlp_out(self.mlp(self.ln2(read))))
 
 
 class Embed(nn.Module):

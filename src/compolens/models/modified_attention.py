@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from compolens.foundation.configs import require
-from compolens.models.attention import Attention, Sizes
+from compolens.models.attention import Attention, Inputs, Sizes
 from compolens.models.base import truncated_lecun_
 from compolens.models.softmax import SoftmaxAttention
 from compolens.models.token_space import TokenSpaceSelfAttention
@@ -30,7 +30,7 @@ from compolens.models.token_space import TokenSpaceSelfAttention
 class _WholePatternAttention(SoftmaxAttention):
     """`weights` sees the scores of all queries, also where only some are asked for."""
 
-    def forward(self, x: Tensor, queries: slice | None = None) -> Tensor:
+    def forward(self, x: Tensor | Inputs, queries: slice | None = None) -> Tensor:
         written = super().forward(x)
         return written if queries is None else written[:, queries]
 

@@ -283,7 +283,8 @@ class SparseCodingAttention(Attention):
             return super().scores(x, asking)
         k = self.hook_k(self._project(x, "K"))
         phi = self.hook_phi(torch.relu(torch.einsum("bkhd,hmd->bkhm", k, self.W_Q)))
-        return torch.einsum("bqm,bkhm->bhqk", asking / math.sqrt(k.shape[-1]), phi)
+        asked = "bqm" if asking.ndim == 3 else "bqhm"
+        return torch.einsum(f"{asked},bkhm->bhqk", asking / math.sqrt(k.shape[-1]), phi)
 
     def output(self, code: Tensor, v: Tensor) -> Tensor:
         if not self.relu_decoding:

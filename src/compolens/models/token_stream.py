@@ -84,7 +84,7 @@ class TokenSpaceBlock(Block):
     def forward(self, resid: Tensor, queries: slice | None = None) -> Tensor:
         resid = self.hook_resid_pre(resid)
         kept = resid if queries is None else resid[:, queries]
-        resid = kept + self.hook_attn_out(self.stream.damping * self.attn(resid, queries))
+        resid = kept + self.hook_attn_out(self.stream.damping * self.attended(resid, queries))
         clip = self.stream.clip
         return self.hook_resid_post(resid if clip is None else resid.clamp(-clip, clip))
 

@@ -40,7 +40,8 @@ class ModelConfig:
         self.d_in, self.d_out, self.n_ctx = d_in, d_out, n_ctx
         self.d_vocab_out = d_out
         self.act_fn, self.normalization_type, self.attn_only = "gelu_new", "LN", False
-        self.positional_embedding_type, self.use_attn_result = "none", False
+        self.positional_embedding_type = "none"
+        self.use_attn_result = self.use_split_qkv_input = self.use_hook_mlp_in = False
         self.default_prepend_bos = False
         self.device = torch.device("cpu")
 

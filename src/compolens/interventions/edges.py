@@ -1,0 +1,373 @@
+"""The computation graph of a transformer: which part writes what another part reads, and circuits made of such edges.
+
+A node writes into the residual stream: the embedding, a head, an MLP. It is read where a head makes its queries, keys or
+values, where an MLP reads, and where the answer is read. An edge joins a writer to a later reader. The stream is the sum of
+what was written, so an edge is exchanged by adding, to what the reader reads, the difference between two runs of what the
+writer writes (path patching, 2304.05969).
+
+Edge scores are first-order estimates of that exchange: the difference, times the gradient by what is read (edge attribution
+patching, 2310.10348), at the base or over points on the way to the counterfactual (EAP-IG, 2403.17806). A circuit is a set of
+edges; all others are exchanged, and faithfulness is the share of the model's own answer that is left (MIB, 2504.13151).
+
+Where heads share a value network (HYLA), what one head writes depends on all their queries and keys: there the whole attention
+layer is one node. Its queries, keys and values are told apart, all heads together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from compolens.foundation.configs import DoesNotApply
+from compolens.hooks import HookedModel
+from compolens.interventions.components import Shift, answers_of
+from compolens.models.attention import Attention
+from compolens.tasks.base import Episodes, TaskFamily
+
+
+class Writer(NamedTuple):
+    """A node, as what it writes into the residual stream.
+
+    Args:
+        name: "embed", "L0H2", "L0A" (a whole attention layer) or "L0MLP".
+        layer: its block; -1 for the embedding.
+        hook_name: the hook point that holds what is written, (batch, pos, d_model) or (batch, pos, head, d_model).
+        head: which head; -1 where it is all of it.
+    """
+
+    name: str
+    layer: int
+    hook_name: str
+    head: int = -1
+
+    def of(self, activation: Tensor) -> Tensor:
+        """What this node writes, (batch, pos, d_model), of what its hook point holds."""
+        return activation if self.head < 0 else activation[:, :, self.head]
+
+
+class Reader(NamedTuple):
+    """A node, as what it reads off the residual stream.
+
+    Args:
+        name: the node and, of a head or an attention layer, what is made of it: "L1H0.q", "L1A.k", "L1MLP", "answer".
+        node: the node whose part it is: "L1H0", "L1A", "L1MLP", "answer".
+        layer: its block; the number of blocks for the answer.
+        hook_name: the hook point that holds what is read, (batch, pos, d_model) or (batch, pos, head, d_model).
+        head: which head; -1 where it is all of it.
+    """
+
+    name: str
+    node: str
+    layer: int
+    hook_name: str
+    head: int = -1
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Writers, readers, and which edges there are.
+
+    Args:
+        writers: in the order of computation.
+        readers: in the order of computation.
+        exists: (reader, writer) bool: the writer comes before the reader.
+    """
+
+    writers: tuple[Writer, ...]
+    readers: tuple[Reader, ...]
+    exists: np.ndarray
+
+    def edges(self) -> list[tuple[int, int]]:
+        """(reader, writer) of every edge, in the order of `scores` flattened."""
+        return [(int(r), int(w)) for r, w in zip(*np.nonzero(self.exists), strict=True)]
+
+    def name(self, edge: tuple[int, int]) -> str:
+        """Such as "embed → L0H1.q", of (reader, writer)."""
+        return f"{self.writers[edge[1]].name} → {self.readers[edge[0]].name}"
+
+
+def graph_of(model: HookedModel) -> Graph:
+    """The graph of a transformer of this project.
+
+    Args:
+        model: the model.
+
+    Returns:
+        The graph.
+
+    Raises:
+        DoesNotApply: the model does not have the hook points of its nodes' inputs, such as an adopted network.
+    """
+    last = model.cfg.n_layers
+    attentions = {name: part for name, part in model.named_modules() if isinstance(part, Attention)}
+    if not all(
+        f"blocks.{layer}.attn" in attentions and f"blocks.{layer}.hook_q_input" in model.hook_dict for layer in range(last)
+    ):
+        raise DoesNotApply(
+            f"edges need the hook points hook_q_input, hook_k_input and hook_v_input of every block, which "
+            f"{type(model).__name__} does not have; `compolens probe components` measures whole heads and MLPs of any model"
+        )
+    writers, readers, first_reader = [Writer("embed", -1, "blocks.0.hook_resid_pre")], [], {}
+    for layer in range(last):
+        block, attention = f"blocks.{layer}", attentions[f"blocks.{layer}.attn"]
+        apart = attention.head_site[0] == "hook_z"
+        heads = range(len(attention.W_K)) if apart else (-1,)
+        for head in heads:
+            node = f"L{layer}H{head}" if apart else f"L{layer}A"
+            readers += [Reader(f"{node}.{kind}", node, layer, f"{block}.hook_{kind}_input", head) for kind in "qkv"]
+        first_reader[layer] = len(writers)
+        for head in heads:
+            where = f"{block}.attn.hook_result" if apart else f"{block}.hook_attn_out"
+            writers.append(Writer(f"L{layer}H{head}" if apart else f"L{layer}A", layer, where, head))
+        if f"{block}.hook_mlp_out" in model.hook_dict:
+            readers.append(Reader(f"L{layer}MLP", f"L{layer}MLP", layer, f"{block}.hook_mlp_in"))
+            writers.append(Writer(f"L{layer}MLP", layer, f"{block}.hook_mlp_out"))
+    readers.append(Reader("answer", "answer", last, f"blocks.{last - 1}.hook_resid_post"))
+    exists = np.zeros((len(readers), len(writers)), dtype=bool)
+    for r, reader in enumerate(readers):
+        for w, writer in enumerate(writers):
+            same_block = reader.node.endswith("MLP") and writer.layer == reader.layer and not writer.name.endswith("MLP")
+            exists[r, w] = writer.layer < reader.layer or same_block
+    return Graph(tuple(writers), tuple(readers), exists)
+
+
+@contextmanager
+def apart(model: HookedModel) -> Iterator[None]:
+    """While it lasts, what heads write and what they and MLPs read fires; then as before."""
+    settings = ("use_attn_result", "use_split_qkv_input", "use_hook_mlp_in")
+    before = {name: getattr(model.cfg, name) for name in settings}
+    try:
+        for name in settings:
+            getattr(model, f"set_{name}")(True)
+        yield
+    finally:
+        for name, value in before.items():
+            getattr(model, f"set_{name}")(value)
+
+
+# ---- runs ------------------------------------------------------------------------------------------------------------
+class Written(NamedTuple):
+    """What the nodes of a run wrote.
+
+    Args:
+        prediction: (batch, seq, d_out).
+        by_writer: (writer, batch, pos, d_model).
+    """
+
+    prediction: Tensor
+    by_writer: Tensor
+
+
+@torch.no_grad()
+def written(model: HookedModel, graph: Graph, episodes: Episodes) -> Written:
+    """What every node writes.
+
+    Args:
+        model: the model.
+        graph: its graph.
+        episodes: a batch.
+
+    Returns:
+        The run.
+    """
+    with apart(model):
+        names = list(dict.fromkeys(writer.hook_name for writer in graph.writers))
+        prediction, cache = model.run_with_cache(episodes.tokens, names_filter=names)
+        return Written(prediction, torch.stack([writer.of(cache[writer.hook_name]) for writer in graph.writers]))
+
+
+@torch.no_grad()
+def run_circuit(model: HookedModel, graph: Graph, episodes: Episodes, donor: Written, kept: np.ndarray) -> Tensor:
+    """The prediction where the edges of a circuit work, and every other edge hands on what the donor's run has there.
+
+    Args:
+        model: the model.
+        graph: its graph.
+        episodes: the base's episodes.
+        donor: the run that all other edges are taken from.
+        kept: (reader, writer) bool: the circuit.
+
+    Returns:
+        (batch, seq, d_out): the base's own where everything is kept, the donor's where nothing is.
+    """
+    now: dict[int, Tensor] = {}
+    at_hook: dict[str, list[int]] = {}
+    for w, writer in enumerate(graph.writers):
+        at_hook.setdefault(writer.hook_name, []).append(w)
+    readers: dict[str, list[int]] = {}
+    for r, reader in enumerate(graph.readers):
+        readers.setdefault(reader.hook_name, []).append(r)
+
+    def note(tensor: Tensor, hook: Any) -> None:
+        for w in at_hook[hook.name]:
+            now[w] = graph.writers[w].of(tensor) - donor.by_writer[w]
+
+    def exchange(tensor: Tensor, hook: Any) -> Tensor:
+        tensor = tensor.clone()
+        for r in readers[hook.name]:
+            gone = [w for w in np.flatnonzero(graph.exists[r] & ~kept[r])]
+            if gone:
+                difference = torch.stack([now[w] for w in gone]).sum(0)
+                head = graph.readers[r].head
+                if tensor.ndim == 4 and head >= 0:
+                    tensor[:, :, head] -= difference
+                else:
+                    tensor -= difference if tensor.ndim == 3 else difference.unsqueeze(2)
+        return tensor
+
+    hooks: list[tuple[str, Callable]] = [(name, note) for name in at_hook]
+    hooks += [(name, exchange) for name in readers]
+    with apart(model):
+        return model.run_with_hooks(episodes.tokens, fwd_hooks=hooks)
+
+
+def exchange_edge(model: HookedModel, graph: Graph, episodes: Episodes, donor: Written, edge: tuple[int, int]) -> Tensor:
+    """The prediction of the base with one edge exchanged.
+
+    Args:
+        model: the model.
+        graph: its graph.
+        episodes: the base's episodes.
+        donor: the run that the edge is taken from.
+        edge: (reader, writer).
+
+    Returns:
+        (batch, seq, d_out).
+    """
+    kept = graph.exists.copy()
+    kept[edge] = False
+    return run_circuit(model, graph, episodes, donor, kept)
+
+
+# ---- scores ----------------------------------------------------------------------------------------------------------
+def edge_scores(
+    model: HookedModel,
+    task: TaskFamily,
+    graph: Graph,
+    episodes: Episodes,
+    base: Written,
+    donor: Written,
+    goal: Shift,
+    points: int = 1,
+) -> np.ndarray:
+    """First-order estimates of every edge's exchange, summed over episodes.
+
+    Args:
+        model: the model.
+        task: the family.
+        graph: its graph.
+        episodes: the base's episodes.
+        base: their run.
+        donor: the run that edges are taken from.
+        goal: the way that effects are measured along.
+        points: 1: the gradient at the base (2310.10348); more: its mean over the middles of as many equal steps from
+            the base's embedding to the donor's (2403.17806).
+
+    Returns:
+        (reader, writer), in shares of the whole shift; 0 where there is no edge.
+    """
+    difference = donor.by_writer - base.by_writer
+    scores = np.zeros(graph.exists.shape)
+    for point in range(points):
+        start = None if points == 1 else base.by_writer[0] + (point + 0.5) / points * difference[0]
+        gradients = _read_gradients(model, task, graph, episodes, goal, start)
+        for r, reader in enumerate(graph.readers):
+            gradient = gradients[reader.hook_name]
+            if gradient.ndim == 4:
+                gradient = gradient[:, :, reader.head] if reader.head >= 0 else gradient.sum(2)
+            found = torch.einsum("wbpd,bpd->w", difference.double(), gradient.double())
+            scores[r] += found.cpu().numpy() / points
+    return np.where(graph.exists, scores / float(goal.weight.sum()), 0.0)
+
+
+@torch.enable_grad()
+def _read_gradients(
+    model: HookedModel, task: TaskFamily, graph: Graph, episodes: Episodes, goal: Shift, start: Tensor | None
+) -> dict[str, Tensor]:
+    """hook point of readers -> gradient of <answers, way> there."""
+    held: dict[str, Tensor] = {}
+
+    def keep(tensor: Tensor, hook: Any) -> Tensor:
+        held[hook.name] = tensor if tensor.requires_grad else tensor.detach().requires_grad_()
+        return held[hook.name]
+
+    names = list(dict.fromkeys(reader.hook_name for reader in graph.readers))
+    hooks: list[tuple[str, Callable]] = [(name, keep) for name in names]
+    if start is not None:
+        hooks.insert(0, ("blocks.0.hook_resid_pre", lambda tensor, hook: start))
+    with apart(model):
+        prediction = model.run_with_hooks(episodes.tokens, fwd_hooks=hooks)
+    along = goal.along(answers_of(task, prediction, episodes.targets)).sum()
+    found = torch.autograd.grad(along, [held[name] for name in names], allow_unused=True)
+    return {n: torch.zeros_like(held[n]) if g is None else g for n, g in zip(names, found, strict=True)}
+
+
+# ---- circuits --------------------------------------------------------------------------------------------------------
+SHARES = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+"""Shares of all edges at which circuits are cut, those of MIB (2504.13151) and none at all."""
+
+
+def circuit(graph: Graph, ranks: np.ndarray, share: float) -> np.ndarray:
+    """The edges of highest rank.
+
+    Args:
+        graph: the graph.
+        ranks: (reader, writer); higher is kept first.
+        share: of all edges, in [0, 1].
+
+    Returns:
+        (reader, writer) bool, round(share * edges) of them True.
+    """
+    edges = np.flatnonzero(graph.exists)
+    count = round(share * len(edges))
+    chosen = edges[np.argsort(-ranks.ravel()[edges], kind="stable")[:count]]
+    kept = np.zeros(graph.exists.size, dtype=bool)
+    kept[chosen] = True
+    return kept.reshape(graph.exists.shape)
+
+
+class Areas(NamedTuple):
+    """What a faithfulness curve comes to (MIB, 2504.13151).
+
+    Args:
+        cpr: circuit performance ratio, the area under faithfulness over the share of edges.
+        cmd: circuit-model distance, the area between faithfulness and 1; 0 is best.
+    """
+
+    cpr: float
+    cmd: float
+
+
+def areas(shares: Sequence[float], faithfulness: Sequence[float]) -> Areas:
+    """The areas of a curve, by trapezoids.
+
+    Args:
+        shares: (n,) of all edges, ascending from 0 to 1.
+        faithfulness: (n,) 1 is the model's own answer, 0 the counterfactual's.
+
+    Returns:
+        Both areas.
+    """
+    curve = np.asarray(faithfulness, dtype=float)
+    return Areas(float(np.trapezoid(curve, shares)), float(np.trapezoid(np.abs(1 - curve), shares)))
+
+
+def faithfulness(task: TaskFamily, goal: Shift, prediction: Tensor, targets: Tensor) -> np.ndarray:
+    """Per episode, how much of the shift a circuit keeps from being made, in squared length.
+
+    Args:
+        task: the family.
+        goal: the way from the base's answers to the donor's.
+        prediction: (batch, seq, d_out), by `run_circuit`.
+        targets: as in `answers_of`.
+
+    Returns:
+        (batch,): `weight` where the answer is the base's own, 0 where it is the donor's.
+    """
+    return (goal.weight - goal.along(answers_of(task, prediction, targets))).cpu().numpy()

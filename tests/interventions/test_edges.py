@@ -1,0 +1,151 @@
+"""Edges and circuits: the graph, its ends, exchanges by hand, derivatives, and a circuit known by construction."""
+
+import numpy as np
+import pytest
+import torch
+
+from compolens import HypernetworkTransformer, Hyperteacher, SoftmaxTransformer
+from compolens.activations.streams import draw
+from compolens.foundation.configs import ConfigError
+from compolens.interventions.components import answers_of, shift
+from compolens.interventions.edges import (
+    SHARES,
+    apart,
+    areas,
+    circuit,
+    edge_scores,
+    exchange_edge,
+    graph_of,
+    run_circuit,
+    written,
+)
+from compolens.models import HYLA, FixedThreshold, LinearAttention, RelativeTransfer, SparseCoding
+from compolens.tasks import Relations, SRaven
+
+TEACHER = Hyperteacher(d_x=4, d_y=2, d_hidden=6, n_modules=6, n_context=6, n_queries=3)
+SMALL = {"n_layers": 2, "d_model": 16, "n_heads": 2}
+KINDS = {
+    "softmax": (SoftmaxTransformer(**SMALL), TEACHER),
+    "linear": (LinearAttention(**SMALL), TEACHER),
+    "hypernetwork": (HypernetworkTransformer(**SMALL, d_code=6, d_hidden=12), TEACHER),
+    "hyla": (HYLA(**SMALL, n_ctx=18), SRaven(n_features=2)),
+    "sparse": (SparseCoding(**SMALL, threshold=FixedThreshold(0.1), transfer=RelativeTransfer()), Relations()),
+}
+each_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def built(kind):
+    """(task, model in double, base, counterfactual)."""
+    architecture, task = KINDS[kind]
+    torch.manual_seed(0)
+    model = architecture.build(**task.dimensions).eval().double()
+    (base,) = draw(task, "test", 6, 0)
+    other = task.render({name: code.roll(1, 0) for name, code in base.codes.items()}, base.inputs)
+    base, other = (e._replace(tokens=e.tokens.double()) for e in (base, other))
+    return task, model, base, other
+
+
+@each_kind
+def test_the_whole_circuit_is_the_model_and_the_empty_one_its_donor(kind):
+    _, model, base, other = built(kind)
+    graph = graph_of(model)
+    own, donor = written(model, graph, base), written(model, graph, other)
+    nothing = np.zeros_like(graph.exists)
+    assert torch.allclose(run_circuit(model, graph, base, donor, graph.exists), own.prediction, atol=1e-9)
+    assert torch.allclose(run_circuit(model, graph, base, donor, nothing), donor.prediction, atol=1e-9)
+    assert not torch.allclose(own.prediction, donor.prediction, atol=1e-3)
+    with torch.no_grad():
+        assert torch.allclose(model(base.tokens), own.prediction, atol=1e-9)  # and the settings are as before
+
+
+@each_kind
+def test_splitting_what_heads_read_changes_nothing_and_is_off_by_default(kind):
+    _, model, base, _ = built(kind)
+    with pytest.raises(ConfigError, match="set_use_split_qkv_input"):
+        model.run_with_cache(base.tokens, names_filter=["blocks.0.hook_q_input"])
+    fired = set(model.run_with_cache(base.tokens)[1])
+    assert not fired & {"blocks.0.hook_q_input", "blocks.0.hook_mlp_in", "blocks.0.attn.hook_result"}
+    with torch.no_grad():
+        plain = model(base.tokens)
+        with apart(model):
+            split, cache = model.run_with_cache(base.tokens)
+    assert torch.allclose(plain, split, atol=1e-9)
+    assert cache["blocks.1.hook_q_input"].shape == (*cache["blocks.1.hook_resid_pre"].shape[:2], 2, 16)
+    assert torch.equal(cache["blocks.1.hook_mlp_in"], cache["blocks.1.hook_resid_mid"])
+
+
+def test_the_graph_of_two_layers_has_every_edge_that_points_forward():
+    _, model, *_ = built("softmax")
+    graph = graph_of(model)
+    assert [w.name for w in graph.writers] == ["embed", "L0H0", "L0H1", "L0MLP", "L1H0", "L1H1", "L1MLP"]
+    names = {graph.name(edge) for edge in graph.edges()}
+    # layer 0: 6 inputs of heads read 1 node, the MLP 3; layer 1: 6 read 4, the MLP 6; the answer 7
+    assert len(names) == 6 * 1 + 3 + 6 * 4 + 6 + 7
+    assert {"embed → L0H1.k", "L0H1 → L0MLP", "L0MLP → L1H0.v", "L1H1 → L1MLP", "L1MLP → answer"} <= names
+    assert not {"L0MLP → L0H0.q", "L1MLP → L1MLP", "L1H0 → L0MLP"} & names
+
+
+def test_an_edge_is_exchanged_as_by_hand():
+    """Head 1 of layer 0 into the keys of head 0 of layer 1: its keys, made by hand of the stream with the donor's part."""
+    _, model, base, other = built("softmax")
+    graph = graph_of(model)
+    own, donor = written(model, graph, base), written(model, graph, other)
+    edge = next(e for e in graph.edges() if graph.name(e) == "L0H1 → L1H0.k")
+    block = model.blocks[1]
+    with torch.no_grad():
+        stream = model.run_with_cache(base.tokens)[1]["blocks.0.hook_resid_post"]
+        read = stream + donor.by_writer[2] - own.by_writer[2]
+        keys = block.ln1(read) @ block.attn.W_K[0] + block.attn.b_K[0]
+
+        def put(tensor, hook):
+            tensor = tensor.clone()
+            tensor[:, :, 0] = keys
+            return tensor
+
+        wanted = model.run_with_hooks(base.tokens, fwd_hooks=[("blocks.1.attn.hook_k", put)])
+    assert torch.allclose(exchange_edge(model, graph, base, donor, edge), wanted, atol=1e-9)
+
+
+@each_kind
+def test_an_edge_score_is_the_derivative_of_the_edges_exchange(kind):
+    task, model, base, other = built(kind)
+    graph = graph_of(model)
+    own, donor = written(model, graph, base), written(model, graph, other)
+    goal = shift(task, own.prediction, donor.prediction, base.targets)
+    scores, small = edge_scores(model, task, graph, base, own, donor, goal), 1e-5
+    near = donor._replace(by_writer=torch.lerp(own.by_writer, donor.by_writer, small))
+    edges = graph.edges()
+    for edge in [*edges[::7], edges[-1]]:
+        moved = goal.along(answers_of(task, exchange_edge(model, graph, base, near, edge), base.targets)).sum()
+        found = float(moved / small / goal.weight.sum())
+        assert found == pytest.approx(scores[edge], rel=1e-2, abs=1e-4), graph.name(edge)
+    assert (scores[~graph.exists] == 0).all()
+
+
+def test_where_one_path_alone_is_there_its_edges_are_the_circuit():
+    """One layer, one head that writes: embed → its keys and values → answer is all of the shift; and it is ranked first."""
+    task, _, base, other = built("softmax")
+    torch.manual_seed(0)
+    model = SoftmaxTransformer(n_layers=1, d_model=16, n_heads=4, attn_only=True).build(**task.dimensions).eval().double()
+    with torch.no_grad():
+        model.blocks[0].attn.W_O[[0, 1, 3]] = 0
+    graph = graph_of(model)
+    own, donor = written(model, graph, base), written(model, graph, other)
+    goal = shift(task, own.prediction, donor.prediction, base.targets)
+    names = [graph.name(edge) for edge in graph.edges()]
+    path = {"embed → L0H2.k", "embed → L0H2.v", "L0H2 → answer"}
+    kept = graph.exists.copy()
+    for edge in graph.edges():
+        kept[edge] = graph.name(edge) in path
+    assert torch.allclose(
+        run_circuit(model, graph, base, donor, kept)[:, list(task.answers)], own.prediction[:, list(task.answers)], atol=1e-9
+    )
+    scores = np.abs(edge_scores(model, task, graph, base, own, donor, goal, points=5))
+    assert scores[~kept].max() < 1e-9 < scores[kept].min()
+    assert (circuit(graph, scores, len(path) / len(names)) == kept).all()
+
+
+def test_areas_are_those_of_known_curves():
+    assert areas(SHARES, [1.0] * len(SHARES)) == pytest.approx((1.0, 0.0))
+    assert areas(SHARES, SHARES) == pytest.approx((0.5, 0.5))
+    assert areas((0, 1), (2.0, 2.0)) == pytest.approx((2.0, 1.0))
