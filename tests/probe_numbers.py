@@ -38,7 +38,7 @@ WITHIN, ANYTHING = " ±", "?"
 """Ends the name of the column that says how far a number may be off; stands for words that rounding changes."""
 FEW = {
     "episodes": 32, "fitted": 64, "fits": 16, "searched": 8, "tangent_episodes": 32, "looked_at": 4, "points": 6,
-    "search_steps": 2, "tuning_steps": 2, "iterations": 2, "draws": 2, "newton": 4, "gd": 16,
+    "search_steps": 2, "tuning_steps": 2, "iterations": 2, "draws": 2, "exact": 4, "newton": 4, "gd": 16,
 }  # fmt: skip
 """What makes a probe quick, where it has such an option."""
 SMALL, REGRESSION = {"n_layers": 2, "d_model": 8, "n_heads": 2}, LinearRegression(d_x=3, n_context=4)

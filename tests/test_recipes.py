@@ -46,6 +46,7 @@ NOT_FOR = {
 """Probe -> models that it does not apply to. Of a probe that is not in here, each model shows by itself whether it does."""
 SHORT = {
     "search_steps": 3, "tuning_steps": 2, "draws": 2, "fitted": 128, "searched": 8, "tangent_episodes": 32, "iterations": 2,
+    "exact": 4,
 }  # fmt: skip
 """How long the searches and trainings inside probes are here."""
 ON_RAVEN_SOFTMAX = ("generalization", "attention_code", "latent_geometry", "patching", "dual_model", "transfer", "latent_code")

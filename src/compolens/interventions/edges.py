@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from scipy.integrate import trapezoid
 from torch import Tensor
 
 from compolens.foundation.configs import DoesNotApply
@@ -355,7 +356,7 @@ def areas(shares: Sequence[float], faithfulness: Sequence[float]) -> Areas:
         Both areas.
     """
     curve = np.asarray(faithfulness, dtype=float)
-    return Areas(float(np.trapezoid(curve, shares)), float(np.trapezoid(np.abs(1 - curve), shares)))
+    return Areas(float(trapezoid(curve, shares)), float(trapezoid(np.abs(1 - curve), shares)))
 
 
 def faithfulness(task: TaskFamily, goal: Shift, prediction: Tensor, targets: Tensor) -> np.ndarray:
