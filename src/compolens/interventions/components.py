@@ -23,7 +23,6 @@ from torch import Tensor
 from compolens.activations.streams import record
 from compolens.foundation.configs import DoesNotApply
 from compolens.hooks import HookedModel
-from compolens.models.attention import Attention
 from compolens.tasks.base import Episodes, TaskFamily
 
 
@@ -91,12 +90,10 @@ def components(model: HookedModel, tokens: Tensor) -> list[Component]:
     Raises:
         DoesNotApply: the model has none of these hook points.
     """
-    attentions = {name: part for name, part in model.named_modules() if isinstance(part, Attention)}
     found: list[Component] = []
     for layer in range(model.cfg.n_layers):
         block = f"blocks.{layer}"
-        attention = attentions.get(f"{block}.attn")
-        site, axis = ("hook_z", 2) if attention is None else attention.head_site
+        site, axis = head_site(model, layer) or ("hook_z", 2)
         heads = f"{block}.attn.{site}"
         count = _heads(model, tokens, heads, axis) if heads in model.hook_dict else 0
         if count:
@@ -111,6 +108,20 @@ def components(model: HookedModel, tokens: Tensor) -> list[Component]:
             "sites={'blocks.0.attn.hook_z': …, 'blocks.0.hook_attn_out': …, 'blocks.0.hook_mlp_out': …}"
         )
     return found
+
+
+def head_site(model: HookedModel, layer: int) -> tuple[str, int] | None:
+    """Where the attention of a block tells its heads apart.
+
+    Args:
+        model: the model.
+        layer: the block.
+
+    Returns:
+        (the attention's hook point, the dimension that counts heads), as its class says it; None where it does not say.
+    """
+    parts = dict(model.named_modules())
+    return getattr(parts.get(f"blocks.{layer}.attn"), "head_site", None)
 
 
 def _heads(model: HookedModel, tokens: Tensor, site: str, axis: int) -> int:

@@ -27,8 +27,7 @@ from torch import Tensor
 
 from compolens.foundation.configs import DoesNotApply
 from compolens.hooks import HookedModel
-from compolens.interventions.components import Shift, answers_of
-from compolens.models.attention import Attention
+from compolens.interventions.components import Shift, answers_of, head_site
 from compolens.tasks.base import Episodes, TaskFamily
 
 
@@ -106,23 +105,20 @@ def graph_of(model: HookedModel) -> Graph:
         DoesNotApply: the model does not have the hook points of its nodes' inputs, such as an adopted network.
     """
     last = model.cfg.n_layers
-    attentions = {name: part for name, part in model.named_modules() if isinstance(part, Attention)}
-    if not all(
-        f"blocks.{layer}.attn" in attentions and f"blocks.{layer}.hook_q_input" in model.hook_dict for layer in range(last)
-    ):
+    sites = [head_site(model, layer) for layer in range(last)]
+    if None in sites or f"blocks.{last - 1}.hook_q_input" not in model.hook_dict:
         raise DoesNotApply(
             f"edges need the hook points hook_q_input, hook_k_input and hook_v_input of every block, which "
             f"{type(model).__name__} does not have; `compolens probe components` measures whole heads and MLPs of any model"
         )
-    writers, readers, first_reader = [Writer("embed", -1, "blocks.0.hook_resid_pre")], [], {}
+    writers, readers = [Writer("embed", -1, "blocks.0.hook_resid_pre")], []
     for layer in range(last):
-        block, attention = f"blocks.{layer}", attentions[f"blocks.{layer}.attn"]
-        apart = attention.head_site[0] == "hook_z"
-        heads = range(len(attention.W_K)) if apart else (-1,)
+        block = f"blocks.{layer}"
+        apart = sites[layer] == ("hook_z", 2)
+        heads = range(len(model.get_submodule(f"{block}.attn").W_K)) if apart else (-1,)  # type: ignore[arg-type]
         for head in heads:
             node = f"L{layer}H{head}" if apart else f"L{layer}A"
             readers += [Reader(f"{node}.{kind}", node, layer, f"{block}.hook_{kind}_input", head) for kind in "qkv"]
-        first_reader[layer] = len(writers)
         for head in heads:
             where = f"{block}.attn.hook_result" if apart else f"{block}.hook_attn_out"
             writers.append(Writer(f"L{layer}H{head}" if apart else f"L{layer}A", layer, where, head))
