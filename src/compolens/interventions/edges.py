@@ -47,7 +47,14 @@ class Writer(NamedTuple):
     head: int = -1
 
     def of(self, activation: Tensor) -> Tensor:
-        """What this node writes, (batch, pos, d_model), of what its hook point holds."""
+        """What this node writes.
+
+        Args:
+            activation: what its hook point holds.
+
+        Returns:
+            (batch, pos, d_model).
+        """
         return activation if self.head < 0 else activation[:, :, self.head]
 
 
@@ -88,7 +95,14 @@ class Graph:
         return [(int(r), int(w)) for r, w in zip(*np.nonzero(self.exists), strict=True)]
 
     def name(self, edge: tuple[int, int]) -> str:
-        """Such as "embed → L0H1.q", of (reader, writer)."""
+        """What an edge is called.
+
+        Args:
+            edge: (reader, writer).
+
+        Returns:
+            Such as "embed → L0H1.q".
+        """
         return f"{self.writers[edge[1]].name} → {self.readers[edge[0]].name}"
 
 
@@ -136,7 +150,14 @@ def graph_of(model: HookedModel) -> Graph:
 
 @contextmanager
 def apart(model: HookedModel) -> Iterator[None]:
-    """While it lasts, what heads write and what they and MLPs read fires; then as before."""
+    """While it lasts, what heads write and what they and MLPs read fires; then as before.
+
+    Args:
+        model: the model.
+
+    Returns:
+        A context.
+    """
     settings = ("use_attn_result", "use_split_qkv_input", "use_hook_mlp_in")
     before = {name: getattr(model.cfg, name) for name in settings}
     try:

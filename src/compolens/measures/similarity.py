@@ -24,7 +24,14 @@ class Terms(NamedTuple):
     compositions: list[str]
 
     def take(self, index: np.ndarray) -> Terms:
-        """The terms of some compositions, by their positions (n,)."""
+        """The terms of some compositions.
+
+        Args:
+            index: (n,) their positions.
+
+        Returns:
+            Those alone, in that order.
+        """
         names = [self.compositions[i] for i in index]
         return Terms(self.along[:, index], self.shift[index], self.error[index], names)
 

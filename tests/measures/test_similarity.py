@@ -1,0 +1,95 @@
+"""Corrected correlations are right on simulated effects with known noise; a circuit that switches is seen."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from compolens.measures.similarity import held_out_against_left_out, reliability, similarity, terms_of
+
+PARTS = [f"L{layer}H{head}" for layer in range(3) for head in range(4)]
+
+
+def rows(rng, effects, compositions, episodes=24, noise=1.0, scale=1.0):
+    """Per-episode rows of components whose true effects are known; `scale` is how far answers move at all."""
+    found = []
+    for c in compositions:
+        shift = scale * rng.gamma(4.0, size=episodes)
+        for name, effect in zip(PARTS, effects, strict=True):
+            along = shift * effect + noise * scale * 0.3 * rng.standard_normal(episodes)
+            found.append(
+                pd.DataFrame(
+                    {
+                        "component": name,
+                        "episode": range(episodes),
+                        "composition": c,
+                        "along": along,
+                        "shift": shift,
+                        "score": 1.0,
+                    }
+                )
+            )
+    return terms_of(pd.concat(found, ignore_index=True), PARTS)
+
+
+TRAIN, OOD = [f"t{i}" for i in range(16)], [f"o{i}" for i in range(10)]
+
+
+def test_terms_are_sums_over_halves_of_episodes():
+    frame = pd.DataFrame(
+        {"component": ["A"] * 4 + ["B"] * 4, "episode": [0, 1, 2, 3] * 2, "composition": ["x", "x", "y", "y"] * 2,
+         "along": [1.0, 2, 3, 4, 10, 20, 30, 40], "shift": [5.0, 6, 7, 8] * 2, "score": [1.0, 0.5, 1, 1] * 2}
+    )  # fmt: skip
+    terms = terms_of(frame, ["B", "A"])
+    assert terms.compositions == ["x", "y"] and terms.along.tolist() == [[[10, 20], [30, 40]], [[1, 2], [3, 4]]]
+    assert terms.shift.tolist() == [[5, 6], [7, 8]] and terms.error.tolist() == [0.25, 0.0]
+    assert terms.effects() == pytest.approx([100 / 26, 10 / 26])
+
+
+def test_reliability_is_the_share_of_variance_that_is_not_noise():
+    """Mean over simulations of the stepped-up correlation of halves, against the variances that made the data."""
+    rng = np.random.default_rng(0)
+    found, effects = [], rng.normal(size=len(PARTS)) * 0.02
+    for _ in range(300):
+        terms = rows(rng, effects, TRAIN[:4], episodes=8)
+        found.append(reliability(terms))
+        noise = 0.3**2 * 32 / terms.shift.sum() ** 2
+    assert np.mean(found) == pytest.approx(effects.var() / (effects.var() + noise), abs=0.05)
+
+
+def test_noise_lowers_the_correlation_and_not_the_corrected_one():
+    rng = np.random.default_rng(1)
+    effects = rng.gamma(1.0, size=len(PARTS)) * 0.08
+    plain, corrected = [], []
+    for _ in range(100):
+        one, other = (rows(rng, effects, names, episodes=6, noise=2.0) for names in (TRAIN[:6], OOD[:6]))
+        plain.append(np.corrcoef(one.effects(), other.effects())[0, 1])
+        corrected.append(similarity(one, other))
+    assert np.mean(plain) < 0.97 and np.mean(corrected) == pytest.approx(1.0, abs=0.015)
+
+
+def test_a_circuit_that_stays_is_within_the_null_though_the_answers_move_less():
+    rng = np.random.default_rng(2)
+    effects = rng.gamma(1.0, size=len(PARTS)) * 0.08
+    inside, beyond = [], []
+    for _ in range(30):
+        found = held_out_against_left_out(rows(rng, effects, TRAIN), rows(rng, effects, OOD, scale=0.2), draws=60)
+        beyond.append(found.beyond)
+        inside.append(np.quantile(found.null, 0.005) <= found.similarity <= np.quantile(found.null, 0.995) + 0.02)
+    assert np.mean(beyond) == pytest.approx(0, abs=0.01) and np.mean(inside) > 0.7
+
+
+def test_a_circuit_that_switches_heads_on_held_out_compositions_is_far_outside():
+    rng = np.random.default_rng(3)
+    effects = rng.gamma(1.0, size=len(PARTS)) * 0.08
+    found = held_out_against_left_out(rows(rng, effects, TRAIN), rows(rng, np.roll(effects, 3), OOD), draws=60)
+    assert found.beyond < -0.3 and found.similarity < np.nanmin(found.null) - 0.2
+
+
+def test_left_out_sets_are_those_of_nearest_error():
+    rng = np.random.default_rng(4)
+    train = rows(rng, rng.gamma(1.0, size=len(PARTS)), TRAIN)
+    train = train._replace(error=np.linspace(0, 1, len(TRAIN)))
+    held_out = rows(rng, np.ones(len(PARTS)) + rng.normal(size=len(PARTS)), OOD[:4])
+    high = held_out_against_left_out(train, held_out._replace(error=np.full(4, 0.9)))
+    low = held_out_against_left_out(train, held_out._replace(error=np.full(4, 0.1)))
+    assert low.null_error < 0.35 < 0.65 < high.null_error and len(high.null) == 100
