@@ -4,10 +4,10 @@
     python tests/benchmarks/faults/bench.py --cases 300 --only kills hostile --seed 1
     python tests/benchmarks/faults/bench.py --only settings --number 17          # one case, again
 
-Of 3,000 cases 200 go through the real command; of the others, CAMPAIGNS says which share is of which kind, and the kinds take
-turns. Where the time is up, the table says how many of the cases were run. Cases run one after another in a process of their own, which is begun again where a case hangs. What a command says of a
-damaged folder is compared with what it says of the whole one. Exits 1 where something is silently wrong, unforeseen, an
-exception, hangs, or leaves a process behind.
+Of 3,000 cases 200 go through the real command; of the others, CAMPAIGNS says which share is of which kind, and the kinds
+take turns. Where the time is up, the table says how many of the cases were run. Cases run one after another in a process of
+their own, which is begun again where a case hangs. What a command says of a damaged folder is compared with what it says of
+the whole one. Exits 1 where something is silently wrong, unforeseen, an exception, hangs, or leaves a process behind.
 """
 
 from __future__ import annotations
