@@ -73,8 +73,8 @@ def probe(
         DoesNotApply: the family cannot show the same inputs under another code.
     """
     task = trained.task
-    if "render" in task.missing:
-        raise DoesNotApply(f"no answers are known under other codes; {type(task).__name__}: {task.missing['render']}")
+    if task.why_no_render:
+        raise DoesNotApply(f"no answers are known under other codes; {type(task).__name__}: {task.why_no_render}")
     code_features(task, next(draw(task, "train", 1, seed)).codes)
     rows: list[dict] = []
     kept, given = [], None  # the untrained control is looked at where the model is

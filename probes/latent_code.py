@@ -11,12 +11,15 @@ import torch
 from torch import Tensor
 
 from compolens import tables
+from compolens.activations.labels import Labelled, labelled
 from compolens.activations.sites import Site, at_role, residual_sites
 from compolens.activations.streams import Activations, draw, record
-from compolens.foundation.configs import ConfigError
+from compolens.foundation.configs import DoesNotApply
 from compolens.foundation.progress import progress
 from compolens.hooks import HookedModel
+from compolens.measures import logistic
 from compolens.measures.intervals import summarise
+from compolens.measures.logistic import Explained, LogisticReadouts
 from compolens.measures.readouts import (
     GroupedR2,
     Moments,
@@ -33,7 +36,11 @@ version = 3  # raised whenever its numbers change
 values_since = 1  # its values; versions 2 and 3 changed intervals alone
 
 PENALTIES = tuple(float(l2) for l2 in np.logspace(-3, 4.5, 16))
+PENALTIES_OF_CLASSES = logistic.PENALTIES
 KEPT_EPISODES = 1024
+GROUPS_LEFT_OUT = 4
+"""Of held-out compositions, for the fit "leave one out" of categories."""
+CONTROLS = ("", "shuffled", "control task")
 
 
 class Fitted(NamedTuple):
@@ -56,37 +63,46 @@ def probe(
     l2: float | None = None,
     threshold: float = 0.25,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """R² of a ridge readout of the latent code, and exact recovery of its active set, at every layer and token role.
+    """R² of a linear readout of the latent code, and its exact recovery, at every layer and token role.
 
-    Readouts are fitted on training compositions and scored on held-out ones, as 2407.12275 decodes the latent code. Three fits
+    Continuous codes are read by ridge regression, categorical ones by a logistic readout for each of their parts
+    (`TaskFamily.categories`). Readouts are fitted on training compositions and scored on held-out ones, as 2407.12275 decodes
+    the latent code. Three fits
     (column `fit`) mean different things: "fitted on train" uses training compositions; "leave one out" these and all held-out
     compositions but the one scored; "within" other episodes of the held-out compositions. Where the first is low and "within"
-    is high, the code is there but not shared with held-out compositions. Only a low "within" says that it is lost.
+    is high, the code is there but not shared with held-out compositions. Only a low "within" says that it is lost. For
+    categories, "leave one out" leaves held-out compositions out in four groups, each fit has 2,048 episodes at most, and a
+    part that belongs to one answer is read where that is given.
 
     Args:
         trained: the trained model, with its run, task and folder.
         episodes: episodes per fit, and again per split, 1 or more; more of them narrow the intervals.
         seed: seed of the episodes, which are never those of a training, even with an equal seed.
         l2: penalty of the ridge on standardised features, 0 or more. By default chosen per site among 16, from 10⁻³ to 10^4.5,
-            by leaving compositions out within training.
+            by leaving compositions out within training; of logistic readouts, among 1, 10, 100 and 1,000.
         threshold: a decoded coefficient above it counts as active; 0.25 is halfway between 0 and the smallest active one, 0.5.
 
     Returns:
         The table, and rows per episode (true and decoded code at the best site, score). lo, hi of R²:
         t intervals over compositions (`measures.readouts.grouped_r2`); of exact recovery: `measures.intervals.Evaluation`.
 
-        - "r2": of the code, per `dimension` and their "mean"; 1 is perfect, 0 the mean code, may be negative.
-        - "active set exact": share of episodes whose active dimensions are all recovered, and no others.
+        - "r2": of the code, per `dimension` and their "mean"; 1 is perfect, 0 the mean code, may be negative. Of categories it
+          is the share of deviance that is explained, 1 - log-likelihood / log-likelihood of the class frequencies.
+        - "active set exact": share of episodes whose active dimensions are all recovered, and no others; of categories: whose
+          classes are all decoded rightly.
+        - "balanced accuracy" (of categories): mean over classes of the share decoded rightly, 1 over their number by chance.
         - "selectivity": R² minus that of the control task.
         - control "raw input": the same readout of the input's own moments.
         - control "untrained": of the untrained control.
         - control "shuffled": codes of other episodes.
         - control "control task": the code's dimensions renumbered at random per composition, which can be memorised but not
-          shared.
+          shared; of categories, their classes.
 
     Raises:
-        ConfigError: the family has no continuous latent code.
+        DoesNotApply: the family's codes have no parts to read.
     """
+    if "continuous" not in trained.task.code_kinds.values():
+        return _categorical(trained, episodes, seed, PENALTIES_OF_CLASSES if l2 is None else (l2,))
     dimensions = _dimensions(trained)
     rows: list[dict] = []
     for control, model in trained.with_untrained_control():
@@ -112,11 +128,9 @@ def probe(
 
 
 def _dimensions(trained: TrainedModel) -> list[str]:
-    """The names of the code's dimensions; only continuous codes can be regressed on."""
+    """The names of the dimensions of the continuous codes."""
     task = trained.task
     continuous = [name for name, kind in task.code_kinds.items() if kind == "continuous"]
-    if not continuous:
-        raise ConfigError(f"{type(task).__name__} has no continuous latent code to regress on; it has {task.code_kinds}")
     one = next(draw(task, "train", 1, 0)).codes
     return [f"{name}[{i}]" for name in continuous for i in range(one[name].flatten(1).shape[1])]
 
@@ -271,3 +285,196 @@ class _Kept:
     def frame(self) -> pd.DataFrame:
         """The kept episodes, a row each."""
         return pd.concat(self.parts, ignore_index=True)
+
+
+# ---- categorical codes -----------------------------------------------------------------------------------------------
+class Fits(NamedTuple):
+    """A part of a site's labels (those of the whole episode, or of one answer): their names, number of classes, and the
+    readouts of [classes, shuffled classes, control task], or of the classes alone, with the score on left-out compositions."""
+
+    names: tuple[str, ...]
+    answer: int
+    classes: tuple[int, ...]
+    readouts: LogisticReadouts
+    left_out: float
+
+    @property
+    def controlled(self) -> bool:
+        return len(self.readouts.classes) > len(self.classes)
+
+
+def _categorical(
+    trained: TrainedModel, episodes: int, seed: int, penalties: tuple[float, ...]
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The table of a family whose codes are categories."""
+    task = trained.task
+    if not task.categories(next(draw(task, "train", 1, 0)).codes):
+        raise DoesNotApply(
+            f"{type(task).__name__} names no part of its codes ({task.code_kinds or 'it has none'}); what to write: "
+            "code_kinds = {NAME: 'categorical' or 'continuous'} and the codes in Episodes.codes, or factors(codes)"
+        )
+    rows: list[dict] = []
+    for control, model in trained.with_untrained_control():
+        sites = _sites(model) + ([RAW] if control == "" else [])
+
+        def seen(split: str, use: str, model: HookedModel = model, sites: list[Site] = sites) -> Labelled:
+            drawn = draw(task, split, episodes, f"{seed}/{use}", trained.device)
+            return labelled(task, model, drawn, sites, record, RAW)
+
+        fit, held_out = seen("train", "fit"), seen("ood", "fit")
+        scored = {split: seen(split, "score") for split in ("test", "ood")}
+        levels = {n: 1 + max(int(p.labels[n].max()) for p in (fit, held_out, *scored.values())) for n in fit.labels}
+        fitted = {site: _readouts(fit, site, levels, penalties, controlled=control == "") for site in sites}
+        for site in progress(sites, "read at site"):
+            name = "raw input" if site == RAW else control
+            found = _class_rows(site, name, fitted[site], fit, held_out, scored, episodes)
+            rows += [row for row in found if _wanted(row, control)]
+        if control == "":
+            best = max((s for s in sites if s != RAW), key=lambda s: np.nan_to_num(_left_out(fitted[s]), nan=-1.0))
+            frame = _class_frame(task, best, fitted[best], scored)
+    own = (row for row in rows if row["control"] == "" and row["dimension"] in ("mean", "all"))
+    rows += tables.not_available(own, trained.why_no_untrained_control, measured=("l2",))
+    return pd.DataFrame(rows), frame
+
+
+def _groups(data: Labelled, site: Site, levels: dict[str, int]) -> list[tuple[tuple[str, ...], int]]:
+    """Labels by the features that they are read from: (names, answer), -1 where all are read from the same ones.
+
+    A label of which the fit shows a single class is left out."""
+    names = [n for n, y in data.labels.items() if len(y.unique()) > 1 and levels[n] > 1]
+    if data.features[site].ndim == 2:
+        return [(tuple(names), -1)] if names else []
+    at = {j: tuple(n for n in names if max(data.answer[n], 0) == j) for j in range(data.features[site].shape[1])}
+    return [(found, j) for j, found in at.items() if found]
+
+
+def _x(data: Labelled, site: Site, answer: int) -> Tensor:
+    x = data.features[site]
+    return x if answer < 0 else x[:, answer]
+
+
+def _y(data: Labelled, names: tuple[str, ...]) -> Tensor:
+    return torch.stack([data.labels[name] for name in names], 1)
+
+
+def _three(y: Tensor, classes: tuple[int, ...], composition: Tensor) -> Tensor:
+    """[classes, those of other episodes, classes renumbered at random per composition], side by side."""
+    shuffle = torch.randperm(len(y), generator=torch.Generator().manual_seed(len(y))).to(y.device)
+    renumbered = torch.empty_like(y)
+    for c in composition.unique().tolist():
+        rng = torch.Generator().manual_seed(c)
+        orders = [torch.randperm(k, generator=rng).to(y.device) for k in classes]
+        here = composition == c
+        renumbered[here] = torch.stack([order[y[here, i]] for i, order in enumerate(orders)], 1)
+    return torch.cat([y, y[shuffle], renumbered], 1)
+
+
+def _readouts(fit: Labelled, site: Site, levels: dict[str, int], penalties: tuple[float, ...], controlled: bool) -> list[Fits]:
+    found = []
+    for names, answer in _groups(fit, site, levels):
+        classes = tuple(levels[name] for name in names)
+        x, y = _x(fit, site, answer), _y(fit, names)
+        l2, left_out = logistic.leave_groups_out(x, y, classes, fit.composition, penalties)
+        wanted = _three(y, classes, fit.composition) if controlled else y
+        (readouts,) = LogisticReadouts.fit(x, wanted, (3 if controlled else 1) * classes, [l2])
+        found.append(Fits(names, answer, classes, readouts, left_out))
+    return found
+
+
+def _left_out(fits: list[Fits]) -> float:
+    return float(np.average([f.left_out for f in fits], weights=[len(f.names) for f in fits])) if fits else np.nan
+
+
+def _explained(site: Site, fits: Iterable[tuple[Fits, LogisticReadouts]], data: Labelled, which: int = 0) -> Explained:
+    """What readouts say of the labels of a split, or of their shuffled or renumbered classes."""
+    said: list[Tensor] = []
+    answers, true = [], []
+    for one, readouts in fits:
+        x, k = _x(data, site, one.answer), len(one.names)
+        said += readouts.log_probabilities(x)
+        answers.append(readouts.answers(x))
+        y = _y(data, one.names)
+        true.append(_three(y, one.classes, data.composition)[:, which * k : (which + 1) * k] if which else y)
+    return Explained.of(said, torch.cat(answers, 1), torch.cat(true, 1), data.composition)
+
+
+def _class_results(
+    site: Site, fits: list[Fits], fit: Labelled, held_out: Labelled, scored: dict[str, Labelled]
+) -> Iterator[tuple[tuple[str, str, str], Explained]]:
+    """(fit, split, control) -> what is explained; controls only where the fit is on training."""
+    for which, control in enumerate(CONTROLS if fits[0].controlled else CONTROLS[:1]):
+        part = [(f, f.readouts.part(which * len(f.names), (which + 1) * len(f.names))) for f in fits]
+        for split, data in scored.items():
+            yield ("fitted on train", split, control), _explained(site, part, data, which)
+    known = held_out.composition.unique()
+    shown = scored["ood"]
+    kept = torch.isin(shown.composition, known)
+    shown = _some(shown, site, kept)
+
+    def again(rows: Tensor, more: Labelled | None) -> list[tuple[Fits, LogisticReadouts]]:
+        found = []
+        for f in fits:
+            x, y = _x(held_out, site, f.answer)[rows], _y(held_out, f.names)[rows]
+            if more is not None:
+                x, y = torch.cat([_x(more, site, f.answer), x]), torch.cat([_y(more, f.names), y])
+            found.append((f, LogisticReadouts.fit(x, y, f.classes, [f.readouts.l2])[0]))
+        return found
+
+    everything = torch.ones_like(held_out.composition, dtype=torch.bool)
+    yield ("within", "ood", ""), _explained(site, again(everything, None), shown)
+    number = torch.bucketize(held_out.composition, known) % GROUPS_LEFT_OUT
+    parts = []
+    for group in number.unique().tolist():
+        here = torch.bucketize(shown.composition, known) % GROUPS_LEFT_OUT == group
+        if bool(here.any()):
+            parts.append(_explained(site, again(number != group, fit), _some(shown, site, here)))
+    yield ("leave one out", "ood", ""), Explained.stacked(parts)
+
+
+def _some(data: Labelled, site: Site, rows: Tensor) -> Labelled:
+    labels = {name: y[rows] for name, y in data.labels.items()}
+    return Labelled({site: data.features[site][rows]}, labels, data.answer, data.composition[rows], data.score[rows])
+
+
+def _class_rows(
+    site: Site, name: str, fits: list[Fits], fit: Labelled, held_out: Labelled, scored: dict[str, Labelled], n: int
+) -> Iterator[dict[str, Any]]:
+    if not fits:
+        return
+    dimensions = [d for f in fits for d in f.names]
+    l2, pooled = max(f.readouts.l2 for f in fits), {}
+    for (how, split, control), found in _class_results(site, fits, fit, held_out, scored):
+        label = control or name if name == "" else f"{name}, {control}".rstrip(", ")
+        more: dict[str, Any] = {"fit": how, "l2": l2}
+        value, lo, hi = found.r2()
+        pooled[how, split, control] = value
+        yield _row("r2", value, lo, hi, split, site, label, n, dimension="mean", **more)
+        if how == "fitted on train":
+            value, lo, hi = found.balanced_accuracy()
+            yield _row("balanced accuracy", value, lo, hi, split, site, label, n, dimension="mean", **more)
+        if name == "" and control == "":
+            for dimension, one in zip(dimensions, found.per_label(), strict=True):
+                yield _row("r2", one, np.nan, np.nan, split, site, label, n, dimension=dimension, **more)
+        if how == "fitted on train" and control == "":
+            share = summarise(found.rows - found.exact, found.rows, np.arange(len(found.rows)))
+            lo, hi = share.interval
+            yield _row("active set exact", share.score, lo, hi, split, site, label, n, fit=how, dimension="all")
+    for split in ("test", "ood") if fits[0].controlled else ():
+        value = pooled["fitted on train", split, ""] - pooled["fitted on train", split, "control task"]
+        yield _row("selectivity", value, np.nan, np.nan, split, site, name, n, fit="fitted on train", dimension="mean", l2=l2)
+
+
+def _class_frame(task: TaskFamily, site: Site, fits: list[Fits], scored: dict[str, Labelled]) -> pd.DataFrame:
+    """The first episodes of every split: true and decoded classes at a site, and the model's score."""
+    parts = []
+    for split, data in scored.items():
+        told = [f.readouts.part(0, len(f.names)).answers(_x(data, site, f.answer)) for f in fits]
+        decoded, true = torch.cat(told, 1), torch.cat([_y(data, f.names) for f in fits], 1)
+        rows = slice(0, KEPT_EPISODES)
+        names = [task.composition_name(c) for c in data.composition[rows].tolist()]
+        frame: dict[str, Any] = {"split": split, "composition": names, "site": site.hook_name, "role": site.role}
+        frame |= {"score": data.score[rows].cpu().numpy()}
+        frame |= {"active_set_exact": (decoded == true).all(1)[rows].cpu().numpy()}
+        frame |= {n: list(v[rows].float().cpu().numpy()) for n, v in {"code": true, "decoded": decoded}.items()}
+        parts.append(pd.DataFrame(frame))
+    return pd.concat(parts, ignore_index=True)

@@ -12,7 +12,7 @@ from torch import Tensor
 from compolens import tables
 from compolens.activations.sites import residual_sites
 from compolens.activations.streams import draw, intervene, record
-from compolens.foundation.configs import ConfigError
+from compolens.foundation.configs import DoesNotApply
 from compolens.foundation.progress import progress
 from compolens.hooks import HookedModel
 from compolens.measures.intervals import summarise
@@ -47,11 +47,11 @@ def probe(trained: TrainedModel, *, episodes: int = 512, seed: int = 0) -> tuple
         - control "untrained": patching in the untrained control.
 
     Raises:
-        ConfigError: the family cannot show the same inputs under two codes.
+        DoesNotApply: the family cannot show the same inputs under two codes.
     """
     task = trained.task
-    if "render" in task.missing:
-        raise ConfigError(f"patching needs the same inputs under two codes; {type(task).__name__}: {task.missing['render']}")
+    if task.why_no_render:
+        raise DoesNotApply(f"patching needs the same inputs under two codes; {type(task).__name__}: {task.why_no_render}")
     rows, kept = [], []
     for control, model in trained.with_untrained_control():
         points = [(layer, site, role) for layer, site in residual_sites(model).items() for role in model.roles]

@@ -81,8 +81,8 @@ def probe(
         ConfigError: draws is below 0.
     """
     task = trained.task
-    if "render" in task.missing:
-        raise DoesNotApply(f"no answers are known under other codes; {type(task).__name__}: {task.missing['render']}")
+    if task.why_no_render:
+        raise DoesNotApply(f"no answers are known under other codes; {type(task).__name__}: {task.why_no_render}")
     code_features(task, next(draw(task, "train", 1, seed)).codes)
     budget = Budget(tuning_steps, batch, lr)
     require(draws >= 0, f"draws counts random sets of scalars, so it must be 0 or more, got {draws}")

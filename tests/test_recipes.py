@@ -35,7 +35,7 @@ CATEGORICAL = ("hyla", "raven-softmax", "fuzzy", "sparse")
 REGRESSION = ("descent", "plain", "regularized")
 ALL = (*MODELS, *CATEGORICAL, *REGRESSION)
 NOT_FOR = {
-    "latent_code": CATEGORICAL, "attention_code": (*MODELS, *REGRESSION), "latent_geometry": (*MODELS, *REGRESSION),
+    "attention_code": (*MODELS, *REGRESSION), "latent_geometry": (*MODELS, *REGRESSION),
     **dict.fromkeys(("inference_or_execution", "which_prior", "erase_code", "repair", "swap_factor"), REGRESSION),
     "code_structure": REGRESSION,
     "transfer": tuple(name for name in ALL if name != "sparse"),

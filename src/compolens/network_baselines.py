@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import one_hot
 
 from compolens.activations.sites import residual_sites
@@ -42,7 +43,7 @@ def wanted(task: TaskFamily, episodes: Episodes) -> Tensor:
         (batch, answer, d_out).
     """
     targets = episodes.targets[:, list(task.answers)]
-    return targets if targets.is_floating_point() else one_hot(targets, task.d_out).to(torch.get_default_dtype())
+    return targets if targets.is_floating_point() else one_hot(targets.clamp(min=0), task.d_out).to(torch.get_default_dtype())
 
 
 def _untrained(trained: TrainedModel) -> HookedModel:
@@ -153,7 +154,8 @@ class Tangent:
         self.size = sum(p.numel() for p in self.parameters)
 
     def _forward(self, tokens: Tensor) -> Tensor:
-        return self.model.answer(tokens)[:, self.at]
+        with sdpa_kernel(SDPBackend.MATH):  # torch's faster attention has no second derivative
+            return self.model.answer(tokens)[:, self.at]
 
     def _pull(self, answers: Tensor, u: Tensor, graph: bool) -> list[Tensor]:
         """J^T u, by parameter."""
@@ -320,9 +322,19 @@ class Linearised:
             The learner.
 
         Raises:
-            DoesNotApply: the model has no untrained control.
+            DoesNotApply: the model has no untrained control, or no second derivatives.
             ConfigError: iterations or patience are out of range, or there is no training composition to hold back.
         """
+        try:
+            return cls._fitted(trained, episodes, iterations, patience, seed)
+        except (RuntimeError, NotImplementedError) as error:
+            if "derivative" not in str(error) and "differentiable" not in str(error):
+                raise
+            reason = " ".join(str(error).split())[:150]
+            raise DoesNotApply(f"the network has no second derivatives, by which it would be linearised: {reason}") from error
+
+    @classmethod
+    def _fitted(cls, trained: TrainedModel, episodes: int, iterations: int, patience: int, seed: int | str) -> Linearised:
         require(iterations >= 0 and patience >= 1, f"need iterations >= 0 and patience >= 1, got {iterations} and {patience}")
         task, tangent = trained.task, Tangent(_untrained(trained), trained.task.answers)
         train = task.compositions("train")

@@ -1,6 +1,7 @@
 """A user's own episodes: what is written comes back, mistakes are named before a training, and batches are fair draws."""
 
 import dataclasses
+import inspect
 import shutil
 
 import numpy as np
@@ -295,7 +296,7 @@ MISTAKES = {
     "answers": (lambda: {"answers": (9,)}, r"answers must be positions of the 9 tokens \(-9 to 8\), got 9"),
     "answer twice": (lambda: {"answers": (8, -1)}, r"each once, got \[8, -1\]"),
     "constant": (lambda: {"targets": torch.ones(312, 9, 2)}, "all training episodes have the same answer"),
-    "negative class": (lambda: {"targets": -torch.ones(312, 9, dtype=torch.int64)}, "are classes, numbered from 0; got -1"),
+    "negative class": (lambda: {"targets": -torch.ones(312, 9, dtype=torch.int64)}, "are classes, numbered from 0.*got -1"),
     "negative composition": (lambda: changed("composition", 0, -1), "compositions are numbered from 0, got -1"),
     "half a composition": (lambda: {"composition": torch.zeros(312)}, "must hold whole numbers or words, got float32"),
     "kind of nothing": (lambda: {"kinds": {"module": "continuous"}}, "names 'module', which is no code; did you mean"),
@@ -498,17 +499,183 @@ def test_it_is_trained_on_and_loaded_again(trained, task):
 @pytest.mark.filterwarnings("ignore::compolens.tasks.fixed.stored.FewerEpisodes")
 @pytest.mark.parametrize("name", ["task", "classes"])
 def test_probes_that_need_no_other_code_measure_it(trained, name):
-    for probe in ("generalization", "code_structure", *(["latent_code"] if name == "task" else [])):
+    for probe in ("generalization", "code_structure", "latent_code", *(["latent_geometry"] if name == "classes" else [])):
         table, _ = load_recipe("probes", probe)(load(trained / name), episodes=24)
         assert table[table["control"] == ""]["value"].notna().any() and (table["control"] == "untrained").any()
 
 
-@pytest.mark.parametrize("probe", ["patching", "swap_factor", "inference_or_execution", "latent_geometry", "latent_code"])
-def test_what_it_cannot_do_is_said(trained, probe):
-    with pytest.raises(
-        DoesNotApply, match=r"FixedEpisodes: (its|it) (episodes are fixed|does not say at which|codes are categories)"
-    ):
+@pytest.mark.parametrize("probe", ["patching", "swap_factor", "inference_or_execution"])
+def test_what_it_cannot_do_is_said_with_what_to_write(trained, probe):
+    with pytest.raises(DoesNotApply, match=r"FixedEpisodes: its episodes are fixed.*counterfactuals=.*render.*unlocks"):
         run_probe(built_in("probes")[probe], trained / "classes", {})
+
+
+# ---- the same inputs under other codes -------------------------------------------------------------------------------
+def sums(n=8, seed=0):
+    """Shown (a, left + a, b, right + b, c), say left + right + c, modulo 7: all 3 x 3 codes for each input."""
+    rng = np.random.default_rng(seed)
+    left, right = np.divmod(np.repeat(np.arange(9), 3 * n), 3)
+    which = rng.permutation(343)[: 27 * n]
+    x = np.stack([which // 49, which // 7 % 7, which % 7], 1)
+    place = np.tile(np.arange(n).repeat(3), 9)
+    held = (left + right == 2) & (left != 1)
+    split = np.where(held, "ood", np.where(place % 4 == 0, "test", "train"))
+    of = np.repeat(np.arange(len(x)), 9)
+    every = np.tile(np.arange(9), len(x))
+
+    def shown(x, left, right):
+        tokens = np.stack([x[:, 0], (left + x[:, 0]) % 7, x[:, 1], (right + x[:, 1]) % 7, x[:, 2]], 1)
+        codes = {"left": left, "right": right}
+        return {"tokens": tokens, "targets": (left + right + x[:, 2]) % 7, "codes": codes, "composition": 3 * left + right}
+
+    return shown(x, left, right) | {"split": split}, {"of": of, **shown(x[of], *np.divmod(every, 3))}, (x, shown)
+
+
+class Sums(FixedEpisodes):
+    """The same by a rule: the inputs are stored, and shown under any codes."""
+
+    def render(self, codes, inputs):
+        shown = sums()[2][1](inputs.long().numpy(), codes["left"].numpy(), codes["right"].numpy())
+        made = {name: torch.as_tensor(shown[name]) for name in ("tokens", "targets", "composition")}
+        return self.made(made["tokens"], made["targets"], codes, made["composition"], inputs)
+
+
+@pytest.fixture(scope="module")
+def counterfactual(tmp_path_factory):
+    """(stored counterfactuals, a subclass that renders) of the same episodes."""
+    root, (episodes, others, (x, _)) = tmp_path_factory.mktemp("counterfactual"), sums()
+    settings = {"at_least": 1}
+    stored = FixedEpisodes.write(root / "stored", **episodes, counterfactuals=others, **settings)
+    return stored, Sums.write(root / "rendered", **episodes, inputs=x, **settings)
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_stored_counterfactuals_are_what_a_rule_renders(counterfactual, split):
+    stored, rendered = counterfactual
+    first, second = (task.sample(12, split, task.rng(0, split)) for task in counterfactual)
+    assert torch.equal(first.tokens, second.tokens) and not torch.equal(first.inputs, second.inputs)
+    for shift in (0, 1, 5):
+        codes = {name: code.roll(shift, 0) for name, code in first.codes.items()}
+        one, other = stored.render(codes, first.inputs), rendered.render(codes, second.inputs)
+        assert torch.equal(one.tokens, other.tokens) and torch.equal(one.targets, other.targets)
+        assert torch.equal(one.composition, other.composition)
+        assert torch.equal(one.composition, first.composition.roll(shift))
+
+
+def test_a_counterfactual_that_is_not_stored_is_named(tmp_path):
+    episodes, others, _ = sums()
+    few = {name: value[1:] for name, value in others.items() if name != "codes"}
+    few["codes"] = {name: value[1:] for name, value in others["codes"].items()}
+    few = {n: (v[::2] if n != "codes" else {c: w[::2] for c, w in v.items()}) for n, v in few.items()}
+    task = FixedEpisodes.write(tmp_path / "few", **episodes, counterfactuals=few, at_least=1)
+    drawn = task.sample(24, "train", task.rng(0, "train"))
+    with pytest.raises(ConfigError, match=r"stores no counterfactual of \d+ of 24 .* under left \d, right \d; write every"):
+        task.render({name: code.roll(1, 0) for name, code in drawn.codes.items()}, drawn.inputs)
+
+
+def test_one_code_is_exchanged_where_that_makes_another_composition(counterfactual):
+    for task in counterfactual:
+        drawn = task.sample(48, "train", task.rng(0, "train"))
+        source = drawn.take(torch.arange(48).roll(1))
+        codes, mask = task.exchange(drawn.codes, source.codes, task.rng(1, "train"))
+        columns = torch.stack([codes["left"], codes["right"]], 1)
+        ours, theirs = (torch.stack([one.codes["left"], one.codes["right"]], 1) for one in (drawn, source))
+        assert torch.equal(columns, torch.where(mask, theirs, ours)) and mask.any() and (mask.sum(1) <= 1).all()
+        both = (ours != theirs).all(1)
+        assert torch.equal(mask.any(1), both), "where one code differs, the exchange makes the base or the source"
+
+
+@pytest.mark.filterwarnings("ignore::compolens.tasks.fixed.stored.FewerEpisodes")
+def test_every_probe_of_a_diagnosis_measures_it(counterfactual, tmp_path):
+    run = Run(SoftmaxTransformer(n_layers=1, d_model=8, n_heads=2), counterfactual[0], steps=2, batch_size=8, evaluations=1)
+    train(dataclasses.replace(run, evaluation_episodes=16), tmp_path / "model")
+    trained = load(tmp_path / "model")
+    few = {"fitted": 32, "searched": 4, "search_steps": 2, "draws": 2, "points": 6}
+    for name in (
+        "latent_code",
+        "patching",
+        "swap_code",
+        "swap_factor",
+        "inference_or_execution",
+        "erase_code",
+        "attention_code",
+    ):
+        function = load_recipe("probes", name)
+        known = {option: value for option, value in few.items() if option in inspect.signature(function).parameters}
+        table, _ = function(trained, episodes=24, **known)
+        assert table[table["control"] == ""]["value"].notna().any() and (table["control"] == "untrained").any(), name
+
+
+# ---- sequences as they are -------------------------------------------------------------------------------------------
+def ragged(n=12):
+    """Ids of 2 to 5 tokens, padded behind; asked are the last, and in every other episode the first, too."""
+    rng = np.random.default_rng(0)
+    composition = np.repeat(np.arange(4), 3 * n)
+    length = rng.integers(2, 6, len(composition))
+    tokens = rng.integers(1, 9, (len(composition), 5))
+    tokens[:, 0], tokens[:, 1] = 1 + composition, 10 + np.arange(len(tokens))
+    padding = np.arange(5) >= length[:, None]
+    answers = np.stack([length - 1, np.where(np.arange(len(length)) % 2, 0, -1)], 1)
+    split = np.where(composition == 3, "ood", np.where(np.arange(len(composition)) % 3 == 0, "test", "train"))
+    return {
+        "tokens": np.where(padding, 0, tokens), "targets": rng.integers(0, 4, (len(composition), 2)), "answers": answers,
+        "padding": padding, "composition": composition, "split": split, "codes": {"which": composition},
+    }  # fmt: skip
+
+
+def test_episodes_of_different_lengths_end_together_and_are_asked_where_they_say(tmp_path):
+    given = ragged()
+    task = FixedEpisodes.write(tmp_path / "ragged", **given, at_least=1)
+    order = np.argsort([SPLITS.index(word) for word in given["split"]], kind="stable")
+    kept = task.stored.take(np.arange(len(order)))
+    assert task.answers == (0, 1, 2, 3, 4)
+    for row, n in enumerate(order.tolist()):
+        length = int((~given["padding"][n]).sum())
+        assert not kept.tokens[row, : 5 - length].any(), "padding comes first, and holds no token"
+        assert kept.tokens[row, 5 - length :].argmax(1).tolist() == given["tokens"][n, :length].tolist()
+        wanted = dict(zip(given["answers"][n].tolist(), given["targets"][n].tolist(), strict=True))
+        places = {position + 5 - length: target for position, target in wanted.items() if position >= 0}
+        assert kept.targets[row].tolist() == [places.get(p, -100) for p in range(5)]
+
+
+def test_what_is_not_asked_counts_neither_in_loss_nor_in_score(tmp_path):
+    task = FixedEpisodes.write(tmp_path / "ragged", **ragged(), at_least=1)
+    drawn = task.sample(32, "test", task.rng(0, "test"))
+    asked = drawn.targets != -100
+    prediction = torch.randn(32, 5, task.d_out, generator=torch.Generator().manual_seed(0))
+    right = torch.where(
+        asked[..., None], 20.0 * torch.nn.functional.one_hot(drawn.targets.clamp(min=0), task.d_out), prediction
+    )
+    assert task.score(right, drawn.targets) == 1 and task.loss(right, drawn.targets) < 1e-6
+    logits, wanted = prediction[asked], drawn.targets[asked]
+    assert float(task.loss(prediction, drawn.targets)) == pytest.approx(
+        float(torch.nn.functional.cross_entropy(logits, wanted))
+    )
+    hits = (prediction.argmax(-1) == drawn.targets) | ~asked
+    assert task.score(prediction, drawn.targets) == pytest.approx(float(hits.all(1).double().mean()))
+
+
+def test_aligned_answers_stay_one_position(tmp_path):
+    given = ragged()
+    one = given | {"answers": given["answers"][:, :1], "targets": given["targets"][:, 0]}
+    assert FixedEpisodes.write(tmp_path / "one", **one, at_least=1).answers == (4,)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"padding": np.array([[False, True, False, False, False]] * 144)},
+            r"padding of episode \[0\]: it must lie before or",
+        ),
+        ({"answers": np.full((144, 2), 9)}, r"answers of episode \[0\] must be positions below 5"),
+        ({"answers": np.full((144, 2), 4), "targets": np.zeros((144, 3), int)}, "another number of answers|too far"),
+        ({"padding": np.zeros((144, 4), bool)}, r"padding must be \(144, 5\)"),
+    ],
+)
+def test_sequences_that_do_not_fit_are_named(tmp_path, change, message):
+    with pytest.raises(ConfigError, match=message):
+        FixedEpisodes.write(tmp_path / "none", **ragged() | change, at_least=1)
 
 
 def test_other_data_is_named_on_the_command_line(trained, task, tmp_path, capsys):

@@ -555,6 +555,6 @@ def test_generalization_is_measured_and_every_reference_says_why_it_has_no_answe
 
 
 def test_probes_that_do_not_apply_say_why(trained):
-    for name in ("latent_code", "attention_code", "latent_geometry", "patching"):
+    for name in ("attention_code", "latent_geometry", "patching"):
         with pytest.raises(ConfigError, match=r"Raven: .*(categor|pair|files)"):
             recipes.run_probe(recipes.locate("probes", name), trained.folder, {})

@@ -110,8 +110,7 @@ class Search:
 # ---- pairs -----------------------------------------------------------------------------------------------------------
 def check_renders(task: TaskFamily) -> None:
     """Raise a `DoesNotApply` unless `task` can show the same inputs under another code."""
-    if "render" in task.missing:
-        reason = task.missing["render"]
+    if reason := task.why_no_render:
         raise DoesNotApply(f"an interchange needs the same inputs under another code; {type(task).__name__}: {reason}")
 
 

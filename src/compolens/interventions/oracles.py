@@ -361,6 +361,12 @@ class _FreeCodes:
 
 
 def _losses(prediction: Tensor, targets: Tensor, answers: list[int]) -> Tensor:
-    """(start, batch): mean squared error over the answers of the asked sequences."""
+    """(start, batch): mean squared error, or cross-entropy, over the answers of the asked sequences."""
+    if not targets.is_floating_point():
+        wanted = targets[None, :, :, answers].expand(len(prediction), *(-1,) * 3)
+        nats = torch.nn.functional.cross_entropy(
+            prediction[:, :, :, answers].flatten(0, 3), wanted.flatten(), reduction="none"
+        )
+        return nats.view(*wanted.shape).flatten(2).mean(2)
     error = prediction[:, :, :, answers] - targets[None, :, :, answers].to(prediction)
     return error.square().flatten(2).mean(2)

@@ -23,8 +23,8 @@ class TrueCode(Reference):
         return "true code"
 
     def why_not(self, task: TaskFamily) -> str:
-        return task.missing.get("render", "")
+        return task.why_no_render
 
     def predict(self, task: TaskFamily, episodes: Episodes) -> Tensor:
         answers = task.render(episodes.codes, episodes.inputs).targets
-        return answers if answers.is_floating_point() else SURE * one_hot(answers, task.d_out).double()
+        return answers if answers.is_floating_point() else SURE * one_hot(answers.clamp(min=0), task.d_out).double()

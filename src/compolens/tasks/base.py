@@ -6,10 +6,12 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from compolens.foundation.configs import ConfigError, DoesNotApply, nearest, require, require_kinds
 from compolens.foundation.memory import require_room
@@ -123,6 +125,8 @@ class Readouts(NamedTuple):
     inputs: dict[str, Tensor]
 
 
+WHAT_RENDER_UNLOCKS = "it unlocks patching, swap_code, swap_factor, inference_or_execution and repair"
+
 MOST_COMPOSITIONS = 50_000
 """How many compositions a family may have: all are listed, looked up and held apart one by one."""
 
@@ -143,6 +147,11 @@ def require_few(name: str, counts: Iterable[int], advice: str) -> None:
         total += count
         if total > MOST_COMPOSITIONS:
             raise ConfigError(f"{name}: there are more than {MOST_COMPOSITIONS:,} compositions, too many to list; {advice}")
+
+
+def _spread(values: Tensor, answers: int) -> Tensor:
+    """(batch, answers): a number of an episode beside each of its answers."""
+    return values.reshape(len(values), 1).float().expand(-1, answers)
 
 
 def _brief(values: Tensor) -> str:
@@ -288,7 +297,20 @@ class TaskFamily(ABC):
         Raises:
             ConfigError: the family cannot render; `missing` says why.
         """
-        raise ConfigError(f"{type(self).__name__} cannot render: {self.missing.get('render', 'no reason given')}")
+        reason = self.missing.get("render", f"write render(self, codes, inputs) -> Episodes; {WHAT_RENDER_UNLOCKS}")
+        raise ConfigError(f"{type(self).__name__} cannot render: {reason}")
+
+    @property
+    def can_render(self) -> bool:
+        """Whether the same inputs can be shown under another code."""
+        return "render" not in self.missing and type(self).render is not TaskFamily.render
+
+    @property
+    def why_no_render(self) -> str:
+        """Why the same inputs cannot be shown under another code, and what to write; "" if they can."""
+        if self.can_render:
+            return ""
+        return self.missing.get("render", f"write render(self, codes, inputs) -> Episodes; {WHAT_RENDER_UNLOCKS}")
 
     def examples(self, episodes: Episodes) -> tuple[Tensor, Tensor] | None:
         """In-context regression as pairs of input and answer.
@@ -317,6 +339,9 @@ class TaskFamily(ABC):
     def candidates(self, episodes: Episodes, allowed: Sequence[int]) -> tuple[Tensor, Tensor] | None:
         """The answers under each allowed composition, for families whose composition alone decides the answers.
 
+        Where a family does not say, can render, and has categorical codes alone, one combination of them a composition: the
+        inputs under that combination, and how far the tokens then differ.
+
         Args:
             episodes: a batch of episodes.
             allowed: the compositions to try.
@@ -325,7 +350,35 @@ class TaskFamily(ABC):
             The answers (batch, len(allowed), seq, d_out), and each composition's squared error (batch, len(allowed)) on the
             examples. None where there is more to be fitted.
         """
-        return None
+        table = self._combinations if self.can_render else None
+        if table is None:
+            return None
+        answers, errors = [], []
+        for composition in allowed:
+            codes = {n: c[[composition]].expand_as(episodes.codes[n]).to(episodes.tokens.device) for n, c in table.items()}
+            shown = self.render(codes, episodes.inputs)
+            classes = not shown.targets.is_floating_point()
+            answers.append(50.0 * one_hot(shown.targets.clamp(min=0), self.d_out).double() if classes else shown.targets)
+            errors.append((shown.tokens.double() - episodes.tokens.double()).square().flatten(1).sum(1))
+        return torch.stack(answers, 1), torch.stack(errors, 1)
+
+    @cached_property
+    def _combinations(self) -> dict[str, Tensor] | None:
+        """The codes of every composition by its number; None where they are not categorical, not one a composition, or where
+        no episode shows a composition."""
+        if not self.code_kinds or set(self.code_kinds.values()) != {"categorical"}:
+            return None
+        drawn = [self.sample(2048, split, self.rng("codes", split)) for split in ("train", "ood")]
+        composition = torch.cat([one.composition for one in drawn])
+        found = {}
+        for name in self.code_kinds:
+            code = torch.cat([one.codes[name] for one in drawn])
+            table = code.new_zeros(self.n_compositions, *code.shape[1:])
+            table[composition] = code
+            if not torch.equal(table[composition], code):
+                return None
+            found[name] = table
+        return found if len(composition.unique()) == self.n_compositions else None
 
     def skewed(self, inputs: Tensor) -> Tensor:
         """Inputs of a law symmetric about 0, moved to a skewed law of equal mean and variance.
@@ -379,6 +432,9 @@ class TaskFamily(ABC):
     def factors(self, codes: dict[str, Tensor]) -> dict[str, Tensor]:
         """The parts that compositions share, as features: a coefficient, or a one-hot value.
 
+        Where a family does not say, they are the columns of its codes: coordinates of continuous ones, those of categorical
+        ones one-hot.
+
         Args:
             codes: as in `Episodes.codes`.
 
@@ -386,9 +442,71 @@ class TaskFamily(ABC):
             name -> (batch, width) floats.
 
         Raises:
-            DoesNotApply: the family does not say which factors its codes are made of.
+            DoesNotApply: the family does not say which factors its codes are made of, nor of which kind these are.
         """
-        raise DoesNotApply(f"{type(self).__name__} does not say which factors its codes are made of")
+        if not self.code_kinds:
+            raise DoesNotApply(
+                f"{type(self).__name__} does not say which factors its codes are made of, as code_structure, erase_code, "
+                "inference_or_execution and swap_factor ask; write code_kinds = {NAME: 'continuous' or 'categorical'}, "
+                "or factors(self, codes) -> {NAME: (batch, width)}"
+            )
+        found = {}
+        for name, column in self._columns(codes).items():
+            categorical = not column.is_floating_point()
+            found[name] = one_hot(column, self._levels[name]).float() if categorical else column[:, None]
+        return found
+
+    def _columns(self, codes: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The columns of the codes: (batch,) floats of continuous ones, ints of categorical ones."""
+        found = {}
+        for name, kind in self.code_kinds.items():
+            flat = codes[name].flatten(1) if codes[name].ndim > 1 else codes[name][:, None]
+            for i, column in enumerate(flat.unbind(1)):
+                called = name if flat.shape[1] == 1 else f"{name}[{i}]"
+                found[called] = column.float() if kind == "continuous" else column.long()
+        return found
+
+    @cached_property
+    def _known_codes(self) -> dict[str, Tensor]:
+        """The codes of some episodes, training and held-out ones, always the same ones."""
+        drawn = [self.sample(2048, split, self.rng("codes", split)).codes for split in ("train", "ood")]
+        return {name: torch.cat([codes[name] for codes in drawn]) for name in drawn[0]}
+
+    @cached_property
+    def _known(self) -> dict[str, Tensor]:
+        """The columns of these codes."""
+        return self._columns(self._known_codes)
+
+    @cached_property
+    def _levels(self) -> dict[str, int]:
+        """Of every categorical column, how many classes it has."""
+        found = {name: column for name, column in self._known.items() if not column.is_floating_point()}
+        for name, column in found.items():
+            if int(column.min()) < 0:
+                raise DoesNotApply(
+                    f"{type(self).__name__}: the code {name} holds {int(column.min())}; classes count from 0, "
+                    "or write factors(self, codes) -> {NAME: (batch, width)}"
+                )
+        return {name: int(column.max()) + 1 for name, column in found.items()}
+
+    def categories(self, codes: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The categorical parts of the code as class numbers, for logistic readouts: the values of one-hot factors, whether a
+        factor of one coordinate is there, or, where no factors are named, every column of a categorical code.
+
+        Args:
+            codes: as in `Episodes.codes`.
+
+        Returns:
+            name -> (batch,) ints from 0; or (batch, answer), where every answer has a class of its own, which is read there.
+        """
+        if "continuous" in self.code_kinds.values():
+            return {}
+        try:
+            parts = self.factors(codes)
+        except DoesNotApply:
+            flat = {n: codes[n].reshape(len(codes[n]), -1).long() for n, k in self.code_kinds.items() if k == "categorical"}
+            return {(n if c.shape[1] == 1 else f"{n}[{i}]"): c[:, i] for n, c in flat.items() for i in range(c.shape[1])}
+        return {name: x.argmax(1) if x.shape[1] > 1 else x[:, 0].ne(0).long() for name, x in parts.items()}
 
     def parts(self, codes: dict[str, Tensor]) -> list[tuple[str, ...]]:
         """The names of the factors that are in each episode's code: coefficients that are not 0, and the values of one-hot
@@ -412,6 +530,10 @@ class TaskFamily(ABC):
     ) -> tuple[dict[str, Tensor], Tensor]:
         """Codes that differ from the base's in one part, taken from the source: what `swap_factor` calls the counterfactual.
 
+        Where a family does not say, and its factors are the columns of its codes, one column is the source's; or, of codes of
+        which some coordinates are 0, one that is there makes room for one of the source's. Only what makes a composition of
+        the family is exchanged: a combination of classes, or of coordinates that are not 0, that its episodes show.
+
         Args:
             base: the codes to change, as in `Episodes.codes`.
             source: the codes that the part is taken from, as many.
@@ -423,9 +545,42 @@ class TaskFamily(ABC):
             that leads to a composition of the family other than the base's and the source's.
 
         Raises:
-            DoesNotApply: the family does not say which factors its codes are made of.
+            DoesNotApply: the family does not say which factors its codes are made of, or names factors of its own and not how
+                they are exchanged.
         """
-        raise DoesNotApply(f"{type(self).__name__} does not say which factors its codes are made of, so none can be exchanged")
+        if type(self).factors is not TaskFamily.factors and not self._factors_are_columns:
+            raise DoesNotApply(
+                f"{type(self).__name__} names factors and not how one is exchanged, which swap_factor asks; write "
+                "exchange(self, base, source, rng) -> (codes, mask (batch, factor) bool)"
+            )
+        self.factors(base)  # says so where there are none
+        ours, theirs = (torch.stack([c.double() for c in self._columns(codes).values()], 1) for codes in (base, source))
+        continuous = torch.tensor([c.is_floating_point() for c in self._columns(base).values()], device=ours.device)
+
+        def pattern(values: Tensor) -> Tensor:
+            return torch.where(continuous, values.ne(0).double(), values)
+
+        known = pattern(torch.stack([c.double() for c in self._known.values()], 1).to(ours)).unique(dim=0)
+        one = one_of(ours != theirs, rng)
+        taken = one_of((ours != 0) & (theirs == 0) & continuous, rng)
+        given = one_of((theirs != 0) & (ours == 0) & continuous, rng)
+        mask = torch.zeros_like(one)
+        for wanted in (one, torch.where((taken.any(1) & given.any(1))[:, None], taken | given, False)):
+            new = pattern(torch.where(wanted, theirs, ours))
+            possible = wanted.any(1) & ~mask.any(1) & (new[:, None] == known).all(2).any(1)
+            if len(known) > 1:  # else the composition is not told by which parts are there
+                possible &= (new != pattern(ours)).any(1) & (new != pattern(theirs)).any(1)
+            mask = mask | (wanted & possible[:, None])
+        mixed, first, codes = torch.where(mask, theirs, ours), 0, dict(base)
+        for name in self.code_kinds:
+            width = base[name][0].numel()
+            codes[name] = mixed[:, first : first + width].reshape(base[name].shape).to(base[name])
+            first += width
+        return codes, mask
+
+    @property
+    def _factors_are_columns(self) -> bool:
+        return False
 
     # ---- loss and score ----------------------------------------------------------------------------------------------
     @abstractmethod
@@ -520,6 +675,8 @@ class TaskFamily(ABC):
     def readouts(self, episodes: Episodes) -> Readouts:
         """Where a categorical code can be read, and what else could be read there.
 
+        Where a family does not say: `categories`, at every answer, from the pair of this token with itself.
+
         Args:
             episodes: a batch of episodes.
 
@@ -529,7 +686,22 @@ class TaskFamily(ABC):
         Raises:
             DoesNotApply: the family has no categorical code.
         """
-        raise DoesNotApply(f"{type(self).__name__} has no categorical code to read; its codes are {self.code_kinds}")
+        found = self.categories(episodes.codes)
+        if not found:
+            raise DoesNotApply(f"{type(self).__name__} has no categorical code to read; its codes are {self.code_kinds}")
+        n, at = len(episodes.tokens), torch.tensor([a % self.seq for a in self.answers], device=episodes.tokens.device)
+        labels = {name: y if y.ndim == 2 else y[:, None].expand(n, len(at)) for name, y in found.items()}
+        pairs = at[:, None, None].expand(-1, 1, 2).expand(n, -1, -1, -1)
+        many = {name: 1 + int(y.max()) for name, y in self.categories(self._known_codes).items()}
+        where = torch.eye(len(at), device=at.device).expand(n, -1, -1)
+        raw = self.raw_statistic(episodes)[:, None].expand(n, len(at), -1)
+        return Readouts(
+            pairs={"self": pairs},
+            labels=labels,
+            classes={name: tuple(map(str, range(many[name]))) for name in labels},
+            confounds={name: _spread(value, len(at)) for name, value in episodes.nuisances.items() if value.numel() == n},
+            inputs={"raw input": torch.cat([raw, where.to(raw)], 2) if len(at) > 1 else raw},
+        )
 
     def raw_statistic(self, episodes: Episodes) -> Tensor:
         """What a linear readout of the latent code must beat, computed from the inputs alone.

@@ -70,9 +70,6 @@ class FuzzyLogic(TaskFamily):
     allow_unseen_terms: bool = False
     split_seed: int = 0
 
-    missing: ClassVar[dict[str, str]] = {
-        "latent_code": "its codes are categories, with nothing to regress on; see attention_code"
-    }
     code_kinds: ClassVar[dict[str, str]] = {"terms": "categorical"}
     score_name: ClassVar[str] = "R²"
 

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from compolens.foundation.configs import ConfigError, require, require_positive
+from compolens.foundation.configs import ConfigError, DoesNotApply, require, require_positive
 from compolens.foundation.memory import require_room
 from compolens.tasks.base import Episodes, TaskFamily, TaskPart
 from compolens.tasks.regression_laws import GaussianInputs, GaussianPrior, InputLaw, Prior, UniformInputs
@@ -109,6 +109,10 @@ class LinearRegression(TaskFamily):
     missing: ClassVar[dict[str, str]] = {
         "attention_code": "its code, the weights, is continuous; see latent_code, gd_equivalence and dual_model"
     }
+
+    def factors(self, codes: dict[str, Tensor]) -> dict[str, Tensor]:
+        """None: weights are no parts that compositions share."""
+        raise DoesNotApply(f"{type(self).__name__} does not say which factors its codes are made of; its weights are no parts")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -54,9 +54,6 @@ class _Relations(TaskFamily):
     positions: bool = False
     split_seed: int = 0
 
-    missing: ClassVar[dict[str, str]] = {
-        "latent_code": "its codes are categories, with nothing to regress on; see attention_code"
-    }
     code_kinds: ClassVar[dict[str, str]] = {"left": "categorical", "right": "categorical"}
 
     def __post_init__(self) -> None:

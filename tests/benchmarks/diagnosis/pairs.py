@@ -42,7 +42,6 @@ class Pairs(TaskFamily):
     teacher_seed: int = 0
     split_seed: int = 0
 
-    missing: ClassVar[dict[str, str]] = {"latent_code": "its codes are categories, with nothing to regress on"}
     code_kinds: ClassVar[dict[str, str]] = {"outer": "categorical", "inner": "categorical"}
     score_name: ClassVar[str] = "R²"
     inner_gain: ClassVar[float] = 1.0

@@ -90,6 +90,8 @@ def checked(
     return found
 
 
+IGNORED = -100
+"""The class of an answer that is not asked for."""
 LARGEST = float(np.finfo(np.float32).max)
 """The largest number that is kept: float32."""
 MOST_CLASSES = 2**18
@@ -298,7 +300,11 @@ def _check_leaks(found: Arrays, order: np.ndarray) -> None:
 def _check_answers(found: Arrays) -> None:
     """Something must vary in what is asked for."""
     y = found.targets[:, list(found.answers)]
-    require(y.dtype.kind == "f" or y.min() >= 0, f"targets are classes, numbered from 0; got {y.min()}")
+    asked = y[y != IGNORED]
+    require(
+        y.dtype.kind == "f" or (asked.size > 0 and asked.min() >= 0),
+        f"targets are classes, numbered from 0 ({IGNORED}: not asked for); got {asked.min() if asked.size else IGNORED}",
+    )
     require(found.tokens.dtype.kind == "f" or found.tokens.min() >= 0, f"token ids count from 0, got {found.tokens.min()}")
     for name, array, what in (("targets", found.targets, "classes"), ("tokens", found.tokens, "token ids")):
         if array.dtype.kind == "i":

@@ -26,13 +26,25 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
 from compolens.foundation.configs import nearest, require, shown
-from compolens.tasks.base import SPLITS, Episodes, TaskFamily
+from compolens.tasks.base import SPLITS, WHAT_RENDER_UNLOCKS, Episodes, TaskFamily
+from compolens.tasks.fixed.aligned import aligned
 from compolens.tasks.fixed.checks import checked, numbers
+from compolens.tasks.fixed.counterfactuals import Counterfactuals, checked_counterfactuals
 from compolens.tasks.fixed.files import READERS, describe_arrays, save
 from compolens.tasks.fixed.stored import Stored, StoredEpisodes
 
-FIXED = "its episodes are fixed, and nobody knows the answers of the same inputs under another code"
-UNPLACED = "it does not say at which pair of positions a code acts"
+FIXED = (
+    "its episodes are fixed, and nobody knows the answers of the same inputs under another code; store them, "
+    "FixedEpisodes.write(…, counterfactuals={…}), or name a class of yours, class Mine(FixedEpisodes) with "
+    f"render(self, codes, inputs); {WHAT_RENDER_UNLOCKS}"
+)
+
+
+CODELESS = "it was given no codes; FixedEpisodes.write(…, codes={NAME: array})"
+COUNTERFACTUAL = ("patching", "swap_code", "swap_factor", "inference_or_execution", "repair")
+"""What needs the same inputs under another code."""
+IGNORED = -100
+"""The class of an answer that is not asked for, as in torch."""
 
 
 @dataclass(frozen=True)
@@ -76,10 +88,12 @@ class FixedEpisodes(StoredEpisodes, TaskFamily):
         codes: Mapping[str, Any] | None = None,
         kinds: Mapping[str, str] | None = None,
         inputs: Any = None,
-        answers: Sequence[int] = (-1,),
+        answers: Any = (-1,),
         d_x: int | None = None,
         mask: Any = None,
         blocks: Sequence[Sequence[int]] | None = None,
+        padding: Any = None,
+        counterfactuals: Mapping[str, Any] | None = None,
         at_least: int = 8,
     ) -> FixedEpisodes:
         """Check arrays (numpy, torch or lists, a row per episode), write them to a folder, and return the family.
@@ -94,11 +108,18 @@ class FixedEpisodes(StoredEpisodes, TaskFamily):
             codes: name -> (n, ...), the true latent codes.
             kinds: name -> "continuous" or "categorical", where the code's type says the wrong one.
             inputs: (n, ...) what was drawn independently of the code.
-            answers: positions that are asked for (default: the last).
+            answers: positions that are asked for (default: the last): the same ones in all episodes, or (n, answer) positions
+                of every episode in its own tokens, -1 where it has fewer. Targets are then those of the answers,
+                (n, answer) classes; for language models, an answer's position is that of the token before it.
             d_x: where tokens are (input, answer) pairs, the leading coordinates that are the input; targets are then those
                 answers.
             mask: (seq, seq) bool, True where [query, key] may attend.
             blocks: groups of positions that belong together, that of the answers last.
+            padding: (n, seq) bool, True where a position holds no token, before or behind the others. Episodes are moved to
+                end together, so that padding comes first; `Episodes.tokens` are all zero there, of ids as of floats.
+            counterfactuals: the same inputs under other codes, m of them: "of" (m,) the episode whose inputs are shown, and
+                "tokens", "targets", "composition", "codes" as above, of m rows. A probe pairs any two codes of a split, so
+                every input is wanted under every combination of codes.
             at_least: episodes per composition and split.
 
         Returns:
@@ -108,15 +129,31 @@ class FixedEpisodes(StoredEpisodes, TaskFamily):
             ConfigError: an array does not fit, or the folder holds other episodes.
         """
         require(isinstance(folder, str | os.PathLike), f"the folder must be a path, got {shown(folder)}")
+        if padding is not None or np.ndim(answers) == 2:
+            tokens, targets, answers, padding = aligned(tokens, targets, answers, padding)
         found = checked(tokens, targets, {} if codes is None else codes, composition, split, answers, at_least)
         seq = found.tokens.shape[1]
         described = describe_arrays(found, {} if kinds is None else kinds, d_x, blocks)
         arrays = {"tokens": found.tokens, "targets": found.targets, "composition": found.composition}
         arrays |= {f"codes.{name}": code for name, code in found.codes.items()}
+        order = np.argsort([SPLITS.index(word) for word in np.asarray(split).tolist()], kind="stable")
+        if padding is not None:
+            arrays["more/padding"] = padding[order]
+        if counterfactuals is not None:
+            require(inputs is None, "inputs are told by counterfactuals['of'], so leave them out")
+            require(padding is None, "counterfactuals of padded episodes cannot be stored; write class Mine(FixedEpisodes)")
+            more = checked_counterfactuals(counterfactuals, found, described["kinds"], order)
+            arrays |= {f"counterfactual/{name}": array for name, array in more.items()}
+            for name, kind in described["kinds"].items():
+                if kind == "categorical":
+                    levels = int(more[f"codes.{name}"].max()) + 1
+                    described["levels"][name] = max(described["levels"][name], levels)
+            for key, name in (("vocabulary", "tokens"), ("n_classes", "targets")):
+                if described[key] is not None:
+                    described[key] = max(described[key], int(more[name].max()) + 1)
         if inputs is not None:
             drawn = numbers("inputs", inputs)
             require(len(drawn) == len(found.tokens), f"inputs has {len(drawn)} rows for {len(found.tokens)} episodes")
-            order = np.argsort([SPLITS.index(word) for word in np.asarray(split).tolist()], kind="stable")
             arrays["more/inputs"] = drawn[order]
         if mask is not None:
             allowed = numbers("mask", mask)
@@ -125,6 +162,10 @@ class FixedEpisodes(StoredEpisodes, TaskFamily):
             require(not strange.size, f"mask must hold True (1) and False (0) alone, got {strange[:1].tolist()}")
             require(bool(allowed.any(1).all()), "mask: every position must see at least one; itself, for instance")
             described["mask"] = allowed.astype(int).tolist()
+        if padding is not None:
+            described["padding"] = True
+        if counterfactuals is not None:
+            described["counterfactuals"] = True
         save(Path(folder), arrays, described | {"inputs": inputs is not None})
         return cls(os.fspath(folder))
 
@@ -211,15 +252,18 @@ class FixedEpisodes(StoredEpisodes, TaskFamily):
 
     @property
     def missing(self) -> dict[str, str]:  # type: ignore[override]
-        """Nothing that needs another code for the same inputs, and nothing that needs to know where a code acts."""
-        counterfactual = ("render", "patching", "swap_code", "swap_factor", "inference_or_execution", "repair")
-        found = dict.fromkeys(counterfactual, FIXED) | dict.fromkeys(("attention_code", "latent_geometry"), UNPLACED)
-        kinds = self.code_kinds
-        if "continuous" not in kinds.values():
-            found["latent_code"] = "its codes are categories, with nothing to regress on" if kinds else "it was given no codes"
-        if not kinds:
-            found |= dict.fromkeys(("code_structure", "erase_code"), "it was given no codes")
+        """Nothing that needs another code for the same inputs, unless these were stored or a subclass renders them; and
+        nothing that reads codes, where there are none."""
+        found: dict[str, str] = {}
+        if type(self).render is FixedEpisodes.render and not self._folder.manifest.get("counterfactuals"):
+            found |= dict.fromkeys(("render", *COUNTERFACTUAL), FIXED)
+        if not self.code_kinds:
+            found |= dict.fromkeys(("latent_code", "code_structure", "erase_code", *COUNTERFACTUAL), CODELESS)
         return found
+
+    @property
+    def _factors_are_columns(self) -> bool:
+        return type(self).factors is FixedEpisodes.factors
 
     @property
     def score_name(self) -> str:  # type: ignore[override]
@@ -250,6 +294,52 @@ class FixedEpisodes(StoredEpisodes, TaskFamily):
         episodes = {split: stop - start for split, (start, stop) in self._folder.rows.items()}
         digest = str(self._folder.manifest.get("sha256", ""))[:16]
         return {"train": named["train"], "held_out": named["ood"], "episodes": episodes, "digest": digest}
+
+    # ---- counterfactuals ---------------------------------------------------------------------------------------------
+    @cached_property
+    def _counterfactuals(self) -> Counterfactuals:
+        return Counterfactuals(self._folder)
+
+    def render(self, codes: dict[str, Tensor], inputs: Tensor) -> Episodes:
+        """The stored episodes that show these inputs under those codes; a subclass may compute them.
+
+        A subclass that returns `self.made(…)` gives tokens and targets as `write` takes them.
+
+        Args:
+            codes: as in `Episodes.codes`.
+            inputs: as in `Episodes.inputs`: the rows' numbers where no inputs were stored.
+
+        Returns:
+            The episodes.
+
+        Raises:
+            ConfigError: no counterfactuals were stored, or not these.
+        """
+        if not self._folder.manifest.get("counterfactuals"):
+            return super().render(codes, inputs)
+        return self._counterfactuals.take(codes, inputs)
+
+    def made(self, tokens: Tensor, targets: Tensor, codes: dict[str, Tensor], composition: Tensor, inputs: Tensor) -> Episodes:
+        """Episodes from what a subclass's `render` computes.
+
+        Args:
+            tokens: (batch, seq, d_in) floats or (batch, seq) ids.
+            targets: as `write` takes them, at every position or at the answers alone.
+            codes: as in `Episodes.codes`.
+            composition: (batch,) numbers.
+            inputs: as they were given.
+
+        Returns:
+            The episodes, ids one-hot and targets at every position.
+        """
+        if not tokens.is_floating_point():
+            tokens = one_hot(tokens, self.d_in).float()
+        short = targets[:, None] if targets.ndim == (2 if targets.is_floating_point() else 1) else targets
+        if short.shape[1] != self.seq:
+            whole = short.new_zeros(len(short), self.seq, *short.shape[2:])
+            whole[:, list(self.answers)] = short
+            short = whole
+        return Episodes(tokens, short, codes, composition, inputs, {})
 
     # ---- factors and raw inputs --------------------------------------------------------------------------------------
     def factors(self, codes: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -286,14 +376,14 @@ class FixedEpisodes(StoredEpisodes, TaskFamily):
         """Squared error, or cross-entropy in nats; the mean over the answers."""
         found, wanted = self._at_answers(prediction, targets)
         if self._classes:
-            return cross_entropy(found.flatten(0, 1), wanted.flatten())
+            return cross_entropy(found.flatten(0, 1), wanted.flatten(), ignore_index=IGNORED)
         return (found - wanted).square().mean()
 
     def errors(self, prediction: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """R² about the mean answer of training; or, for classes, 1 where any answer of the episode is wrong."""
         found, wanted = self._at_answers(prediction, targets)
         if self._classes:
-            wrong = (found.argmax(-1) != wanted).any(1).double()
+            wrong = ((found.argmax(-1) != wanted) & (wanted != IGNORED)).any(1).double()
             return wrong, torch.ones_like(wrong)
         mean = self._mean_answer.to(wanted.device)
         error, spread = found.double() - wanted.double(), wanted.double() - mean
@@ -304,7 +394,8 @@ class FixedEpisodes(StoredEpisodes, TaskFamily):
         measured = {"score": self.errors(prediction, targets)}
         if self._classes and len(self.answers) > 1:
             found, wanted = self._at_answers(prediction, targets)
-            wrong = (found.argmax(-1) != wanted).double().mean(1)
+            asked = wanted != IGNORED
+            wrong = ((found.argmax(-1) != wanted) & asked).double().sum(1) / asked.double().sum(1)
             measured["accuracy per answer"] = (wrong, torch.ones_like(wrong))
         return measured
 

@@ -114,6 +114,7 @@ def save(folder: Path, arrays: dict[str, np.ndarray], described: dict[str, Any])
         (folder / "more").mkdir(parents=True, exist_ok=True)
         for name, array in arrays.items():
             path = folder / f"{name}.npy"
+            path.parent.mkdir(exist_ok=True)
             np.save(path, array, allow_pickle=False)
         write_manifest(folder, described | {"sha256": digest.hexdigest()})
     except OSError as error:
@@ -132,7 +133,9 @@ def _remove(folder: Path, arrays: Mapping[str, Any]) -> None:
     with contextlib.suppress(OSError):
         for name in arrays:
             (folder / f"{name}.npy").unlink(missing_ok=True)
-        (folder / "more").rmdir()
+        for below in ("counterfactual", "more"):
+            if (folder / below).is_dir():
+                (folder / below).rmdir()
         folder.rmdir()  # refused where something else lies there
 
 

@@ -59,7 +59,7 @@ class Stored:
                 reason = getattr(error, "strerror", None) or error
                 raise DamagedFile(f"{path} cannot be read ({reason}); write the folder again") from error
             require(array.ndim > 0, f"{path} holds a single value, not a row per episode; write the folder again")
-            stop = max(stop for _, stop in self.rows.values())
+            stop = max(stop for _, stop in self.rows.values()) if not name.startswith("counterfactual/") else len(array)
             require(len(array) == stop, f"{path} holds {len(array)} rows, but {MANIFEST} says {stop}; write the folder again")
             self._arrays[name] = array
         return self._arrays[name]
@@ -110,6 +110,8 @@ class Stored:
         tokens, vocabulary = read("tokens"), self.manifest.get("vocabulary")
         if vocabulary is not None:
             tokens = torch.nn.functional.one_hot(tokens, vocabulary).float()
+        if self.manifest.get("padding"):
+            tokens = tokens * ~read("more/padding")[:, :, None].bool()
         codes = {name: read(f"codes.{name}") for name in self.manifest["codes"]}
         nuisances = {name: read(f"more/nuisances.{name}") for name in self.manifest.get("nuisances", [])}
         inputs = read("more/inputs") if self.manifest.get("inputs") else torch.from_numpy(rows[:, None].copy())

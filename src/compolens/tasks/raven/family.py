@@ -81,7 +81,6 @@ class Raven(TaskFamily):
 
     missing: ClassVar[dict[str, str]] = {
         "render": "its images come from files, which show each puzzle under its own rules alone",
-        "latent_code": "its codes are categories, with nothing to regress on",
         "attention_code": "a rule acts on shapes, which no one pair of patches stands for",
         "latent_geometry": "a rule acts on shapes, which no one pair of patches stands for",
         "patching": "it needs the same inputs under two codes, and its images come from files",

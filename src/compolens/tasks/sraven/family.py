@@ -79,9 +79,6 @@ class SRaven(TaskFamily):
     allow_unseen_rules: bool = False
     split_seed: int = 0
 
-    missing: ClassVar[dict[str, str]] = {
-        "latent_code": "its codes are categories, with nothing to regress on; see attention_code"
-    }
     code_kinds: ClassVar[dict[str, str]] = {
         "rules": "categorical",
         "permutations": "categorical",
@@ -334,6 +331,10 @@ class SRaven(TaskFamily):
         """The rule at work in every answer, one-hot."""
         rules = one_hot(codes["response_rules"], len(self.rules)).float()
         return {f"rule of answer {j + 1}": rules[:, j] for j in range(self.n_features)}
+
+    def categories(self, codes: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The rule of every answer, read where it is given."""
+        return {"rule": codes["response_rules"]}
 
     def exchange(
         self, base: dict[str, Tensor], source: dict[str, Tensor], rng: torch.Generator

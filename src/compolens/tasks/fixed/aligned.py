@@ -1,0 +1,76 @@
+"""Sequences of different lengths, and answers at places of their own, brought to the form in which episodes are kept.
+
+tokens   a b c d . .        . . a b c d        episodes end together, padding comes first
+answers      2 3     ->             4 5        positions are one list for all episodes
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from compolens.foundation.configs import require
+from compolens.tasks.fixed.checks import IGNORED, numbers
+
+
+def aligned(tokens: Any, targets: Any, answers: Any, padding: Any) -> tuple[np.ndarray, np.ndarray, Any, np.ndarray | None]:
+    """Move episodes to end together, and name all positions at which any of them is asked.
+
+    Args:
+        tokens: (n, seq, …).
+        targets: (n, seq, …) at every position, or at the answers.
+        answers: positions, or (n, answer) of every episode, -1 where there is none.
+        padding: (n, seq) bool, True where there is no token (None: nowhere).
+
+    Returns:
+        (tokens, targets, the positions, padding), moved; targets of classes are -100 where an episode is not asked.
+
+    Raises:
+        ConfigError: padding lies between tokens, or a position is none of an episode's.
+    """
+    x, y = numbers("tokens", tokens), numbers("targets", targets)
+    n, seq = x.shape[:2]
+    away = np.zeros((n, seq), dtype=bool) if padding is None else numbers("padding", padding) != 0
+    require(away.shape == (n, seq), f"padding must be ({n}, {seq}), a row per episode, got {away.shape}")
+    inner = (np.diff(away.astype(int), axis=1) != 0).sum(1) > 1 + (away[:, 0] & away[:, -1])
+    strange = np.flatnonzero(inner | away.all(1))
+    require(
+        not len(strange), f"padding of episode {strange[:1].tolist()}: it must lie before or behind the tokens, and leave some"
+    )
+    behind = (~away[:, ::-1]).argmax(1)  # how many places each episode moves on
+    moved = (np.arange(seq)[None] - behind[:, None]) % seq
+    rows = np.arange(n)[:, None]
+    wide = np.ndim(answers) == 2
+    where = np.asarray(answers)
+    everywhere = y.ndim > 1 and y.shape[1] == seq and not (wide and where.shape[1] == seq)
+    x, out = x[rows, moved], away[rows, moved]
+    if everywhere:
+        y = y[rows, moved]
+    if not wide:
+        given = None if padding is None else out
+        return x, y, answers, given
+    require(len(where) == n, f"answers has {len(where)} rows for {n} episodes")
+    asked = where >= 0
+    bad = np.flatnonzero((where >= seq).any(1) | ~asked.any(1))
+    require(not len(bad), f"answers of episode {bad[:1].tolist()} must be positions below {seq}, one at least; -1: none")
+    places = where + behind[:, None]
+    named = sorted({int(p) for p in places[asked]})
+    require(named[-1] < seq, f"answers name a position behind the last token, {named[-1] - seq + 1} too far")
+    if everywhere:
+        chosen = np.full_like(y, IGNORED)
+        for k in range(where.shape[1]):
+            here = np.flatnonzero(asked[:, k])
+            chosen[here, places[here, k]] = y[here, places[here, k]]
+    else:
+        y = y[:, None] if y.ndim == 1 else y
+        require(y.shape[1] == where.shape[1], f"targets {y.shape} have another number of answers than answers {where.shape}")
+        require(y.dtype.kind == "i" or bool(asked.all()), "an answer that is not asked for needs classes as targets")
+        chosen = np.full((n, seq, *y.shape[2:]), IGNORED if y.dtype.kind == "i" else 0, dtype=y.dtype)
+        for k in range(where.shape[1]):
+            here = np.flatnonzero(asked[:, k])
+            chosen[here, places[here, k]] = y[here, k]
+    short = chosen[:, named]
+    one = y.dtype.kind == "f" and len(named) > where.shape[1]
+    require(not one, "answers of numbers must lie at the same places once episodes end together; give classes, or one place")
+    return x, short, tuple(named), out if padding is not None else None
