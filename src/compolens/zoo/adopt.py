@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from compolens.models.base import count_parameters
 from compolens.tasks.base import SPLITS, TaskFamily
 from compolens.training import Run, card, check_folder, environment, evaluate
 from compolens.zoo.adopted import FAILURES, Adopted, AdoptedModel
+from compolens.zoo.adopted.layouts import layout_of
 from compolens.zoo.folders import TrainedModel
 
 FEW = 3
@@ -35,7 +36,7 @@ def adopt(
     module: nn.Module,
     task: TaskFamily,
     *,
-    sites: Mapping[str, Any],
+    sites: Mapping[str, Any] | None = None,
     call: Callable[[nn.Module, Tensor], Any] | None = None,
     reinit: Callable[..., nn.Module] | None = None,
     built_by: Callable[..., nn.Module] | None = None,
@@ -45,14 +46,16 @@ def adopt(
 ) -> AdoptedNetwork:
     """Any network in evaluation mode, on any task, for every probe and recipe; the network itself stays as it is.
 
-    Everything is tried on a few episodes. A site of the residual stream, or an explicit code, of which a part goes round its
-    hook point is a warning.
+    Everything is tried on a few episodes. Warnings tell of a site of the residual stream, or an explicit code, of which a part
+    goes round its hook point; of a site whose change changes no answer; of one that is not shaped as its name says.
 
     Args:
         module: the network, in evaluation mode. Its output is (batch, seq, d_out), or the answers alone, (batch, answers,
             d_out), or (batch, d_out) where there is one.
         task: the family.
-        sites: as in `Adopted`. Tensors there are (batch, positions, width) for the residual stream ("blocks.*.hook_resid_*"),
+        sites: as in `Adopted` (None: those of a causal language model of transformers or of a TransformerBridge, which are
+            known: `layouts`; it is then also known how it is called, and, of the former, made again with fresh weights).
+            Tensors there are (batch, positions, width) for the residual stream ("blocks.*.hook_resid_*"),
             the batch first for all.
         call: as in `Adopted`.
         reinit: as in `Adopted`.
@@ -70,6 +73,18 @@ def adopt(
     """
     require(isinstance(task, TaskFamily), f"adopt wants a task family such as Hyperteacher(), got {task!r}")
     _check_module(module)
+    if sites is None:
+        known = layout_of(module)
+        names = ", ".join([path for path, _ in module.named_modules() if path][:6])
+        if known is None:
+            raise ConfigError(
+                f"where things are in a {type(module).__name__} is yours to say: adopt(…, sites={{"
+                f'"blocks.0.hook_resid_post": ("SUBMODULE", "output"), …}}); its submodules: {names}, … '
+                "Known without are causal language models of transformers and TransformerBridge"
+            )
+        sites, call = known.sites, call or known.call
+        if built_by is None and known.built_by is not None:
+            built_by, arguments, reinit = known.built_by, known.arguments, reinit or known.built_by
     architecture = Adopted(built_by or type(module), arguments or {}, sites, call, reinit, roles or {})
     run = Run(architecture, task, steps=0, evaluation_episodes=evaluation_episodes)
     model = architecture.around(module, d_out=task.d_out, seq=task.seq, answers=task.answers)
@@ -78,7 +93,10 @@ def adopt(
     _check_call(module, call)
     few = FEW if task.seq != FEW else FEW + 1  # so that a batch cannot be taken for a sequence
     (episodes,) = draw(task, "train", few, "adopt", adopted.device)
-    _check_sites(model, _tried(model, episodes.tokens)[1], few)
+    plain, held = _tried(model, episodes.tokens)
+    _check_sites(model, held, few)
+    for told in [*_misshapen(held), *_dead(model, episodes.tokens, plain, held)]:
+        warnings.warn(told, stacklevel=2)
     for name in _passed_by(model, episodes.tokens):
         warnings.warn(f"site {name!r}: {GOES_ROUND}", stacklevel=2)
     return adopted
@@ -236,6 +254,45 @@ def _goes_round(model: AdoptedModel, tokens: Tensor, name: str) -> bool:
         return False
     total, handed = (d if d is not None else torch.zeros_like(whole[0]) for d in derivatives)
     return not torch.allclose(total, handed, rtol=1e-3, atol=1e-4 * float(total.abs().max()))
+
+
+WIDE = {
+    **dict.fromkeys(("hook_resid_pre", "hook_resid_mid", "hook_resid_post", "hook_attn_out", "hook_mlp_out", "hook_post"), 3),
+    **dict.fromkeys(("hook_q", "hook_k", "hook_v", "hook_z", "hook_result", "hook_pattern", "hook_attn_scores"), 4),
+}
+"""Dimensions of a hook point's tensor in TransformerLens."""
+SHAPES = {"hook_z": "(batch, position, head, d_head), before the output projection; behind it the name is hook_attn_out"}
+
+
+def _misshapen(held: Mapping[str, Tensor]) -> Iterator[str]:
+    """What is not shaped as its TransformerLens name says, in words."""
+    stream = next((tensor for name, tensor in held.items() if ".hook_resid_" in name), None)
+    for name, tensor in held.items():
+        last, got = name.split(".")[-1], f"site {name!r} holds a tensor {tuple(tensor.shape)}"
+        if tensor.ndim != WIDE.get(last, tensor.ndim):
+            wanted = SHAPES.get(last, f"{WIDE[last]} dimensions")
+            yield f"{got}, and what TransformerLens calls so has {wanted}; name it by what it is"
+        elif last in ("hook_attn_out", "hook_mlp_out") and stream is not None and tensor.shape[-1] != stream.shape[-1]:
+            yield f"{got}, and what is added to the stream is as wide as that, {stream.shape[-1]}; name it by what it is"
+
+
+@torch.no_grad()
+def _dead(model: AdoptedModel, tokens: Tensor, plain: Tensor, held: Mapping[str, Tensor]) -> Iterator[str]:
+    """Sites whose change changes no answer, in words: a patch there would read "does not matter"."""
+    for name, tensor in held.items():
+        if not tensor.is_floating_point():
+            continue
+        noise = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(0)).to(tensor)
+        other = tensor + (float(tensor.std()) + 1.0) * noise
+        try:
+            changed = model.run_with_hooks(tokens, fwd_hooks=[(name, lambda t, hook, other=other: other)])
+        except (ConfigError, *FAILURES):
+            continue
+        if torch.equal(changed, plain):
+            yield (
+                f"site {name!r}: changing it changes no answer, so whatever is written there would seem not to matter; name a "
+                "tensor that the network goes on with"
+            )
 
 
 def _check_sites(model: AdoptedModel, held: Mapping[str, Tensor], batch: int) -> None:

@@ -29,13 +29,17 @@ from compolens.tasks.base import SPLITS
 from compolens.training import DECAYS, RECIPES, RESUME, Run, kept_weights
 from compolens.training.machine import check_device
 from compolens.zoo.adopted import NO_UNTRAINED_CONTROL, Adopted
+from compolens.zoo.adopted.layouts import bridge_logits, from_config, language_logits
 
 BUILT_IN = [
     Adopted,
     Recorded,
+    from_config,
+    language_logits,
+    bridge_logits,
     *(kind for known in (ARCHITECTURES, MODEL_PARTS, FAMILIES, TASK_PARTS) for kind in known.values()),
 ]
-"""The classes that a folder may name without the caller naming them too."""
+"""The classes and functions that a folder may name without the caller naming them too."""
 
 
 @dataclass(frozen=True)

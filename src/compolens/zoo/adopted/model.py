@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from compolens.foundation.configs import ConfigError, DoesNotApply, nearest, require
 from compolens.hooks import HookedModel, HookPoint
 from compolens.models.base import split_positions
+from compolens.zoo.adopted.layouts import bridge_logits, heads_of, language_logits
 from compolens.zoo.adopted.taps import SIDES, Tap, shown
 
 Call = Callable[[nn.Module, Tensor], Any]
@@ -68,6 +69,7 @@ class AdoptedModel(HookedModel):
         super().__init__()
         self.module, self.call = module, call
         self.d_out, self.answers = d_out, [a % seq if seq else a for a in answers]
+        self.heads = heads_of(module)
         self.taps = tuple(self._tap(*site) for site in sites)
         for tap in sorted(self.taps, key=lambda tap: [part.zfill(9) for part in tap.name.split(".")]):
             self._hold(tap)
@@ -93,13 +95,17 @@ class AdoptedModel(HookedModel):
 
     def _tap(self, name: str, path: str, side: str, index: int | str | None) -> Tap:
         try:
-            self.module.get_submodule(path)
+            self.module.get_submodule(path.partition("@")[0])
         except AttributeError:
             names = [part for part, _ in self.module.named_modules() if part]
             raise ConfigError(
                 f"site {name!r}: {type(self.module).__name__} has no submodule {path!r}; {nearest(path, names)}"
             ) from None
-        return SIDES[side](name, path, index, HookPoint())
+        at, _, number = path.partition("@")
+        require(not number or number.isdecimal(), f"site {name!r}: {path!r} must name a call by its number, such as '{at}@0'")
+        tap = SIDES[side](name, path, index, HookPoint())
+        tap.heads = self.heads
+        return tap
 
     def _hold(self, tap: Tap) -> None:
         """Put the hook point where its dotted name says; numbered parts in lists."""
@@ -117,6 +123,8 @@ class AdoptedModel(HookedModel):
         used = [tap for tap in self.taps if tap.in_use]
         with self._attached(used) if used else contextlib.nullcontext():
             output = self.module(tokens) if self.call is None else self.call(self.module, tokens)
+        if self.call in (language_logits, bridge_logits) and isinstance(output, Tensor):
+            output = output[..., : self.d_out]  # a vocabulary may be larger than the tokens that a task knows
         if isinstance(output, Tensor) and output.shape == (*tokens.shape[:2], self.d_out):
             return output
         return self._placed(output, tokens)
@@ -135,10 +143,17 @@ class AdoptedModel(HookedModel):
             for handle in handles:
                 handle.remove()
         for tap in taps:
-            if tap.fired != 1:
+            if tap.number is not None and tap.fired <= tap.number:
+                raise ConfigError(
+                    f"site {tap.name!r}: {tap.path!r} was called {tap.fired} times in one forward pass, so there is no call "
+                    f"number {tap.number}; they count from 0"
+                )
+            if tap.number is None and tap.fired != 1:
+                several = f'say which call, such as "{tap.path}@0" for the first, ' if tap.fired else ""
                 raise ConfigError(
                     f"site {tap.name!r}: {tap.path!r} was called {tap.fired} times in one forward pass, and must be called "
-                    "once; name a submodule that is (torch's fused attention reads its projections without calling them)"
+                    f"once; {several}or name a submodule that is (torch's fused attention reads its projections without "
+                    "calling them)"
                 )
 
     def _placed(self, output: Any, tokens: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ class Tap(ABC):
 
     Args:
         name: the hook point's name.
-        path: the submodule's name.
+        path: the submodule's name; "NAME@2" is its third call of a forward pass, where it is called several times.
         index: into a tuple or list, or a key (None: the tensor itself).
         point: the hook point.
     """
@@ -26,7 +26,10 @@ class Tap(ABC):
     side: str
 
     def __init__(self, name: str, path: str, index: int | str | None, point: HookPoint) -> None:
-        self.name, self.path, self.index, self.point = name, path, index, point
+        self.name, self.index, self.point = name, index, point
+        self.path, _, number = path.partition("@")
+        self.number = int(number) if number else None
+        self.heads: int | None = None
         self.fired = 0
 
     @property
@@ -41,6 +44,8 @@ class Tap(ABC):
         """What the hook point makes of the tensor `value`; a code (batch, d_code) is shown as (batch, 1, d_code), anything but
         a tensor is a `ConfigError`."""
         self.fired += 1
+        if self.number is not None and self.fired != self.number + 1:
+            return value
         if not isinstance(value, Tensor):
             raise ConfigError(
                 f"site {self.name!r}: the {self.side} of {self.path!r} is a {shown(value)}, no tensor; "
@@ -48,6 +53,10 @@ class Tap(ABC):
             )
         if self.name == "hook_code" and value.ndim == 2:
             return self.point(value[:, None])[:, 0]
+        if self.heads and self.name.endswith("attn.hook_z") and value.ndim == 3:
+            return self.point(value.unflatten(-1, (self.heads, -1))).flatten(-2)
+        if self.heads and self.name.endswith("attn.hook_code") and value.ndim == 4:
+            return self.point(value.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
         return self.point(value)
 
     def missing(self, value: Any) -> ConfigError:

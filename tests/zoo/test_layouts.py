@@ -1,0 +1,185 @@
+"""Language models are adopted as they are: their sites are found, hold what they should, and act; padding changes nothing."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import compolens
+from compolens.foundation.configs import ConfigError
+from compolens.tasks import FixedEpisodes
+from compolens.zoo.adopted.layouts import from_config, language_logits
+
+SIZE = {
+    "vocab_size": 16, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "max_position_embeddings": 16, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None,
+}  # fmt: skip
+GROUPED = SIZE | {"num_key_value_heads": 1, "head_dim": 8}
+MODELS = {
+    "gpt2": {
+        "vocab_size": 16, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 16, "bos_token_id": 0, "eos_token_id": 0,
+    },
+    "llama": SIZE, "mistral": GROUPED, "qwen2": SIZE | {"num_key_value_heads": 1}, "qwen3": GROUPED, "gemma": GROUPED,
+    "gemma2": GROUPED, "gpt_neox": SIZE,
+}  # fmt: skip
+
+
+def made(kind):
+    import json
+
+    torch.manual_seed(7)
+    return from_config(json.dumps({"model_type": kind, **MODELS[kind]}))
+
+
+def written(folder, padded=False):
+    """Copy the first of 5 ids; compositions by the first and second."""
+    rng = np.random.default_rng(0)
+    tokens = np.stack([rng.permutation(15)[:5] + 1 for _ in range(400)])
+    tokens = np.unique(tokens, axis=0)
+    composition = 3 * (tokens[:, 0] % 3) + tokens[:, 1] % 3
+    split = np.where(composition % 4 == 3, "ood", np.where(np.arange(len(tokens)) % 3 == 0, "test", "train"))
+    padding = np.arange(5) >= rng.integers(3, 6, len(tokens))[:, None] if padded else None
+    codes = {"first": tokens[:, 0] % 3, "second": tokens[:, 1] % 3}
+    return FixedEpisodes.write(
+        folder, tokens=tokens, targets=tokens[:, 0], composition=composition, split=split, codes=codes, padding=padding,
+        at_least=1,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    return written(tmp_path_factory.mktemp("layouts") / "plain")
+
+
+@pytest.fixture(scope="module")
+def drawn(task):
+    return task.sample(6, "test", task.rng(0, "test"))
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_language_model_needs_no_sites(kind, task, drawn):
+    module = made(kind)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # no site is dead, misshapen or gone round
+        adopted = compolens.adopt(module, task)
+    ids = drawn.tokens.argmax(-1)
+    with torch.no_grad():
+        told = module(input_ids=ids, output_hidden_states=True)
+        prediction, cache = adopted.model.run_with_cache(drawn.tokens)
+    torch.testing.assert_close(prediction, told.logits[..., : task.d_out], rtol=0, atol=1e-5)
+    assert adopted.model.cfg.n_layers == 2
+    for layer, name in enumerate(("blocks.0.hook_resid_pre", "blocks.0.hook_resid_post")):
+        torch.testing.assert_close(cache[name], told.hidden_states[layer], rtol=0, atol=1e-5)
+    assert cache["blocks.1.attn.hook_z"].shape == (6, 5, 2, 8) and cache["blocks.1.mlp.hook_post"].ndim == 3
+    if kind not in ("gemma2",):  # there, what is added is normalised after attention and MLP
+        parts = cache["blocks.0.hook_resid_pre"] + cache["blocks.0.hook_attn_out"] + cache["blocks.0.hook_mlp_out"]
+        torch.testing.assert_close(parts, cache["blocks.0.hook_resid_post"], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_it_is_saved_loaded_and_has_an_untrained_control(kind, task, drawn, tmp_path):
+    adopted = compolens.adopt(made(kind), task, evaluation_episodes=16)
+    loaded = compolens.load(adopted.save(tmp_path / "model"))
+    with torch.no_grad():
+        assert torch.equal(loaded.model(drawn.tokens), adopted.model(drawn.tokens))
+        assert not torch.equal(loaded.untrained_control()(drawn.tokens), adopted.model(drawn.tokens))
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "gpt_neox"])
+def test_padding_changes_no_answer(kind, tmp_path):
+    task, module = written(tmp_path / "padded", padded=True), made(kind)
+    drawn = task.sample(12, "train", task.rng(0, "train"))
+    adopted = compolens.adopt(module, task)
+    with torch.no_grad():
+        answers = adopted.model(drawn.tokens)[:, -1]
+        for one, answer in zip(drawn.tokens, answers, strict=True):
+            ids = one[one.any(1)].argmax(-1)[None]
+            torch.testing.assert_close(module(input_ids=ids).logits[0, -1, : task.d_out], answer, rtol=0, atol=1e-4)
+
+
+def test_a_bridge_needs_no_sites_and_shows_its_attention(task, drawn):
+    from transformer_lens.config import TransformerBridgeConfig
+    from transformer_lens.model_bridge import TransformerBridge
+
+    config = {
+        "d_model": 16,
+        "d_head": 8,
+        "n_heads": 2,
+        "n_layers": 2,
+        "n_ctx": 16,
+        "d_vocab": 16,
+        "act_fn": "relu",
+        "d_mlp": 24,
+    }
+    bridge = TransformerBridge.boot_native(TransformerBridgeConfig(**config, architecture="TransformerLensNative")).eval()
+    adopted = compolens.adopt(bridge, task)
+    with torch.no_grad():
+        logits, theirs = bridge.run_with_cache(drawn.tokens.argmax(-1))
+        prediction, ours = adopted.model.run_with_cache(drawn.tokens)
+    torch.testing.assert_close(prediction, logits[..., : task.d_out], rtol=0, atol=1e-5)
+    for name in ("blocks.0.hook_resid_pre", "blocks.1.hook_resid_post", "blocks.1.attn.hook_z", "blocks.0.hook_mlp_out"):
+        torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=1e-5)
+    pattern = theirs["blocks.1.attn.hook_pattern"].permute(0, 2, 3, 1)
+    torch.testing.assert_close(ours["blocks.1.attn.hook_code"], pattern, rtol=0, atol=1e-5)
+
+
+class Looped(nn.Module):
+    """One block, three times; an output that nobody uses; a narrow part."""
+
+    def __init__(self, vocabulary, classes):
+        super().__init__()
+        self.embed, self.block = nn.Linear(vocabulary, 8), nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+        self.unused, self.read = nn.Linear(8, 8), nn.Linear(8, classes)
+
+    def forward(self, tokens):
+        x = self.embed(tokens).cumsum(1)
+        for _ in range(3):
+            x = self.block(x)
+            self.unused(x)
+        return self.read(x)
+
+
+@pytest.fixture
+def looped(task):
+    torch.manual_seed(7)
+    return Looped(task.d_in, task.d_out).eval()
+
+
+def test_a_module_called_several_times_is_named_by_the_call(looped, task, drawn):
+    sites = {"blocks.0.hook_resid_pre": "embed"}
+    sites |= {f"blocks.{k}.hook_resid_post": (f"block@{k}", "output") for k in range(3)}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*hook_resid_pre.*goes round")
+        model = compolens.adopt(looped, task, sites=sites).model
+    with torch.no_grad():
+        _, cache = model.run_with_cache(drawn.tokens)
+        for k in range(2):
+            assert torch.equal(looped.block(cache[f"blocks.{k}.hook_resid_post"]), cache[f"blocks.{k + 1}.hook_resid_post"])
+        cut = model.run_with_hooks(drawn.tokens, fwd_hooks=[("blocks.1.hook_resid_post", lambda x, hook: x * 0)])
+        assert torch.equal(cut, looped.read(looped.block(torch.zeros_like(cache["blocks.0.hook_resid_post"]))))
+    with pytest.raises(ConfigError, match=r"'block' was called 3 times .* say which call, such as \"block@0\""):
+        compolens.adopt(looped, task, sites={"blocks.0.hook_resid_post": "block"})
+    with pytest.raises(ConfigError, match="there is no call number 3; they count from 0"):
+        compolens.adopt(looped, task, sites={"blocks.0.hook_resid_post": "block@3"})
+
+
+def test_a_dead_site_and_one_that_is_not_what_it_is_called_are_told(looped, task):
+    with pytest.warns(UserWarning, match="'blocks.0.hook_mlp_out': changing it changes no answer"):
+        compolens.adopt(looped, task, sites={"blocks.0.hook_resid_post": "block@2", "blocks.0.hook_mlp_out": "unused@2"})
+    with pytest.warns(UserWarning, match="'blocks.0.attn.hook_z' holds .* behind it the name is hook_attn_out"):
+        compolens.adopt(looped, task, sites={"blocks.0.attn.hook_z": "block@1", "blocks.0.hook_resid_post": "block@2"})
+    with pytest.warns(UserWarning, match="'blocks.0.hook_attn_out' holds .* as wide as that, 8"):
+        compolens.adopt(looped, task, sites={"blocks.0.hook_attn_out": "read", "blocks.0.hook_resid_post": "block@2"})
+
+
+def test_without_sites_an_unknown_network_names_its_parts(looped, task):
+    with pytest.raises(ConfigError, match="where things are in a Looped is .* submodules: embed, block"):
+        compolens.adopt(looped, task)
+
+
+def test_ids_are_taken_as_they_are(task, drawn):
+    module = made("gpt2")
+    with torch.no_grad():
+        assert torch.equal(language_logits(module, drawn.tokens), language_logits(module, drawn.tokens.argmax(-1)))
