@@ -175,7 +175,7 @@ def test_a_dead_site_and_one_that_is_not_what_it_is_called_are_told(looped, task
 
 
 def test_without_sites_an_unknown_network_names_its_parts(looped, task):
-    with pytest.raises(ConfigError, match="where things are in a Looped is .* submodules: embed, block"):
+    with pytest.raises(ConfigError, match=r"where things are in a Looped is .* submodules: embed, block"):
         compolens.adopt(looped, task)
 
 

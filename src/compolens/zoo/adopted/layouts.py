@@ -62,7 +62,7 @@ def token_ids(tokens: Tensor) -> tuple[Tensor, Tensor | None]:
     """Ids of tokens, and which positions hold one.
 
     Args:
-        tokens: (batch, seq) ids, -1 where there is no token, or (batch, seq, vocabulary) one-hot, all zero where there is no token.
+        tokens: (batch, seq) ids, or (batch, seq, vocabulary) one-hot; -1, or all zero, where there is no token.
 
     Returns:
         ((batch, seq) ids, (batch, seq) bool, None where every position holds one).
