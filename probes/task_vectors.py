@@ -42,11 +42,11 @@ class Means(NamedTuple):
 def probe(trained: TrainedModel, *, episodes: int = 256, seed: int = 0, heads: int = 4) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Scores of the answers to a task that is not shown, when the vector of that task is put in.
 
-    Prompts show one composition, and their inputs are asked under another, whose vector is the mean of what stands where
-    answers are read, over episodes of it. A task vector takes the place of the residual stream at one layer (2310.15916). A
-    function vector takes the place of the outputs of the heads that move training compositions' answers most (2310.15213, where their
-    sum is added to the stream instead). Of held-out compositions no mean is known: their vector is the sum of the parts'
-    effects, fitted to training compositions.
+    Prompts show one composition, and their inputs are asked under another, whose vector is the mean of what stands
+    where answers are read, over episodes of it. A task vector takes the place of the residual stream at one layer
+    (2310.15916). A function vector takes the place of the outputs of the heads that move training compositions'
+    answers most (2310.15213, where their sum is added to the stream instead). Of held-out compositions no mean is
+    known: their vector is the sum of the parts' effects, fitted to training compositions.
 
     Args:
         trained: the trained model, with its run, task and folder.

@@ -37,7 +37,7 @@ SMALL_TASK = {
     "configurations": ("center_single",),
     "size": 4,
     "patches": 1,
-    "n_examples": 1,
+    "n_examples": 2,
 }
 FURTHER_MODELS = {
     "SoftmaxTransformer": [{"causal": True}, {"d_head": 5, "d_value": 3, "d_mlp": 7}, {"n_ctx": None}],

@@ -88,6 +88,9 @@ class FewShot(TaskFamily):
         require_positive(self, "n_examples")
         for name in ("operations", "places", "formats", "words", "maps"):
             object.__setattr__(self, name, frozen(getattr(self, name)))
+        for entry in self.maps:
+            pair = isinstance(entry, tuple) and len(entry) == 2 and isinstance(entry[1], tuple)
+            require(pair, f"maps must list (name, answers in the order of words), got {entry!r}")
         known = [*OPERATIONS, *(name for name, _ in self.maps)]
         for name in self.operations:
             require(name in known, f"no operation {name!r}; {nearest(str(name), known)}, or give it in maps")
@@ -106,10 +109,6 @@ class FewShot(TaskFamily):
         _ = self._split
 
     # ---- compositions ------------------------------------------------------------------------------------------------
-    @property
-    def setting(self) -> str:
-        return f"{type(self).__name__} {self.n_examples} examples, {len(self.operations)} operations"
-
     @cached_property
     def _universe(self) -> list[tuple[int, int, int]]:
         return list(product(range(len(self.operations)), range(len(self.places)), range(len(self.formats))))
