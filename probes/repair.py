@@ -26,7 +26,7 @@ from compolens.interventions.repairs import (
     size,
     whole,
 )
-from compolens.measures.intervals import summarise
+from compolens.measures.intervals import Scale, summarise
 from compolens.tasks.base import Episodes
 from compolens.zoo.folders import TrainedModel
 
@@ -254,7 +254,8 @@ class _Repairs:
         }
         first |= {"site": trial.site.hook_name, "role": trial.site.role, "layer": trial.site.layer, "free": trial.free}
         first |= {"placebo": placebo}
-        (lo, hi), n = pooled.interval, len(lost)
+        lo, hi = pooled.interval if metric == "score" else pooled.interval_on(Scale.PLAIN)  # others are differences
+        n = len(lost)
         made = [first | {"value": pooled.score, "lo": lo, "hi": hi, "composition": "all", "weight": weight, "n": n}]
         if trial.control == "":
             for c, (value, share, count) in pooled.per_composition.items():
