@@ -45,6 +45,7 @@ FURTHER_MODELS = {
     "LinearSelfAttention": [{"tied": True, "damping": 0.75, "clip_tokens": 10.0}],
     "SoftmaxSelfAttention": [{"attends_to_itself": True}],
     "ConstructedGradientDescent": [{"gamma": 0.1}],
+    "OtherExecutorTransformer": [{"n_hidden": 1, "activation": "sine"}],
     "SparseCoding": [
         {"threshold": LearnedThreshold(0.001), "relu_encoding": True, "relu_decoding": True},
         {"transfer": OutputTransfer(), "bias_free": True, "attn_only": True},

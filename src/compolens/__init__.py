@@ -19,6 +19,7 @@ _HOMES = {
     "AdamW": "training",
     "ReferenceAdamW": "training",
     "WarmupStableDecay": "training",
+    "FanInPower": "training",
     "Run": "training",
     "evaluate": "training",
     "train": "training",

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from compolens import (
+    CapPrior,
     GaussianInputs,
     GaussianPrior,
     InterleavedTokens,
@@ -209,3 +210,31 @@ def test_equal_descriptions_are_equal_after_json_lists():
     assert GaussianInputs([[1.0, 0.0], [0.0, 2.0]]) == GaussianInputs(((1.0, 0.0), (0.0, 2.0)))
     task = LinearRegression(d_x=2, inputs=GaussianInputs([1.0, 2.0]))
     assert hash(task) == hash(dataclasses.replace(task))
+
+
+# ---- tasks on a cap of the sphere ------------------------------------------------------------------------------------
+@pytest.mark.parametrize("half_angle", [30.0, 90.0, 150.0])
+def test_a_cap_is_uniform_within_its_rim_and_held_out_are_the_tasks_beyond(half_angle):
+    from scipy.stats import beta, kstest
+
+    d_x, rim = 4, np.cos(np.radians(half_angle))
+    task = LinearRegression(d_x=d_x, prior=CapPrior(half_angle), shifted_prior=CapPrior(half_angle, outside=True))
+    cosine = {}
+    for split in ("train", "ood"):
+        weights = task.sample(2000, split, task.rng(0, split)).codes["weights"].double()
+        assert torch.allclose(weights.norm(dim=1), torch.full((2000,), d_x**0.5, dtype=torch.float64))
+        cosine[split] = (weights[:, 0] / d_x**0.5).numpy()
+    assert cosine["train"].min() >= rim - 1e-5 and cosine["ood"].max() <= rim + 1e-5
+    law = beta((d_x - 1) / 2, (d_x - 1) / 2)  # of (1 + cosine) / 2 on the whole sphere
+    below = law.cdf((1 + rim) / 2)
+    share = (law.cdf((1 + cosine["train"]) / 2) - below) / (1 - below)
+    assert kstest(share, "uniform").pvalue > 1e-3
+    assert kstest(law.cdf((1 + cosine["ood"]) / 2) / below, "uniform").pvalue > 1e-3
+    assert task.describe_split()["held_out"] == "new task"
+
+
+def test_inputs_stay_those_of_training_where_tasks_are_held_out():
+    task = LinearRegression(d_x=3, prior=CapPrior(60.0), shifted_prior=CapPrior(60.0, outside=True))
+    assert task.sample(200, "ood", task.rng(0, "ood")).inputs[..., :3].abs().max() <= 0.5
+    with pytest.raises(ConfigError, match="above 0 and below 180"):
+        CapPrior(180.0)

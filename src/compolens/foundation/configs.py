@@ -222,10 +222,29 @@ def frozen(value: Any) -> Any:
     return tuple(frozen(item) for item in value) if isinstance(value, list | tuple) else value
 
 
+_LATER = "left out of descriptions where it has its default"
+
+
+def added_later(default: Any) -> Any:
+    """A field that a described class got after folders had been written: left out of a description where it has its default.
+
+    So an equal run is described by equal bytes, whichever version wrote them. The field is given by name only, which leaves
+    the order of the others as it was.
+
+    Args:
+        default: what it was before there was the field; immutable.
+
+    Returns:
+        What a dataclass takes for a field.
+    """
+    return dataclasses.field(default=default, kw_only=True, metadata={_LATER: True})
+
+
 def describe(value: Any) -> Any:
     """The JSON form of `value`, a dataclass (or a plain value inside one); a `ConfigError` for anything else."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: describe(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        told = [f for f in dataclasses.fields(value) if _LATER not in f.metadata or getattr(value, f.name) != f.default]
+        fields = {f.name: describe(getattr(value, f.name)) for f in told}
         return {"class": type(value).__name__, **fields}
     if isinstance(value, list | tuple):
         return [describe(item) for item in value]

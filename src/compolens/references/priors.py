@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from compolens.foundation.configs import ConfigError, require
+from compolens.foundation.configs import ConfigError, DoesNotApply, require
 from compolens.references.regression import LinearLearner, checked
 from compolens.tasks.base import TaskFamily
 from compolens.tasks.linear_regression import LinearRegression
@@ -163,6 +163,14 @@ class PosteriorMean(LinearLearner):
     @property
     def name(self) -> str:
         return "posterior mean"
+
+    def why_not(self, task: TaskFamily) -> str:
+        if isinstance(task, LinearRegression) and self.prior is None:
+            try:
+                task.mixture()
+            except DoesNotApply as error:
+                return str(error)
+        return super().why_not(task)
 
     def for_task(self, task: LinearRegression) -> PosteriorMean:
         prior = GaussianMixture(*task.mixture()) if self.prior is None else self.prior

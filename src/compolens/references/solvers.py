@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from compolens.foundation.configs import require, require_positive
+from compolens.foundation.configs import DoesNotApply, require, require_positive
 from compolens.references.regression import SpectralLearner
 from compolens.tasks.base import TaskFamily
 from compolens.tasks.linear_regression import LinearRegression
@@ -50,6 +50,11 @@ class Ridge(SpectralLearner):
     def why_not(self, task: TaskFamily) -> str:
         if isinstance(task, LinearRegression) and self.l2 is None and task.noise == 0:
             return "equals least squares without noise"
+        if isinstance(task, LinearRegression) and self.l2 is None:
+            try:
+                task.mixture()
+            except DoesNotApply as error:
+                return str(error)
         return super().why_not(task)
 
     def for_task(self, task: LinearRegression) -> Ridge:

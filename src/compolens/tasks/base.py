@@ -18,6 +18,9 @@ from compolens.foundation.memory import require_room
 
 SPLITS = ("train", "test", "ood")
 """train: compositions seen, for fitting; test: the same compositions, fresh randomness; ood: held-out compositions."""
+VALIDATION = "validation"
+"""Compositions on which settings are chosen: neither trained on nor ever reported. Only families have them whose field
+`validation` says how many."""
 
 
 def stream(seed: int | str, purpose: str, step: int) -> int:
@@ -413,7 +416,7 @@ class TaskFamily(ABC):
     # ---- compositions ------------------------------------------------------------------------------------------------
     @abstractmethod
     def compositions(self, split: str) -> tuple[int, ...]:
-        """The compositions of `split`; "test" has those of "train"."""
+        """The compositions of `split`; "test" has those of "train". "validation", where a family has it, has its own."""
 
     @property
     def n_compositions(self) -> int:
@@ -715,10 +718,20 @@ class TaskFamily(ABC):
         return episodes.tokens.flatten(1).double()
 
     # ---- checks ------------------------------------------------------------------------------------------------------
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """`SPLITS`, and `VALIDATION` where the family sets compositions aside."""
+        return (*SPLITS, VALIDATION) if getattr(self, "validation", 0) else SPLITS
+
     def check_split(self, split: str) -> None:
-        """Raises a `ConfigError` unless `split` is one of `SPLITS`."""
-        if split not in SPLITS:
-            raise ConfigError(f"no split {split!r}; {nearest(str(split), SPLITS)}")
+        """Raises a `ConfigError` unless `split` is one of `splits`."""
+        if split == VALIDATION and VALIDATION not in self.splits:
+            raise ConfigError(
+                f"no split 'validation': this {type(self).__name__} sets no compositions aside for it; families with the "
+                "field `validation` are told how many, such as Hyperteacher(validation=4)"
+            )
+        if split not in self.splits:
+            raise ConfigError(f"no split {split!r}; {nearest(str(split), self.splits)}")
 
     def choose_compositions(self, split: str, compositions: Sequence[int] | None) -> tuple[int, ...]:
         """The compositions to draw from, after checking that those asked for belong to the split.

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from compolens.foundation.configs import frozen, nearest, require, require_positive
+from compolens.foundation.configs import ConfigError, added_later, frozen, nearest, require, require_positive
 from compolens.tasks.base import Episodes, Readouts, Sheet, TaskFamily, one_of, require_few
 
 INPUTS = ("uniform", "fixed query", "fixed context")
@@ -57,6 +57,8 @@ class FuzzyLogic(TaskFamily):
             nothing.
         allow_unseen_terms: whether a known term may be missing from training.
         split_seed: draws which sets are held out.
+        validation: how many of the training functions are set aside: they are not trained on, and make the split
+            "validation", on which settings are chosen. Those held out (ood) stay the same.
     """
 
     n_variables: int = 4
@@ -69,6 +71,7 @@ class FuzzyLogic(TaskFamily):
     held_out_terms: str = "known"
     allow_unseen_terms: bool = False
     split_seed: int = 0
+    validation: int = added_later(0)
 
     code_kinds: ClassVar[dict[str, str]] = {"terms": "categorical"}
     score_name: ClassVar[str] = "R²"
@@ -127,9 +130,36 @@ class FuzzyLogic(TaskFamily):
         known = list(combinations(range(self.n_known), self.n_terms))
         return known + list(combinations(range(self.n_known, self.n_all), self.n_terms))
 
-    @cached_property
+    @property
     def _split(self) -> tuple[list[int], list[int]]:
         """(train, ood) as indices into the universe."""
+        return self._parts[0], self._support[1]
+
+    @cached_property
+    def _parts(self) -> tuple[list[int], list[int]]:
+        """(trained on, set aside for validation), drawn until every term of training occurs in what is left."""
+        train = self._support[0]
+        if not self.validation:
+            return train, []
+        require(
+            0 < self.validation < len(train),
+            f"FuzzyLogic: validation={self.validation} of {len(train)} training functions; set fewer aside, at least 0",
+        )
+        terms = {t for c in train for t in self._universe[c]}
+        shuffler = random.Random(f"validation/{self.split_seed}")
+        for _ in range(1000):
+            aside = set(shuffler.sample(train, self.validation))
+            left = [c for c in train if c not in aside]
+            if {t for c in left for t in self._universe[c]} == terms:
+                return left, sorted(aside)
+        raise ConfigError(
+            f"FuzzyLogic: no {self.validation} training functions can be set aside so that the others still show every term; "
+            "set fewer aside"
+        )
+
+    @cached_property
+    def _support(self) -> tuple[list[int], list[int]]:
+        """(training functions, those set aside included; ood) as indices into the universe."""
         n_functions = len(list(combinations(range(self.n_known), self.n_terms)))
         if self.held_out is not None:
             held_out = [self._index(c) for c in self.held_out]
@@ -174,7 +204,7 @@ class FuzzyLogic(TaskFamily):
     def compositions(self, split: str) -> tuple[int, ...]:
         """Indices into all functions: those of known terms in lexicographic order, then those of unknown terms."""
         self.check_split(split)
-        return tuple(self._split[1] if split == "ood" else self._split[0])
+        return tuple({"ood": self._split[1], "validation": self._parts[1]}.get(split, self._split[0]))
 
     @property
     def n_compositions(self) -> int:
@@ -191,6 +221,7 @@ class FuzzyLogic(TaskFamily):
         return {
             "functions": len(train),
             "held_out": len(ood),
+            **({"validation": len(self._parts[1])} if self.validation else {}),
             "known_terms": self.n_known,
             "unknown_terms": self.n_all - self.n_known,
             "uses_per_term": [sum(t in self._universe[c] for c in train) for t in range(self.n_known)],

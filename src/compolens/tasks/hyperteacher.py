@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from compolens.foundation.configs import ConfigError, frozen, nearest, require, require_positive
+from compolens.foundation.configs import ConfigError, added_later, frozen, nearest, require, require_positive
 from compolens.foundation.memory import require_room
 from compolens.tasks import supports
 from compolens.tasks.base import Episodes, Sheet, TaskFamily, one_of, require_few
@@ -48,13 +48,16 @@ class _Teacher(TaskFamily):
         max_active: K, most modules of a combination; at most M.
         n_context: N, examples of an episode.
         n_queries: Q, inputs asked for after them.
-        support: "connected", "disconnected", "random", or a list of combinations of modules.
+        support: "connected", "disconnected", "random", "cube", "two cliques", or a list of combinations of modules.
         held_out: combinations held out beside an explicit list (None: every other one).
         fraction_held_out: of all combinations, for "random".
         coefficients: "continuous", "discrete" or "ones".
         allow_unseen_modules: whether a module may be missing from training.
         teacher_seed: draws the teacher.
         split_seed: draws the random support, and renumbers the modules of the named ones (0: not at all).
+        validation: how many of the training combinations of several modules are set aside: they are not trained on, and make
+            the split "validation", on which settings are chosen. Those held out (ood) stay the same.
+        code_given: whether every token also holds the task's code, its M coefficients last: nothing has to be inferred then.
     """
 
     d_x: int = 16
@@ -71,6 +74,8 @@ class _Teacher(TaskFamily):
     allow_unseen_modules: bool = False
     teacher_seed: int = 0
     split_seed: int = 0
+    validation: int = added_later(0)
+    code_given: bool = added_later(False)
 
     code_kinds: ClassVar[dict[str, str]] = {"modules": "continuous"}
     score_name: ClassVar[str] = "R²"
@@ -91,6 +96,7 @@ class _Teacher(TaskFamily):
         )
         object.__setattr__(self, "support", frozen(self.support))
         object.__setattr__(self, "held_out", frozen(self.held_out))
+        require(self.validation >= 0, f"{type(self).__name__}: validation must not be negative, got {self.validation}")
         unseen = set(range(self.n_modules)) - supports.covered(self._split[0])
         if unseen and not self.allow_unseen_modules:
             names = ", ".join(str(m) for m in sorted(unseen))
@@ -101,7 +107,17 @@ class _Teacher(TaskFamily):
 
     # ---- the split ---------------------------------------------------------------------------------------------------
     @cached_property
+    def _parts(self) -> tuple[list[supports.Combination], list[supports.Combination]]:
+        """(trained on, set aside for validation): the training combinations."""
+        train = self._support[0]
+        return supports.set_aside(train, self.n_modules, self.validation, self.split_seed) if self.validation else (train, [])
+
+    @property
     def _split(self) -> supports.Split:
+        return self._parts[0], self._support[1]
+
+    @cached_property
+    def _support(self) -> supports.Split:
         if isinstance(self.support, str):
             require(self.support in supports.NAMED, f"no support {self.support!r}; {nearest(self.support, supports.NAMED)}")
             require(self.held_out is None, "held_out goes with an explicit list of combinations as support")
@@ -122,7 +138,7 @@ class _Teacher(TaskFamily):
     def compositions(self, split: str) -> tuple[int, ...]:
         """Indices into all combinations of 1 to K modules, ordered by size, then lexicographically."""
         self.check_split(split)
-        chosen = self._split[1] if split == "ood" else self._split[0]
+        chosen = {"ood": self._split[1], "validation": self._parts[1]}.get(split, self._split[0])
         return tuple(self._universe.index(c) for c in chosen)
 
     @property
@@ -140,12 +156,18 @@ class _Teacher(TaskFamily):
     def describe_split(self) -> dict[str, Any]:
         train, held_out = self._split
         name = self.support if isinstance(self.support, str) else "listed"
-        return {"support": name, **supports.describe_support(train, held_out, self.n_modules)}
+        aside = {"validation": [list(c) for c in self._parts[1]]} if self.validation else {}
+        return {"support": name, **supports.describe_support(train, held_out, self.n_modules), **aside}
 
     # ---- shape -------------------------------------------------------------------------------------------------------
     @property
     def d_in(self) -> int:
-        return self.d_x + self.d_y + 1
+        return self.d_x + self.d_y + 1 + (self.n_modules if self.code_given else 0)
+
+    @property
+    def _answer_part(self) -> slice:
+        """Where a context token holds its answer."""
+        return slice(self.d_x, self.d_x + self.d_y)
 
     @property
     def d_out(self) -> int:
@@ -246,7 +268,7 @@ class _Teacher(TaskFamily):
         return -torch.log1p(-below.clamp(max=1 - 1e-6)) - 1
 
     def examples(self, episodes: Episodes) -> tuple[Tensor, Tensor]:
-        return episodes.tokens[..., : self.d_x], episodes.tokens[:, : self.n_context, self.d_x : -1]
+        return episodes.tokens[..., : self.d_x], episodes.tokens[:, : self.n_context, self._answer_part]
 
     def context_asked(self, episodes: Episodes) -> tuple[Tensor, Tensor]:
         """The N context inputs, Q at a time; where Q does not divide N, the last sequence asks some of them once more."""
@@ -292,8 +314,10 @@ class _Teacher(TaskFamily):
         y = self._answers(codes, x, composition)
         tokens = x.new_zeros(*x.shape[:2], self.d_in)
         tokens[..., : self.d_x] = x
-        tokens[:, : self.n_context, self.d_x : -1] = y[:, : self.n_context]
-        tokens[:, self.n_context :, -1] = 1
+        tokens[:, : self.n_context, self._answer_part] = y[:, : self.n_context]
+        tokens[:, self.n_context :, self.d_x + self.d_y] = 1
+        if self.code_given:
+            tokens[..., -self.n_modules :] = codes["modules"][:, None]
         nuisances = {
             "code_norm": codes["modules"].norm(dim=1),
             "answer_scale": y[:, : self.n_context].square().mean((1, 2)).sqrt(),
@@ -336,7 +360,7 @@ class _Teacher(TaskFamily):
         nothing trained. A readout from a network shows inference only if it beats a readout from these.
         """
         context = episodes.tokens[:, : self.n_context].double()
-        x, y = context[..., : self.d_x], context[..., self.d_x : -1]
+        x, y = context[..., : self.d_x], context[..., self._answer_part]
         return torch.cat([(y.transpose(1, 2) @ x).flatten(1) / self.n_context, y.mean(1)], dim=1)
 
 

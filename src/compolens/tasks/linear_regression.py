@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from compolens.foundation.configs import ConfigError, DoesNotApply, require, require_positive
+from compolens.foundation.configs import ConfigError, DoesNotApply, added_later, require, require_positive
 from compolens.foundation.memory import require_room
 from compolens.tasks.base import Episodes, TaskFamily, TaskPart
 from compolens.tasks.regression_laws import GaussianInputs, GaussianPrior, InputLaw, Prior, UniformInputs
@@ -85,6 +85,7 @@ class LinearRegression(TaskFamily):
         shifted_inputs: the law of x in `ood` (None: the same).
         loss_scale: factor of the mean squared error; one half is that of 2212.07677.
         teacher_seed: draws the tasks of `n_tasks`.
+        shifted_prior: the law of the weights in `ood`; the inputs are then those of training. (None: the same weights.)
     """
 
     d_x: int = 10
@@ -102,6 +103,7 @@ class LinearRegression(TaskFamily):
     shifted_inputs: InputLaw | None = None
     loss_scale: float = 0.5
     teacher_seed: int = 0
+    shifted_prior: Prior | None = added_later(None)
 
     code_kinds: ClassVar[dict[str, str]] = {"weights": "continuous", "component": "categorical"}
     score_name: ClassVar[str] = "R²"
@@ -130,7 +132,8 @@ class LinearRegression(TaskFamily):
             not self.interleaved or self.n_queries == 1,
             f"LinearRegression: interleaved tokens ask at every input; n_queries must be 1, got {self.n_queries}",
         )
-        self.prior.mixture(self.d_x)  # a covariance or a centre that does not fit is an error here, not while drawing
+        for prior in filter(None, (self.prior, self.shifted_prior)):
+            prior.check(self.d_x)  # a covariance or a centre that does not fit is an error here, not while drawing
         self.inputs.second_moment(self.d_x)
 
     # ---- conventions -------------------------------------------------------------------------------------------------
@@ -244,11 +247,22 @@ class LinearRegression(TaskFamily):
         component = torch.randint(self.prior.n_components(self.d_x), (self.n_tasks,), generator=rng)
         return self.prior.draw(component, self.d_x, self.d_y, rng) * self.teacher_scale
 
+    @property
+    def _asked(self) -> Prior:
+        """The law of the weights in `ood`."""
+        return self.prior if self.shifted_prior is None else self.shifted_prior
+
+    @property
+    def _new_weights(self) -> bool:
+        """Whether what `ood` holds out are tasks, not inputs."""
+        return self.n_tasks is not None or self.shifted_prior is not None
+
     @cached_property
     def _counts(self) -> tuple[int, int]:
-        """(compositions trained on, components of the prior)."""
+        """(compositions trained on, components of the law of `ood`)."""
         components = self.prior.n_components(self.d_x)
-        return (components if self.n_tasks is None else min(self.n_tasks, POOL_GROUPS)), components
+        seen = components if self.n_tasks is None else min(self.n_tasks, POOL_GROUPS)
+        return seen, self._asked.n_components(self.d_x)
 
     def compositions(self, split: str) -> tuple[int, ...]:
         """Training's components (or parts of the pool) first, then the prior's components as held out."""
@@ -260,12 +274,13 @@ class LinearRegression(TaskFamily):
         seen, _ = self._counts
         if composition < seen and self.n_tasks is not None:
             return f"pool {composition}"
-        name = self.prior.component_name(composition % seen if composition < seen else composition - seen, self.d_x)
-        return name if composition < seen else f"{name}, {self._held_out}"
+        if composition < seen:
+            return self.prior.component_name(composition, self.d_x)
+        return f"{self._asked.component_name(composition - seen, self.d_x)}, {self._held_out}"
 
     @property
     def _held_out(self) -> str:
-        if self.n_tasks is not None:
+        if self._new_weights:
             return "new task"
         law = "" if self.shifted_inputs is None else f"{type(self.shifted_inputs).__name__} "
         return f"inputs {law}× {self.shifted_scale:g}"
@@ -283,7 +298,7 @@ class LinearRegression(TaskFamily):
         component = composition - seen * shifted
         codes = {"weights": self._weights(component, shifted, rng).flatten(1), "component": component}
         law, scale = self.inputs, self.input_scale
-        if shifted and self.n_tasks is None:
+        if shifted and not self._new_weights:
             law, scale = self.shifted_inputs or law, scale * self.shifted_scale
         points = self.n_context + self.n_queries
         x = law.draw(n, points, self.d_x, rng) * scale
@@ -293,7 +308,7 @@ class LinearRegression(TaskFamily):
     def _weights(self, component: Tensor, shifted: bool, rng: torch.Generator) -> Tensor:
         """(n, d_x, d_y): from the pool while training on one, else from the prior."""
         if self.pool is None or shifted:
-            return self.prior.draw(component, self.d_x, self.d_y, rng) * self.teacher_scale
+            return (self._asked if shifted else self.prior).draw(component, self.d_x, self.d_y, rng) * self.teacher_scale
         groups = self._counts[0]
         members = (len(self.pool) - component - 1) // groups + 1  # members of a group: component, component + groups, …
         pick = (torch.rand(len(component), generator=rng, device=rng.device) * members).long()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from compolens.foundation.configs import ConfigError, frozen, require, require_positive
+from compolens.foundation.configs import ConfigError, DoesNotApply, frozen, require, require_positive
 from compolens.tasks.base import TaskPart
 
 SIGNS = 4
@@ -197,7 +197,14 @@ class Prior(TaskPart, ABC):
 
         Returns:
             Log weights (m,), means (m, d_x) and covariances (m, d_x, d_x), float64.
+
+        Raises:
+            DoesNotApply: it is none, so its posterior mean is not known.
         """
+
+    def check(self, d_x: int) -> None:
+        """Raise a `ConfigError` unless the prior can draw weights for inputs of width `d_x`."""
+        self.mixture(d_x)
 
 
 @dataclass(frozen=True)
@@ -309,3 +316,60 @@ class MixturePrior(Prior):
         centres = self._centres(d_x)
         weights = torch.full((len(centres),), -math.log(len(centres)), dtype=torch.float64)
         return weights, centres, (torch.eye(d_x, dtype=torch.float64) * self.spread**2).expand(len(centres), -1, -1)
+
+
+@dataclass(frozen=True)
+class CapPrior(Prior):
+    """Weights of length √d_x, uniform on a cap of the sphere about the first axis, or on the rest of the sphere.
+
+    Task diversity as 2506.05574 varies it: the larger the cap, the more diverse the tasks. A component is a pattern of signs
+    of the coordinates after the first, which cuts the cap into equal parts.
+
+    Args:
+        half_angle: between the axis and the rim, in degrees, above 0 and below 180 (180 would be the whole sphere).
+        outside: draw from the sphere without the cap instead, as where tasks are held out.
+    """
+
+    half_angle: float = 90.0
+    outside: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            0 < self.half_angle < 180, f"CapPrior: half_angle must be above 0 and below 180 degrees, got {self.half_angle}"
+        )
+
+    def n_components(self, d_x: int) -> int:
+        return 2 ** min(SIGNS, d_x - 1)
+
+    def component_name(self, component: int, d_x: int) -> str:
+        signs = "".join("-" if component >> i & 1 else "+" for i in range(min(SIGNS, d_x - 1)))
+        return f"{'outside' if self.outside else 'inside'} {signs}"
+
+    def _angles(self, d_x: int) -> tuple[Tensor, Tensor]:
+        """Angles to the axis on a grid, and the share of the law that lies below each: density sin^(d_x - 2)."""
+        rim = math.radians(self.half_angle)
+        ends = (rim, math.pi) if self.outside else (0.0, rim)
+        angles = torch.linspace(*ends, 4097, dtype=torch.float64)
+        density = angles.sin().clamp(min=0) ** (d_x - 2)
+        below = torch.cat([torch.zeros(1, dtype=torch.float64), ((density[1:] + density[:-1]) / 2).cumsum(0)])
+        return angles, below / below[-1]
+
+    def draw(self, component: Tensor, d_x: int, d_y: int, rng: torch.Generator) -> Tensor:
+        n, device, k = len(component), rng.device, min(SIGNS, d_x - 1)
+        u = torch.rand(n, d_y, generator=rng, device=device)
+        across = torch.randn(n, d_x - 1, d_y, generator=rng, device=device)
+        signs = 1 - 2 * (component[:, None] >> torch.arange(k, device=device) & 1)
+        across[:, :k, 0] = across[:, :k, 0].abs() * signs
+        angles, below = (part.to(device) for part in self._angles(d_x))
+        at = torch.searchsorted(below, u.double().contiguous()).clamp(1, len(below) - 1)
+        share = (u.double() - below[at - 1]) / (below[at] - below[at - 1]).clamp(min=1e-300)
+        angle = (angles[at - 1] + share * (angles[at] - angles[at - 1])).float()[:, None]
+        across = across / across.norm(dim=1, keepdim=True).clamp(min=1e-12)
+        return math.sqrt(d_x) * torch.cat([angle.cos(), angle.sin() * across], dim=1)
+
+    def check(self, d_x: int) -> None:
+        require(d_x >= 2, f"CapPrior: the sphere needs d_x of at least 2, got {d_x}")
+
+    def mixture(self, d_x: int) -> tuple[Tensor, Tensor, Tensor]:
+        raise DoesNotApply("a cap of the sphere is no mixture of Gaussians; its posterior mean is not known")

@@ -145,7 +145,97 @@ def random_support(n_modules: int, max_active: int, fraction_held_out: float, se
     )
 
 
-NAMED = {"connected": connected, "disconnected": disconnected, "random": random_support}
+HALF = 4
+"""Modules in each half of the two supports with matched degrees."""
+CUBE_FACES = ((0, 1), (1, 2), (2, 3), (0, 3))
+
+
+def _matched_split(n_modules: int, max_active: int, pairs: list[Combination], seed: int) -> Split:
+    require(
+        n_modules == 2 * HALF and max_active == 2,
+        f"the supports 'cube' and 'two cliques' are graphs on {2 * HALF} modules, with max_active=2; got "
+        f"n_modules={n_modules}, max_active={max_active}",
+    )
+    across = [(a, b + HALF) for a in range(HALF) for b in range(HALF) if a != b]
+    train = [(m,) for m in range(n_modules)] + sorted(pairs)
+    return _relabelled(train, n_modules, seed), _relabelled(across, n_modules, seed)
+
+
+def cube(n_modules: int, max_active: int, fraction_held_out: float, seed: int) -> Split:
+    """Singles and the 12 edges of a cube: connected. Every module has 3 partners, as in `two_cliques`.
+
+    Held out, in both: the 12 pairs that join one half of the modules with the other and are no edge of the cube.
+
+    Args:
+        n_modules: modules there are; 8.
+        max_active: most modules of a combination; 2.
+        fraction_held_out: not used here; supports share their arguments.
+        seed: numbers the modules anew.
+
+    Returns:
+        (train, held out).
+    """
+    faces: list[Combination] = [(a + shift, b + shift) for shift in (0, HALF) for a, b in CUBE_FACES]
+    return _matched_split(n_modules, max_active, faces + [(m, m + HALF) for m in range(HALF)], seed)
+
+
+def two_cliques(n_modules: int, max_active: int, fraction_held_out: float, seed: int) -> Split:
+    """Singles and the 12 pairs inside one half of the modules: disconnected. Degrees, counts and held-out pairs as in `cube`.
+
+    Args:
+        n_modules: modules there are; 8.
+        max_active: most modules of a combination; 2.
+        fraction_held_out: not used here; supports share their arguments.
+        seed: numbers the modules anew.
+
+    Returns:
+        (train, held out).
+    """
+    return _matched_split(n_modules, max_active, _half_pairs(n_modules), seed)
+
+
+def set_aside(
+    train: Sequence[Combination], n_modules: int, count: int, seed: int
+) -> tuple[list[Combination], list[Combination]]:
+    """Training combinations without some of more than one module, set aside for validation.
+
+    What is left covers the modules that `train` covers, in as many connected groups.
+
+    Args:
+        train: training combinations.
+        n_modules: modules there are.
+        count: how many to set aside, at least 1.
+        seed: draws them (again, up to 1,000 times, until what is left covers and connects as much).
+
+    Returns:
+        (what is left, what is set aside), each in the order of `train`.
+
+    Raises:
+        ConfigError: there are not so many, or none of the drawings leaves enough.
+    """
+    able = [c for c in train if len(c) > 1]
+    require(
+        count < len(able), f"validation={count} of {len(able)} training combinations with several modules; set fewer aside"
+    )
+    shuffler = random.Random(f"validation/{seed}")
+    for _ in range(1000):
+        aside = set(shuffler.sample(able, count))
+        left = [c for c in train if c not in aside]
+        if covered(left) == covered(train) and len(groups(left, n_modules)) == len(groups(train, n_modules)):
+            return left, [c for c in train if c in aside]
+    raise ConfigError(
+        f"no {count} training combinations can be set aside for validation so that the others still cover and connect what "
+        "they did; set fewer aside"
+    )
+
+
+NAMED = {
+    "connected": connected,
+    "disconnected": disconnected,
+    "random": random_support,
+    "cube": cube,
+    "two cliques": two_cliques,
+}
 
 
 def check_combinations(name: str, chosen: Iterable[Combination], n_modules: int, max_active: int) -> list[Combination]:

@@ -8,7 +8,6 @@ from typing import Any
 
 from compolens.foundation import digests, files
 from compolens.foundation.configs import ConfigError, classes_of, construct, describe
-from compolens.tasks.base import SPLITS
 from compolens.training.distributed import Processes
 from compolens.training.runs import Run
 
@@ -122,7 +121,7 @@ def card(run: Run, name: str, scores: dict[str, Any]) -> str:
     rows = [
         [s, f"{scores[s]['score']:.4f}", f"{scores[s]['se']:.4f}", f"{scores[s]['episodes']:,}"]
         + ([f"{other[s]['score']:.4f}"] if other else [])
-        for s in SPLITS
+        for s in run.task.splits
     ]
     lines = [
         f"# {name}",
@@ -131,7 +130,8 @@ def card(run: Run, name: str, scores: dict[str, Any]) -> str:
         "",
         *("| " + " | ".join(row) + " |" for row in (columns, ["---"] * len(columns), *rows)),
         "",
-        "train: compositions seen; test: the same, fresh episodes; ood: held-out compositions.",
+        "train: compositions seen; test: the same, fresh episodes; ood: held-out compositions."
+        + (" validation: set aside for choosing settings." if "validation" in run.task.splits else ""),
         "",
         "## Split",
         "",

@@ -1,5 +1,6 @@
 """How weights move: AdamW with a schedule, and the recipe of a paper's code."""
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -7,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from compolens.foundation.configs import frozen, require, require_kinds
+from compolens.foundation.configs import added_later, frozen, require, require_kinds
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,9 @@ class AdamW:
         warmup: steps over which the rate rises from 0.
         final: fraction of lr at the last step.
         clip: largest gradient norm (None: no clipping).
+        decay_window: the part of training in which weights decay, as two shares of its steps, such as (0.4, 0.6). Decay is as
+            much stronger there as makes its total, the sum of rate times decay over all steps, that of the whole training.
+            (None: all of it.)
     """
 
     lr: float = 1e-3
@@ -66,6 +70,7 @@ class AdamW:
     warmup: int = 500
     final: float = 0.02
     clip: float | None = 1.0
+    decay_window: tuple[float, float] | None = added_later(None)
 
     def __post_init__(self) -> None:
         require_kinds(self)
@@ -76,6 +81,11 @@ class AdamW:
         require(all(0 <= b < 1 for b in self.betas), f"{name}: betas must be at least 0 and below 1, got {list(self.betas)}")
         require(0 <= self.final <= 1, f"{name}: final is a fraction of lr, from 0 to 1, got {self.final}")
         require(self.weight_decay >= 0 and self.warmup >= 0, f"{name}: weight_decay and warmup must not be negative")
+        if self.decay_window is not None:
+            object.__setattr__(self, "decay_window", frozen(self.decay_window))
+            start, end = self.decay_window
+            told = f"{name}: decay_window must be two shares of training, the first below the second, from 0 to 1"
+            require(0 <= start < end <= 1, f"{told}; got {list(self.decay_window)}")
 
     def build(self, model: nn.Module) -> torch.optim.AdamW:
         """The optimizer of `model`; biases, gains and single vectors are not decayed."""
@@ -116,6 +126,30 @@ class AdamW:
             return self.lr * (step + 1) / self.warmup
         progress = (step - self.warmup) / max(1, steps - self.warmup)
         return self.lr * (self.final + (1 - self.final) * 0.5 * (1 + math.cos(math.pi * progress)))
+
+    def decay_at(self, step: int, steps: int) -> float:
+        """Weight decay of the update that leads from `step` to `step + 1`: see `decay_window`.
+
+        Args:
+            step: updates done so far.
+            steps: updates of the whole training.
+
+        Returns:
+            At least 0; `weight_decay` where there is no window.
+        """
+        return self.weight_decay if self.decay_window is None else _windowed(self, steps)[step]
+
+
+@functools.lru_cache(maxsize=8)
+def _windowed(optimizer: AdamW, steps: int) -> tuple[float, ...]:
+    """Weight decay at every step of a training whose decay has a window."""
+    start, end = optimizer.decay_window or (0.0, 1.0)
+    rates = [optimizer.rate(step, steps) for step in range(steps)]
+    inside = [round(start * steps) <= step < round(end * steps) for step in range(steps)]
+    within = sum(rate for rate, there in zip(rates, inside, strict=True) if there)
+    require(within > 0, f"{type(optimizer).__name__}: no step of {steps} lies in decay_window={list((start, end))}; widen it")
+    factor = sum(rates) / within
+    return tuple(optimizer.weight_decay * factor if there else 0.0 for there in inside)
 
 
 @dataclass(frozen=True)

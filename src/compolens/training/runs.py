@@ -5,11 +5,21 @@ from typing import Any
 
 import torch
 
-from compolens.foundation.configs import ConfigError, describe, nearest, require, require_kinds, require_positive, shown
+from compolens.foundation.configs import (
+    ConfigError,
+    added_later,
+    describe,
+    nearest,
+    require,
+    require_kinds,
+    require_positive,
+    shown,
+)
 from compolens.foundation.memory import TooLarge
 from compolens.hooks import HookedModel, TaskLoss
 from compolens.models.base import Architecture
 from compolens.tasks.base import TaskFamily
+from compolens.training.initialisation import FanInPower
 from compolens.training.machine import PRECISIONS
 from compolens.training.optimizers import AdamW
 from compolens.training.sizes import check_model
@@ -38,6 +48,7 @@ class Run:
         precision: what training takes matrix products in, "float32" or "bfloat16" (mixed precision: weights, gradients,
             optimizer, loss, normalisations and softmax stay in float32, and so does everything that is done with the model
             afterwards).
+        initialisation: how matrices are drawn (None: as the architecture draws them).
     """
 
     architecture: Architecture
@@ -53,6 +64,7 @@ class Run:
     data_device: str = "cpu"
     answers_only: bool = False
     precision: str = "float32"
+    initialisation: FanInPower | None = added_later(None)
 
     def __post_init__(self) -> None:
         require_kinds(self)
@@ -85,6 +97,8 @@ class Run:
                     raise
                 reason = "there is less memory left than this model takes; choose smaller sizes, or end other processes"
                 raise TooLarge(f"{type(self.architecture).__name__}: {reason}") from error
+            if self.initialisation is not None:
+                self.initialisation.draw(model)
             model.task_loss = TaskLoss(self.task.loss)
             return model
 

@@ -17,7 +17,7 @@ from compolens.foundation import cells, digests, files
 from compolens.foundation.configs import ConfigError
 from compolens.models.base import count_parameters
 from compolens.models.operands import full
-from compolens.tasks.base import SPLITS, Episodes, stream
+from compolens.tasks.base import Episodes, stream
 from compolens.training.cuda_graph import GraphedStep
 from compolens.training.distributed import Alone, Processes
 from compolens.training.folders import RESUME, card, kept_weights
@@ -99,6 +99,8 @@ class Training:
         self.noise = torch.Generator(device=device)
         self.model.draw_from(self.noise)
         self.step, self.losses = 0, [0.0, 0]
+        if run.optimizer.decay_window is not None and str(device).startswith("cuda"):
+            raise ConfigError("decay_window works on the CPU alone: a captured CUDA step keeps the decay it was captured with")
         self.graphed: GraphedStep | None = None
         self.pending: list[Tensor] = []
         self.latest = math.nan
@@ -126,6 +128,8 @@ class Training:
         rng = task.rng(run.data_seed, "train", self.step, run.data_device)
         episodes = task.sample(run.batch_size, "train", rng).to(self.device)
         self._set_rate(run.optimizer.rate(self.step, run.steps))
+        if run.optimizer.decay_window is not None:
+            self._set_decay(run.optimizer.decay_at(self.step, run.steps))
         self.noise.manual_seed(stream(run.data_seed, "dropout", self.step))
         if episodes.tokens.is_cuda and self.group.size == 1:  # a captured step would have to send, too
             self._graphed_update(episodes)
@@ -137,7 +141,7 @@ class Training:
         if self.step in run.evaluated_steps:
             self._evaluate()
         if self.step % 20 == 0 or self.step == run.steps:
-            scores = {k: self.history[-1][k] for k in SPLITS} if self.history else {}
+            scores = {k: self.history[-1][k] for k in task.splits} if self.history else {}
             self.report(Progress(self.step, run.steps, self.latest, scores))
 
     def _set_rate(self, rate: float) -> None:
@@ -146,6 +150,11 @@ class Training:
                 group["lr"].fill_(rate)
             else:
                 group["lr"] = rate
+
+    def _set_decay(self, decay: float) -> None:
+        """Weight decay of those weights that decay at all: the first group of the optimizer."""
+        decayed = self.optimizer.param_groups[0]
+        decayed["weight_decay"] = decay
 
     def _predict(self, tokens: Tensor) -> Tensor:
         with products(self.run.precision, self.device):
@@ -207,7 +216,7 @@ class Training:
             return
         self.model.eval()
         row: dict[str, float] = {"step": self.step, "loss": losses[0] / max(1, losses[1])}
-        for split in SPLITS:
+        for split in run.task.splits:
             row[split] = evaluate(
                 self.model, run.task, split, run.evaluation_episodes, run.data_seed, self.device, run.batch_size
             ).score
@@ -270,7 +279,7 @@ class Training:
         self.report(Progress(self.step, self.run.steps, float("nan"), {}, note))
 
     def _write_history(self) -> None:
-        first = ["step", "loss", *SPLITS]
+        first = ["step", "loss", *self.run.task.splits]
         more = [name for row in self.history[:1] for name in row if name not in first]
         table = pd.DataFrame(self.history, columns=[*first, *more])
         files.write_atomically(self.folder / "history.csv", cells.escaped(table).to_csv(index=False).encode())
@@ -289,11 +298,11 @@ class Training:
         if not self.history:
             self._evaluate()
         scores: dict[str, Any] = {"step": self.step, "score": run.task.score_name}
-        for split in SPLITS:
+        for split in run.task.splits:
             scores[split] = self._final(split)
         if run.precision != "float32":
             scores["precision"] = run.precision
-            scores["mixed precision"] = {split: self._final(split, run.precision) for split in SPLITS}
+            scores["mixed precision"] = {split: self._final(split, run.precision) for split in run.task.splits}
         scores["parameters"] = count_parameters(self.model)
         scores["environments"] = self.environments
         self.may_write()
