@@ -15,7 +15,7 @@ PACKAGE = ROOT / "src" / "compolens"
 LIBRARY = {
     "foundation", "measures", "hooks", "tables", "figures", "tasks", "models", "jobs", "references", "training",
     "network_baselines", "language_models", "activations", "zoo", "interventions", "challenge", "diagnosis", "recipes",
-    "report", "citations", "explore",
+    "report", "citations", "explore", "maps",
 }  # fmt: skip
 MAY_IMPORT = {
     # floor 0: nothing of ours
@@ -40,10 +40,11 @@ MAY_IMPORT = {
     "zoo": {"foundation", "tasks", "models", "hooks", "activations", "training"},
     "network_baselines": {"foundation", "tasks", "models", "hooks", "measures", "activations", "training", "zoo"},
     "interventions": {"foundation", "tasks", "hooks", "measures", "activations", "training", "zoo"},
-    "challenge": LIBRARY - {"challenge", "report", "recipes", "citations", "diagnosis", "explore"},
+    "challenge": LIBRARY - {"challenge", "report", "recipes", "citations", "diagnosis", "explore", "maps"},
     # floor 5: what users call
     "recipes": {"foundation", "tables", "figures", "zoo"},
-    "report": LIBRARY - {"report", "explore"},
+    "maps": {"foundation", "measures", "tables", "tasks", "training", "jobs", "recipes"},
+    "report": LIBRARY - {"report", "explore", "maps"},
     "explore": {
         "foundation",
         "measures",
@@ -58,7 +59,7 @@ MAY_IMPORT = {
     },
     "cli": LIBRARY,
     # outside
-    "probes": LIBRARY - {"explore"},
+    "probes": LIBRARY - {"explore", "maps"},
     "analyses": {"foundation", "measures", "figures", "tables", "diagnosis"},
 }
 """Room -> the rooms it may import (itself always). A room that is not listed here has no place in the house yet."""

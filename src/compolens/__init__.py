@@ -23,6 +23,11 @@ _HOMES = {
     "Run": "training",
     "evaluate": "training",
     "train": "training",
+    "Boundary": "maps",
+    "Cell": "maps",
+    "Map": "maps",
+    "Tuning": "maps",
+    "tuned": "maps",
     "TrainedModel": "zoo",
     "load": "zoo.hub",
     "push": "zoo.hub",
@@ -56,6 +61,7 @@ _MORE_ROOMS = (
     "citations",
     "foundation",
     "jobs",
+    "maps",
     "network_baselines",
 )
 """Imported on first use too, but not by ``from compolens import *``."""

@@ -23,6 +23,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import compolens
+from compolens.foundation import map_files
 from compolens.foundation.builtin import built_in, room
 from compolens.foundation.configs import ConfigError, DoesNotApply, nearest, shown
 
@@ -363,6 +364,11 @@ def choose_models(path: Path, models: list[Path]) -> tuple[list[Path], dict[str,
         ConfigError: none is left, or the file does not say what it needs.
     """
 
+    if of_maps(path):
+        maps = [model for model in models if map_files.is_map(model)]
+        if not maps:
+            raise ConfigError(f"{path.stem} draws maps, and there is none among those named; make one: compolens map FILE")
+        return maps, {str(model): "is no map" for model in models if model not in maps}
     needs = getattr(load_file(path), "needs", None)
     if not isinstance(needs, tuple):
         raise ConfigError(f'{path} must say which tables it needs: needs = ("generalization",)')
@@ -377,6 +383,11 @@ def choose_models(path: Path, models: list[Path]) -> tuple[list[Path], dict[str,
         first, reason = next(iter(dropped.items()))
         raise ConfigError(f"{path.stem}: {first} {reason}; type: compolens probe {' '.join(needs)} {first}")
     return used, dropped
+
+
+def of_maps(path: Path) -> bool:
+    """Whether the analysis in the file `path` draws maps, not models: it says ``of = "maps"``."""
+    return getattr(load_file(path), "of", "models") == "maps"
 
 
 def _why_left_out(model: Path, needs: tuple[str, ...]) -> str:

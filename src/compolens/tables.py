@@ -22,7 +22,7 @@ from typing import Any
 
 import pandas as pd
 
-from compolens.foundation import cells, digests, files, table_files, versions
+from compolens.foundation import cells, digests, files, map_files, table_files, versions
 from compolens.foundation.configs import ConfigError, nearest
 from compolens.foundation.files import DamagedFile
 from compolens.foundation.moved import elsewhere
@@ -510,6 +510,10 @@ def find(roots: Iterable[str | Path]) -> list[Path]:
     """Every model folder at or below `roots`, sorted; a root that holds none is a `ConfigError`."""
     found: list[Path] = []
     for root in map(Path, roots):
+        if map_files.is_map(root):
+            raise ConfigError(
+                f"{root} is a map of many models, not a model; draw it with: compolens analyze phase_diagram {root}"
+            )
         if (root / "config.json").is_file():
             found.append(root)
             continue
@@ -530,12 +534,30 @@ def _below(root: Path) -> list[Path]:
     found: list[Path] = []
     if not root.is_dir():
         return found
-    for looked, (place, _, names) in enumerate(os.walk(root)):
+    for looked, (place, inside, names) in enumerate(os.walk(root)):
         if looked >= MOST_FOLDERS:
             raise ConfigError(f"{root} has more than {MOST_FOLDERS:,} folders; name one that is nearer to the models")
-        if "config.json" in names:
+        if map_files.is_map(place):
+            inside.clear()  # its cells are its own; named themselves, they are found
+        elif "config.json" in names:
             found.append(Path(place))
     return sorted(found)
+
+
+def find_maps(roots: Iterable[str | Path]) -> list[Path]:
+    """Every map's folder at or below `roots`, sorted; none at all is a `ConfigError`."""
+    found: list[Path] = []
+    for root in map(Path, roots):
+        below = (
+            [root]
+            if map_files.is_map(root)
+            else sorted(Path(place) for place, _, _ in os.walk(root) if map_files.is_map(place))
+        )
+        found.extend(below)
+    if not found:
+        named = ", ".join(map(str, roots))
+        raise ConfigError(f"there is no map in {named}; make one with: compolens map FILE --out DIR")
+    return list(dict.fromkeys(found))
 
 
 def settings(folder: str | Path) -> dict[str, Any]:
@@ -587,7 +609,7 @@ def gather(folders: str | Path | Iterable[str | Path], table: str) -> pd.DataFra
 
     Args:
         folders: Paths, or a glob such as "runs/**".
-        table: The table's name.
+        table: The table's name; of maps, whose one table has a row per model, "table" or "history".
 
     Returns:
         The rows of all models. Left out are models without the table (`frame.attrs["missing"]` names them) and those whose
@@ -599,6 +621,8 @@ def gather(folders: str | Path | Iterable[str | Path], table: str) -> pd.DataFra
     """
     patterns = [folders] if isinstance(folders, str | Path) else list(folders)
     paths = [Path(p) for pattern in patterns for p in (sorted(glob.glob(str(pattern), recursive=True)) or [str(pattern)])]
+    if maps := [p for p in dict.fromkeys(paths) if map_files.is_map(p)]:
+        return _gather_maps(maps, table, [p for p in paths if p not in maps and (p / "config.json").is_file()])
     models = [p for p in dict.fromkeys(paths) if (p / "config.json").is_file()]
     if not models:
         raise ConfigError(f"no trained model matches {', '.join(map(str, patterns))}")
@@ -617,6 +641,15 @@ def gather(folders: str | Path | Iterable[str | Path], table: str) -> pd.DataFra
     frame = pd.concat(parts, ignore_index=True)
     frame.attrs |= {"missing": missing, "left_out": left_out}
     return frame
+
+
+def _gather_maps(maps: list[Path], table: str, models: list[Path]) -> pd.DataFrame:
+    """The rows of maps; a `ConfigError` where models are among them, whose tables are of another kind."""
+    if models:
+        raise ConfigError(f"{maps[0]} is a map and {models[0]} a model; gather one kind at a time")
+    if table not in ("table", "history"):
+        raise ConfigError(f"a map has no table {table!r}; {nearest(table, ('table', 'history'))}")
+    return pd.concat([map_files.read_table(folder, f"{table}.csv") for folder in maps], ignore_index=True)
 
 
 def _with_settings(folder: Path, table: str) -> pd.DataFrame:

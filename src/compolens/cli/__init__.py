@@ -13,7 +13,22 @@ import warnings
 from collections.abc import Iterator
 
 from compolens import __version__
-from compolens.cli import analyze, challenge, cite, completion, explain, explore, models, probe, push, record, report, train
+from compolens.cli import (
+    analyze,
+    challenge,
+    cite,
+    completion,
+    explain,
+    explore,
+    map,
+    models,
+    probe,
+    push,
+    record,
+    report,
+    train,
+    tune,
+)
 from compolens.cli.flags import Parser
 from compolens.cli.recipe_flags import add_recipe_flags
 from compolens.foundation import terminal
@@ -23,7 +38,7 @@ from compolens.foundation.files import WAYS_OUT
 COMMANDS = {
     "train": train, "probe": probe, "analyze": analyze, "explain": explain, "explore": explore, "challenge": challenge,
     "report": report, "record": record, "models": models, "push": push, "cite": cite,
-    "completion": completion,
+    "map": map, "tune": tune, "completion": completion,
 }  # fmt: skip
 """Name -> the module of a command, in the order of the help text."""
 

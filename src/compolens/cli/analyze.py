@@ -61,11 +61,13 @@ def run(options: argparse.Namespace) -> int:
 
     files, folders = split_items("analyses", options.items)
     need_both("analyses", "analyze", files, folders)
-    models = finished_models(tables.find(folders), folders)
+    drawn = {file: recipes.of_maps(file) for file in files}
+    models = finished_models(tables.find(folders), folders) if not all(drawn.values()) else []
+    maps = tables.find_maps(folders) if any(drawn.values()) else []
     lists = {name: tuple(getattr(options, name)) for name in ("labels", "order", "only")}
     look = Look(options.width, options.dpi, options.style, **lists)
     for file in files:
         arguments = recipe_arguments("analyses", file, options)
-        for path in recipes.run_analysis(file, models, arguments, Path(options.out), look, note=say):
+        for path in recipes.run_analysis(file, maps if drawn[file] else models, arguments, Path(options.out), look, note=say):
             print(path)
     return 0

@@ -160,10 +160,25 @@ def _diagnose(folders: list[Path]) -> int:
     return 0
 
 
-def _check(folders: list[Path]) -> int:
+def _models_and_maps(roots: list[str]) -> tuple[list[Path], list[Path]]:
+    """What is to be checked below the roots; there may be models, or maps, or both."""
+    from compolens import tables
+
+    try:
+        maps = tables.find_maps(roots)
+    except ConfigError:
+        return tables.find(roots), []
+    others = [root for root in roots if Path(root) not in maps]
+    try:
+        return (tables.find(others) if others else []), maps
+    except ConfigError:
+        return [], maps
+
+
+def _check(folders: list[Path], maps: list[Path]) -> int:
     """Name every file that is not what was written, and every table that cannot be used."""
     from compolens import tables
-    from compolens.foundation import digests
+    from compolens.foundation import digests, map_files
     from compolens.tasks.fixed import stored
 
     bad = before = 0
@@ -174,6 +189,12 @@ def _check(folders: list[Path]) -> int:
         bad += bool(told)
         for sentence in told:
             print(sentence)
+    for place in maps:
+        wrong = map_files.damaged(place)
+        bad += bool(wrong)
+        for sentence in wrong:
+            print(sentence)
+    folders = [*folders, *maps]
     print(f"{len(folders)} folders: {len(folders) - bad} as they were written, {bad} not; {before} written before digests")
     return 1 if bad else 0
 
@@ -205,7 +226,7 @@ def run(options: argparse.Namespace) -> int:
     if options.write_digests:
         return _write_digests(tables.find(roots))
     if options.check:
-        return _check(tables.find(roots))
+        return _check(*_models_and_maps(roots))
     if options.summary:
         return _summarise(tables.find(roots))
     if options.diagnosis:

@@ -45,7 +45,7 @@ def figures(folders: Sequence[Path], refused: Mapping[str, Mapping[str, Sequence
     Returns:
         The figures, those about scores first, and what was not drawn.
     """
-    found = recipes.built_in("analyses")
+    found = {name: path for name, path in recipes.built_in("analyses").items() if not recipes.of_maps(path)}
     waiting: dict[str, list[str]] = {}
     done = Figures([], {}, [], {})
     for name in sorted(found, key=lambda name: (_order(found[name]), name)):

@@ -1,0 +1,298 @@
+"""Maps and tunings: what is described is trained once, resumes, and is chosen on validation alone."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from compolens import (
+    AdamW,
+    Boundary,
+    Cell,
+    HypernetworkTransformer,
+    Hyperteacher,
+    Map,
+    Run,
+    SoftmaxTransformer,
+    cli,
+    tables,
+)
+from compolens.foundation import digests, map_files
+from compolens.foundation.configs import ConfigError
+from compolens.jobs import Local
+from compolens.maps import cost, make, tuned
+from compolens.maps.tuning import stretched
+from compolens.maps.work import collect, left, one_of
+from compolens.measures.tuned import choose, errors
+from compolens.training import train
+
+FILE = """
+from compolens import AdamW, Cell, HypernetworkTransformer, Hyperteacher, Map, Run, SoftmaxTransformer, Tuning
+
+small = dict(d_x=3, d_y=2, d_hidden=4, n_context=6, n_queries=3)
+short = dict(batch_size=4, evaluations=2, evaluation_episodes=16)
+tiny = SoftmaxTransformer(n_layers=1, d_model=8, n_heads=2)
+
+
+def cell(support, seed):
+    task = Hyperteacher(**small, support=support, teacher_seed=seed, split_seed=seed)
+    return Cell(Run(tiny, task, steps=4, init_seed=seed, data_seed=seed, **short), {"support": support, "wide": False})
+
+
+maps = {"toy": Map("a toy", [cell(s, k) for s in ("cube", "two cliques") for k in (0, 1)], x="support", keep=("*cube*seed=0",),
+                   learned=0.5, keep_history=True)}
+task = Hyperteacher(**small, validation=3, teacher_seed=9, split_seed=9)
+base = dict(task=task, steps=4, init_seed=9, data_seed=9, optimizer=AdamW(warmup=2), **short)
+runs = {"softmax": Run(tiny, **base), "hypernetwork": Run(HypernetworkTransformer(n_layers=1, d_model=8, n_heads=2), **base)}
+tunings = {"toy": Tuning("a toy", runs, lr=(1e-3, 3e-3), weight_decay=(1e-2,), steps=(4,), most=4)}
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A map and a tuning, each made by its command."""
+    place = tmp_path_factory.mktemp("maps")
+    (place / "grid.py").write_text(FILE)
+    assert cli.main(["map", str(place / "grid.py"), "--out", str(place / "maps")]) == 0
+    assert cli.main(["tune", str(place / "grid.py"), "--out", str(place / "tuning")]) == 0
+    return place
+
+
+# ---- maps ------------------------------------------------------------------------------------------------------------
+def test_a_row_holds_the_scores_of_exactly_that_run(made, tmp_path):
+    table = map_files.read_table(made / "maps" / "toy")
+    described = one_of(made / "grid.py", "maps", "toy")
+    assert sorted(table["cell"]) == sorted(c.name for c in described.cells)
+    cell = described.cells[3]
+    row = table.set_index("cell").loc[cell.name]
+    scores = train(cell.run, tmp_path / "alone")
+    for split in ("train", "test", "ood"):
+        assert row[split] == pytest.approx(scores[split]["score"], rel=1e-6)
+        assert row[f"{split} se"] == pytest.approx(scores[split]["se"], rel=1e-6)
+    assert row["support"] == cell.knobs["support"] and row["seed"] == cell.run.init_seed
+    history = tables.gather(made / "maps" / "toy", "history").query("cell == @cell.name")
+    alone = pd.read_csv(tmp_path / "alone" / "history.csv")
+    assert np.allclose(history[["step", "train", "test", "ood"]], alone[["step", "train", "test", "ood"]])
+
+
+def test_weights_are_kept_only_where_asked_and_are_found_as_models(made):
+    cells = made / "maps" / "toy" / "cells"
+    (kept,) = (p for p in cells.iterdir() if p.is_dir() and not p.name.startswith("."))
+    assert kept.name == "support=cube_wide=False_seed=0" and tables.find([cells]) == [kept]
+    assert map_files.read_table(made / "maps" / "toy").set_index("cell")["kept"].sum() == 1
+    assert not list(cells.glob("*.row.json"))
+
+
+def test_a_map_is_no_model_and_a_model_no_map(made):
+    with pytest.raises(ConfigError, match="is a map of many models, not a model"):
+        tables.find([made / "maps" / "toy"])
+    with pytest.raises(ConfigError, match="holds no trained model"):
+        tables.find([made / "maps"])
+    assert tables.find_maps([made]) == [made / "maps" / "toy", made / "tuning" / "toy"]
+    with pytest.raises(ConfigError, match="a map has no table 'latent_code'"):
+        tables.gather(made / "maps" / "toy", "latent_code")
+    with pytest.raises(ConfigError, match="gather one kind at a time"):
+        tables.gather([made / "maps" / "toy", *tables.find([made / "maps" / "toy" / "cells"])], "table")
+    assert len(tables.gather(made / "maps" / "*", "table")) == 4
+
+
+def test_what_is_there_is_not_trained_again_and_new_cells_are(made, tmp_path):
+    described = one_of(made / "grid.py", "maps", "toy")
+    folder = made / "maps" / "toy"
+    before = digests.of_file(folder / "table.csv")
+    assert left(folder, described.cells) == []
+    assert make(str(made / "grid.py"), "maps", "toy", described.cells, folder, Local(1)).results == {}
+    assert digests.of_file(folder / "table.csv") == before
+    partly = tmp_path / "partly"
+    make(str(made / "grid.py"), "maps", "toy", described.cells[:1], partly, Local(1))
+    assert [c.name for c in left(partly, described.cells)] == [c.name for c in described.cells[1:]]
+    make(str(made / "grid.py"), "maps", "toy", described.cells, partly, Local(1))
+    whole, pieces = (map_files.read_table(f).drop(columns=["seconds", "map"]) for f in (folder, partly))
+    pd.testing.assert_frame_equal(whole, pieces)
+
+
+def test_rows_that_a_killed_command_left_are_taken_in(made, tmp_path):
+    described = one_of(made / "grid.py", "maps", "toy")
+    collect(tmp_path / "map", described)
+    row = {"cell": described.cells[0].name, "seed": 0, "run": "x", "test": 0.5}
+    from compolens.maps.grid import digest_of
+
+    row["run"] = digest_of(described.cells[0].run)
+    (tmp_path / "map" / "cells").mkdir()
+    path = tmp_path / "map" / "cells" / f"{row['cell']}.row.json"
+    path.write_text(json.dumps({"row": row, "history": [], "environments": []}))
+    assert len(left(tmp_path / "map", described.cells)) == 3
+    assert collect(tmp_path / "map", described)["test"].tolist() == [0.5] and not path.exists()
+
+
+def test_a_cell_that_is_described_otherwise_is_refused(made, tmp_path):
+    described = one_of(made / "grid.py", "maps", "toy")
+    first = described.cells[0]
+    longer = dataclasses.replace(described, cells=[Cell(dataclasses.replace(first.run, steps=9), first.knobs)])
+    with pytest.raises(ConfigError, match=r"holds the cell .* not described so any more"):
+        collect(made / "maps" / "toy", longer)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="is no map"):
+        collect(tmp_path / "other", described)
+
+
+def test_a_changed_table_is_told(made, tmp_path, capsys):
+    import shutil
+
+    shutil.copytree(made / "maps" / "toy", tmp_path / "toy")
+    assert cli.main(["models", "--check", str(tmp_path)]) == 0
+    table = tmp_path / "toy" / "table.csv"
+    table.write_text(table.read_text().replace("cube", "club", 1))
+    with pytest.raises(ConfigError, match="changed after it was written"):
+        map_files.read_table(tmp_path / "toy")
+    capsys.readouterr()
+    assert cli.main(["models", "--check", str(tmp_path)]) == 1
+    assert "table.csv changed after it was written" in capsys.readouterr().out
+
+
+def test_the_cost_is_said_before_anything_is_trained(made, tmp_path, capsys):
+    assert cli.main(["map", str(made / "grid.py"), "--list", "--out", str(tmp_path / "none")]) == 0
+    told = capsys.readouterr()
+    assert "core-hours left" in told.out and not (tmp_path / "none").exists()
+    cells = one_of(made / "grid.py", "maps", "toy").cells
+    long = [Cell(dataclasses.replace(c.run, steps=4000), c.knobs) for c in cells]
+    (few, sizes), (many, _) = cost(cells), cost(long)
+    assert sizes == 1 and many > 20 * few > 0
+
+
+def test_a_training_that_diverges_is_a_row_without_scores_and_is_never_chosen(tmp_path):
+    lines = FILE.replace("lr=(1e-3, 3e-3)", "lr=(1e-3, 1e30)").replace("warmup=2", "warmup=1, clip=None")
+    (tmp_path / "grid.py").write_text(lines.replace("most=4", "most=2"))
+    assert cli.main(["tune", str(tmp_path / "grid.py"), "--out", str(tmp_path)]) == 0
+    table = map_files.read_table(tmp_path / "toy")
+    diverged = table[table["lr"] == 1e30]
+    assert diverged["validation"].isna().all() and diverged["note"].str.contains("diverged").all()
+    assert {best.choice.settings["lr"] for best in tuned(tmp_path / "toy").values()} == {1e-3}
+
+
+def test_descriptions_that_mean_nothing_are_refused(made, capsys):
+    run = one_of(made / "grid.py", "maps", "toy").cells[0].run
+    with pytest.raises(ConfigError, match="the same knobs"):
+        Map("m", [Cell(run, {"a": 1}), Cell(run, {"b": 1})], x="a")
+    with pytest.raises(ConfigError, match="twice"):
+        Map("m", [Cell(run, {"a": 1}), Cell(run, {"a": 1})], x="a")
+    with pytest.raises(ConfigError, match="no knob 'd_xx'; did you mean 'd_x'"):
+        Map("m", [Cell(run, {"d_x": 1})], x="d_xx")
+    with pytest.raises(ConfigError, match="a column of every map"):
+        Cell(run, {"seed": 1})
+    with pytest.raises(ConfigError, match="at least two points"):
+        Boundary("b", "x", ((1, 1),), "falls")
+    assert cli.main(["map", str(made / "grid.py"), "toi"]) == 2
+    assert "did you mean 'toy'" in capsys.readouterr().err
+
+
+# ---- tuning ----------------------------------------------------------------------------------------------------------
+def settings(lr, error, se=0.02, ood=0.5, steps=100, test=None):
+    lacks = np.exp(error)
+    test_score = 1 - lacks if test is None else test
+    return {
+        "lr": lr, "weight_decay": 0.01, "steps": steps, "validation": 1 - lacks, "validation se": se * lacks, "ood": ood,
+        "test": test_score,
+    }  # fmt: skip
+
+
+def test_the_best_is_chosen_on_validation_and_what_could_as_well_have_been_is_told():
+    rows = pd.DataFrame(
+        [
+            settings(1e-3, -2.00, ood=0.70, test=0.99),
+            settings(3e-3, -3.00, ood=0.86, test=0.95),
+            settings(1e-2, -2.99, ood=0.93, test=0.90),
+            settings(3e-2, -2.90, ood=0.99, test=0.90),
+        ]
+    )
+    best = choose(rows)
+    assert best.settings["lr"] == 3e-3 and best.error == pytest.approx(-3) and best.error_se == pytest.approx(0.02)
+    assert best.held_out == 0.86 and best.held_out_range == (0.86, 0.93) and best.close == 2
+    assert best.by_training["lr"] == 1e-3 and best.edges == () and best.tried == 4
+    assert choose(rows[:2]).edges == ("lr",)
+
+
+def test_held_out_scores_never_decide():
+    rows = pd.DataFrame([settings(lr, e) for lr, e in ((1e-3, -1.0), (3e-3, -2.0), (1e-2, -1.5))])
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        assert choose(rows.assign(ood=rng.normal(size=3))).settings["lr"] == 3e-3
+
+
+def test_errors_are_logs_of_what_lacks():
+    assert np.allclose(errors(np.array([0.0, 0.9, 0.99])), np.log([1, 0.1, 0.01]))
+
+
+def planted(tuning, best):
+    """A table of the tuning's present grid in which the error is least at one rate for each architecture."""
+
+    def table(values):
+        rows = []
+        for cell in tuning.cells(values):
+            far = abs(np.log(cell.knobs["lr"] / best[cell.knobs["who"]]))
+            rows.append({"cell": cell.name, **cell.knobs} | settings(cell.knobs["lr"], -3 + far, steps=cell.knobs["steps"]))
+        return pd.DataFrame(rows)
+
+    return table
+
+
+def test_a_best_value_at_the_edge_extends_the_grid_of_all_alike(made):
+    tuning = dataclasses.replace(one_of(made / "grid.py", "tunings", "toy"), lr=(1e-3, 3e-3, 9e-3), most=6)
+    inside = planted(tuning, {"softmax": 3e-3, "hypernetwork": 3e-3})
+    assert tuning.extended(inside(tuning.values))["lr"] == tuning.lr
+    low = planted(tuning, {"softmax": 3e-4, "hypernetwork": 3e-3})
+    once = tuning.extended(low(tuning.values))
+    assert once["lr"] == (0.000333, 1e-3, 3e-3, 9e-3)
+    counts = pd.Series([cell.knobs["who"] for cell in tuning.cells(once)]).value_counts()
+    assert set(counts) == {4}, "equal budgets"
+    both = planted(tuning, {"softmax": 1e-5, "hypernetwork": 1.0})
+    twice = tuning.extended(both(tuning.values))
+    assert len(twice["lr"]) == 5 and twice["lr"][0] < 1e-3 and twice["lr"][-1] > 9e-3
+    far = planted(tuning, {"softmax": 1e3, "hypernetwork": 1e3})
+    values = tuning.values
+    for _ in range(5):
+        values = tuning.extended(far(values))
+    assert len(values["lr"]) == 6, "never more settings than `most`"
+    assert tuning.extended(low(tuning.values)[:-1]) == tuning.values, "only once all of it is measured"
+
+
+def test_grids_are_extended_at_their_own_ratio():
+    assert stretched((1.0, 10.0), 1, 2) == (0.1, 1.0, 10.0, 100.0, 1000.0)
+    assert stretched((1000, 2000), 1, 1) == (500, 1000, 2000, 4000)
+    assert stretched((0.1,), 3, 3) == (0.1,)
+
+
+def test_what_was_tuned_makes_the_runs(made):
+    best = tuned(made / "tuning" / "toy")
+    assert set(best) == {"softmax", "hypernetwork"}
+    table = map_files.read_table(made / "tuning" / "toy")
+    assert table.groupby("who").size().tolist() == [4, 4], "two rates, then extended at both edges as far as `most`"
+    for who, found in best.items():
+        rows = table[table["who"] == who]
+        assert found.choice.settings["lr"] == rows.loc[rows["validation"].idxmax(), "lr"]
+        run = found.run(Run(SoftmaxTransformer(), Hyperteacher(), steps=7))
+        assert run == Run(
+            SoftmaxTransformer(), Hyperteacher(), steps=4,
+            optimizer=AdamW(lr=found.choice.settings["lr"], weight_decay=found.choice.settings["weight_decay"]),
+        )  # fmt: skip
+    with pytest.raises(ConfigError, match="holds no tuning yet; make it with: compolens tune"):
+        tuned(made / "nowhere")
+
+
+def test_comparisons_that_are_not_fair_are_refused(made):
+    tuning = one_of(made / "grid.py", "tunings", "toy")
+    run = tuning.runs["softmax"]
+    for name, wrong, message in (
+        ("validation", dataclasses.replace(run.task, validation=0), "sets no compositions aside"),
+        ("seed", dataclasses.replace(run.task, teacher_seed=3), "one of those reported"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            dataclasses.replace(tuning, runs={name: dataclasses.replace(run, task=wrong)})
+    other = Run(HypernetworkTransformer(), run.task, steps=4, init_seed=9, data_seed=9, batch_size=8)
+    with pytest.raises(ConfigError, match="differs from the others in more than its architecture"):
+        dataclasses.replace(tuning, runs={"softmax": run, "hypernetwork": other})
+    with pytest.raises(ConfigError, match="more than most=4"):
+        dataclasses.replace(tuning, lr=(1e-4, 1e-3, 3e-3, 1e-2, 3e-2))
