@@ -164,8 +164,8 @@ def test_the_cost_is_said_before_anything_is_trained(made, tmp_path, capsys):
 
 
 def test_a_training_that_diverges_is_a_row_without_scores_and_is_never_chosen(tmp_path):
-    lines = FILE.replace("lr=(1e-3, 3e-3)", "lr=(1e-3, 1e30)").replace("warmup=2", "warmup=1, clip=None")
-    (tmp_path / "grid.py").write_text(lines.replace("most=4", "most=2"))
+    lines = FILE.replace("lr=(1e-3, 3e-3)", "lr=(1e-3, 1e30)").replace("most=4", "most=2")
+    (tmp_path / "grid.py").write_text(lines)
     assert cli.main(["tune", str(tmp_path / "grid.py"), "--out", str(tmp_path)]) == 0
     table = map_files.read_table(tmp_path / "toy")
     diverged = table[table["lr"] == 1e30]

@@ -112,9 +112,10 @@ class Tuning:
         Raises:
             ConfigError: there is none.
         """
-        for cell in self.cells({key: stretched(values, FARTHEST, FARTHEST) for key, values in self.values.items()}):
-            if cell.name == name:
-                return cell
+        for far in range(FARTHEST + 1):  # near ones first: a grid that is stretched far leaves what numbers hold
+            for cell in self.cells({key: stretched(values, far, far) for key, values in self.values.items()}):
+                if cell.name == name:
+                    return cell
         raise ConfigError(f"the tuning {self.title!r} has no cell {name!r}; {nearest(name, (c.name for c in self.cells()))}")
 
     def config(self) -> dict[str, Any]:
