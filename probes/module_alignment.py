@@ -1,0 +1,108 @@
+"""Are the modules of a hypernetwork those of the teacher?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import torch
+
+from compolens import tables
+from compolens.activations.streams import draw, record
+from compolens.foundation.configs import DoesNotApply, require
+from compolens.hooks import HookedModel
+from compolens.measures.alignment import module_alignment
+from compolens.measures.readouts import RidgeReadout
+from compolens.tasks import Hyperteacher
+from compolens.zoo.folders import TrainedModel
+
+version = 1  # raised whenever its numbers change
+
+CODE = "hook_code"
+
+
+def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """How well the generated first layer's modules match the teacher's, after the best linear map between the codes.
+
+    The measure is that of 2312.15001. The map F from the model's code to the true one is a ridge readout fitted on training
+    compositions; every teacher neuron is compared with the student neuron that matches its incoming weights best.
+
+    Args:
+        trained: the trained model, with its run, task and folder.
+        episodes: episodes of training compositions for fitting the map, 32 or more.
+        seed: seed of the episodes, which are never those of a training, even with an equal seed.
+
+    Returns:
+        The table, and a row per teacher neuron. A value is a cosine, from -1 to 1; intervals over neurons are not given, since
+        one teacher has them all.
+
+        - "mean alignment", "least alignment": over teacher neurons, with one match for all modules together: what a learner
+          that identified the modules has at 1.
+        - "mean alignment by module", "least alignment by module": with a match of its own for every module, which a learner
+          that mixed neurons up between modules may have at 1 too.
+        - control "random": modules drawn normal, as large as the model's: what the best of so many matches gives.
+        - control "shuffled codes": the map fitted on the codes of other episodes.
+        - control "untrained": the untrained control.
+
+    Raises:
+        DoesNotApply: the task is no modular hyperteacher, or the model generates no layer from modules.
+        ConfigError: episodes is below 32.
+    """
+    require(episodes >= 32, f"need at least 32 episodes to fit a map between codes, got {episodes}; type --episodes 1024")
+    task, rows = trained.task, []
+    if not isinstance(task, Hyperteacher):
+        raise DoesNotApply(f"{type(task).__name__} has no modules that generate a layer")
+    teacher = task.teacher[0].double().numpy()
+    for control, model in trained.with_untrained_control():
+        student = _modules(model)
+        if student.shape[1] != teacher.shape[1]:
+            raise DoesNotApply(f"the model generates layers for inputs of width {student.shape[1]}, not {teacher.shape[1]}")
+        learned, true = _codes(trained, model, episodes, seed)
+        own = module_alignment(teacher, student, _map(learned, true))
+        rows += _rows(own, control, episodes)
+        if control == "":
+            per_neuron = _per_neuron(own)
+            drawn = np.random.default_rng(seed).normal(size=student.shape)
+            rows += _rows(module_alignment(teacher, drawn, _map(learned, true)), "random", episodes)
+            order = torch.from_numpy(np.random.default_rng(seed).permutation(len(true)))
+            rows += _rows(module_alignment(teacher, student, _map(learned, true[order])), "shuffled codes", episodes)
+    rows += tables.not_available([row for row in rows if row["control"] == ""], trained.why_no_untrained_control)
+    return pd.DataFrame(rows), per_neuron
+
+
+def _modules(model: HookedModel) -> np.ndarray:
+    """(C, d_x, neurons): the modules that the code mixes."""
+    modules = getattr(getattr(model, "executor", None), "W_modules", None)
+    if modules is None or CODE not in model.hook_dict:
+        raise DoesNotApply("the model generates no layer from modules that an explicit code mixes")
+    return modules.detach().double().cpu().numpy()
+
+
+def _codes(trained: TrainedModel, model: HookedModel, n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The model's codes (n, C) and the true ones (n, M), of training compositions."""
+    learned, true = [], []
+    for batch in record(model, draw(trained.task, "train", n, f"{seed}/fit", trained.device), [CODE]):
+        learned.append(batch.sites[CODE].flatten(1).double().cpu())
+        true.append(batch.episodes.codes["modules"].double().cpu())
+    return torch.cat(learned), torch.cat(true)
+
+
+def _map(learned: torch.Tensor, true: torch.Tensor) -> np.ndarray:
+    """(M, C): F of true = F learned, up to a constant."""
+    readout = RidgeReadout.fit(learned, true, l2=1e-2, standardize=False)
+    at_zero = readout(torch.zeros(1, learned.shape[1], dtype=torch.float64))
+    return (readout(torch.eye(learned.shape[1], dtype=torch.float64)) - at_zero).T.numpy()
+
+
+def _rows(found: tuple[np.ndarray, np.ndarray], control: str, n: int) -> list[dict]:
+    apart, shared = found
+    named = {"alignment": shared, "alignment by module": apart}
+    return [
+        tables.row(f"{word} {name}", float(reduce(values)), split="train", site=CODE, role="readout", control=control, n=n)
+        for name, values in named.items()
+        for word, reduce in (("mean", np.mean), ("least", np.min))
+    ]
+
+
+def _per_neuron(found: tuple[np.ndarray, np.ndarray]) -> pd.DataFrame:
+    apart, shared = found
+    return pd.DataFrame({"neuron": range(len(shared)), "shared": shared, "by module, least": apart.min(0)})
