@@ -27,7 +27,9 @@ from compolens.references import REFERENCES
 from compolens.tasks import SPLITS, Hyperteacher, SRaven
 from compolens.zoo.folders import TrainedModel, load
 
-PROBES, CLAIMS = recipes.built_in("probes"), recipes.built_in("analyses")
+PROBES = recipes.built_in("probes")
+CLAIMS = {name: path for name, path in recipes.built_in("analyses").items() if not recipes.of_maps(path)}
+"""Those about models; what is said of maps stands in tests/maps."""
 EPISODES = 96
 MODELS = ("softmax", "hypernetwork")
 """On a family with a continuous code."""

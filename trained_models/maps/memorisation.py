@@ -39,9 +39,9 @@ real = [
 discrete = [
     Cell(
         Run(
-            SoftmaxTransformer(**small), SRaven(n_features=2, split_seed=s), steps=4000, batch_size=128, init_seed=s, data_seed=s,
-            initialisation=FanInPower(gamma), optimizer=optimizer(ReferenceAdamW, window, warmup=200), answers_only=True,
-            evaluation_episodes=4096, **short,
+            SoftmaxTransformer(**small), SRaven(n_features=2, split_seed=s), steps=4000, batch_size=128, init_seed=s,
+            data_seed=s, initialisation=FanInPower(gamma), optimizer=optimizer(ReferenceAdamW, window, warmup=200),
+            answers_only=True, evaluation_episodes=4096, **short,
         ),
         {"gamma": gamma, "decay": window},
     )

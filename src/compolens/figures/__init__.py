@@ -14,9 +14,10 @@ from compolens.figures.looks import Look
 from compolens.figures.maps import HeatMap, Map
 from compolens.figures.marks import Band, Bars, Line, Mark, Points, Rule
 from compolens.figures.panels import Panel
+from compolens.figures.phase import Contour, PhaseMap, Route
 from compolens.figures.widths import WIDTHS, inches
 
 __all__ = [
-    "ARCHITECTURE_COLORS", "CONTROL_COLORS", "SERIES_COLORS", "WIDTHS", "Band", "Bars", "Drawing", "HeatMap", "Line", "Look",
-    "Map", "Mark", "Panel", "Points", "Rule", "color_of", "inches", "save",
+    "ARCHITECTURE_COLORS", "CONTROL_COLORS", "SERIES_COLORS", "WIDTHS", "Band", "Bars", "Contour", "Drawing", "HeatMap",
+    "Line", "Look", "Map", "Mark", "Panel", "PhaseMap", "Points", "Route", "Rule", "color_of", "inches", "save",
 ]  # fmt: skip

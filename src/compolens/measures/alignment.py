@@ -1,9 +1,9 @@
-"""Whether a student's modules are the teacher's, up to what cannot be told: a linear map of the code, and the order of neurons.
+"""Whether a student's modules are the teacher's, up to a linear map of the code and the order of neurons.
 
-A linear hypernetwork generates W(z) = sum_m z_m Theta_m. If z = F z_hat, the student's modules combined by the pseudo-inverse of F
-are to be compared with the teacher's (2312.15001): every teacher neuron's incoming weights with those of the student neuron that
-matches best. Matched module by module, neurons may be exchanged between modules; matched once for all modules together, they may
-not, and that is what identification says.
+A linear hypernetwork generates W(z) = sum_m z_m Theta_m. If z = F z_hat, the student's modules combined by the
+pseudo-inverse of F are to be compared with the teacher's (2312.15001): every teacher neuron's incoming weights with
+those of the student neuron that matches best. Matched module by module, neurons may be exchanged between modules;
+matched once for all modules together, they may not, and that is what identification says.
 """
 
 from __future__ import annotations
