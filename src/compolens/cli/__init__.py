@@ -18,6 +18,7 @@ from compolens.cli import (
     challenge,
     cite,
     completion,
+    contest,
     explain,
     explore,
     map,
@@ -38,7 +39,7 @@ from compolens.foundation.files import WAYS_OUT
 COMMANDS = {
     "train": train, "probe": probe, "analyze": analyze, "explain": explain, "explore": explore, "challenge": challenge,
     "report": report, "record": record, "models": models, "push": push, "cite": cite,
-    "map": map, "tune": tune, "completion": completion,
+    "map": map, "tune": tune, "contest": contest, "completion": completion,
 }  # fmt: skip
 """Name -> the module of a command, in the order of the help text."""
 

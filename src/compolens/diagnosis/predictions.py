@@ -1,7 +1,7 @@
 """What the literature expects of each predictor of compositional generalization, written down before any table was made.
 
-`docs/findings/what_predicts.md` shows this list to readers; a test holds the two together. The probe `predictors` measures what
-is named here.
+`docs/findings/what_predicts.md` shows this list to readers; a test holds the two together. The probe `predictors` measures
+what is named here.
 """
 
 from __future__ import annotations

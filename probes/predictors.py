@@ -1,0 +1,226 @@
+"""What can be said, without any answer to a held-out composition, about how well a model will recombine?"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+
+from compolens import tables
+from compolens.activations.sites import Site, positions, sites
+from compolens.activations.streams import draw, record
+from compolens.diagnosis.predictions import CONCURRENT, PREDICTIONS
+from compolens.foundation.configs import require
+from compolens.hooks import HookedModel
+from compolens.measures.factorisation import (
+    AdditiveCode,
+    composition_means,
+    cross_factor_cosine,
+    left_out,
+    linear_factorisation_r2,
+    r2,
+)
+from compolens.measures.geometry import effective_dimension
+from compolens.measures.readouts import Moments, leave_groups_out
+from compolens.tasks import TaskFamily
+from compolens.zoo.folders import TrainedModel
+
+version = 1  # raised whenever its numbers change
+
+PENALTIES = (1e-2, 1.0, 1e2, 1e4)
+HALVES = ("first", "second")
+FOLDS = 8
+"""Groups of training compositions that are left out together."""
+SPANNED = 0.99
+"""Share of the variance of training codes that their span is to hold."""
+
+
+class Sample(NamedTuple):
+    """Codes of a split's episodes at every site, their factors, and their compositions."""
+
+    codes: dict[Site, np.ndarray]
+    factors: dict[str, np.ndarray]
+    composition: np.ndarray
+    score: float
+
+
+RAW = Site(-1, "raw input", "context")
+
+
+def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> pd.DataFrame:
+    """Every predictor of `diagnosis.predictions`, at one site that is chosen on training compositions.
+
+    A code is the mean of an activation over the role's positions. The site is that whose readouts of the task's
+    factors predict left-out training compositions best.
+
+    Args:
+        trained: the trained model, with its run, task and folder.
+        episodes: episodes per split and half, 64 or more.
+        seed: seed of the episodes, which are never those of a training, even with an equal seed.
+
+    Returns:
+        The table: a row per predictor (column metric), with its `league`; `half` is "first" or "second" for the same measured
+        on one of two independent sets of episodes, whose agreement over models is the predictor's reliability, and "" for
+        their mean.
+
+        - split "train": prognosis, from training compositions alone.
+        - split "ood": concurrent, from held-out inputs and codes; answers and targets are never looked at.
+        - control "untrained": the untrained control, at its own best site.
+        - note: why a predictor is not defined; its value is then missing.
+
+    Raises:
+        DoesNotApply: the family does not say which factors its codes are made of.
+        ConfigError: episodes is below 64.
+    """
+    require(episodes >= 64, f"need at least 64 episodes per half, got {episodes}; type --episodes 1024")
+    rows: list[dict] = []
+    for control, model in trained.with_untrained_control():
+        found, reasons = [], {}
+        for half in HALVES:
+            values, reasons = _predictors(trained, model, episodes, f"{seed}/{half}")
+            found.append(values)
+        for prediction in PREDICTIONS:
+            parts = [values.get(prediction.name, np.nan) for values in found]
+            for half, value in zip(("", *HALVES), (float(np.mean(parts)), *parts), strict=True):
+                split = "ood" if prediction.league == CONCURRENT else "train"
+                common = {"split": split, "site": "chosen", "role": "readout", "control": control, "n": episodes}
+                note = reasons.get(prediction.name, "") if not np.isfinite(value) else ""
+                rows.append(tables.row(prediction.name, value, **common, league=prediction.league, half=half, note=note))
+    rows += tables.not_available([row for row in rows if row["control"] == ""], trained.why_no_untrained_control)
+    return pd.DataFrame(rows)
+
+
+def _predictors(trained: TrainedModel, model: HookedModel, n: int, seed: str) -> tuple[dict[str, float], dict[str, str]]:
+    """Predictor -> value, and why others have none."""
+    task, points = trained.task, [s for s in sites(model) if "+" not in s.role]
+    fit = _sample(trained, model, points, "train", n, f"{seed}/fit")
+    ood = _sample(trained, model, points, "ood", n, f"{seed}/score")
+    decoded = {site: _left_out_r2(fit, site) for site in fit.codes}
+    best = max((site for site in points if np.isfinite(decoded[site])), key=lambda site: decoded[site], default=None)
+    if best is None:
+        return {}, {p.name: "no site varies" for p in PREDICTIONS}
+    x, held = fit.codes[best], ood.codes[best]
+    additive = AdditiveCode.fit(x, fit.factors)
+    whole, own, mean = left_out(x, fit.factors, fit.composition, FOLDS).T
+    known = np.isfinite(whole) & np.isfinite(own)
+    here, raw = _transferred(fit, ood, best), _transferred(fit, ood, RAW)
+    values = {
+        "score on training compositions": fit.score,
+        "decodability, training compositions left out": decoded[best],
+        "decodability less raw input, left out": decoded[best] - decoded[RAW],
+        "linear factorisation": linear_factorisation_r2(x, fit.factors, whiten=True),
+        "factor cosine": cross_factor_cosine(additive),
+        "homomorphism error": float((whole[known].sum() - own[known].sum()) / mean[known].sum()) if known.any() else np.nan,
+        "evidence count": _evidence(task, fit, ood),
+        "effective dimension": effective_dimension(composition_means(x, fit.composition)[0]),
+        "decodability, held out": here,
+        "decodability less raw input, held out": here - raw,
+        "interference of a pair's codes": _interference(additive, ood),
+        "share outside the span of training codes": _outside(x, fit.composition, held, ood.composition),
+        "additivity, held out": _additivity(additive, held, ood),
+    }
+    return values, {name: "not finite on these episodes" for name, value in values.items() if not np.isfinite(value)}
+
+
+def _sample(trained: TrainedModel, model: HookedModel, points: list[Site], split: str, n: int, seed: str) -> Sample:
+    """Mean codes of n episodes of a split at every site, and the raw statistic; scores of training compositions alone."""
+    task, hook_names = trained.task, list(dict.fromkeys(site.hook_name for site in points))
+    codes: dict[Site, list] = {site: [] for site in [*points, RAW]}
+    factors: dict[str, list] = {}
+    composition, terms = [], []
+    for batch in record(model, draw(task, split, n, seed, trained.device), hook_names):
+        for site in points:
+            x = batch.sites[site.hook_name][:, positions(model, site.role)].mean(1).flatten(1)
+            codes[site].append(x.double().cpu().numpy())
+        codes[RAW].append(task.raw_statistic(batch.episodes).double().cpu().numpy())
+        for name, part in task.factors(batch.episodes.codes).items():
+            factors.setdefault(name, []).append(part.double().cpu().numpy())
+        composition.append(batch.episodes.composition.cpu().numpy())
+        if split == "train":
+            terms.append(torch.stack(task.errors(batch.prediction, batch.episodes.targets)).double().cpu().sum(1))
+    error, weight = torch.stack(terms).sum(0).tolist() if terms else (np.nan, 1.0)
+    joined = {name: np.concatenate(parts) for name, parts in factors.items()}
+    return Sample({s: np.concatenate(c) for s, c in codes.items()}, joined, np.concatenate(composition), 1 - error / weight)
+
+
+# ---- decoding --------------------------------------------------------------------------------------------------------
+def _target(sample: Sample) -> torch.Tensor:
+    """All factors' features side by side."""
+    return torch.from_numpy(np.concatenate(list(sample.factors.values()), axis=1))
+
+
+def _moments(sample: Sample, site: Site) -> list[Moments]:
+    """The moments of groups of compositions."""
+    x, y = torch.from_numpy(sample.codes[site]), _target(sample)
+    _, which = np.unique(sample.composition, return_inverse=True)
+    folds = min(FOLDS, int(which.max()) + 1)
+    return [Moments.of(x[which % folds == fold], y[which % folds == fold]) for fold in range(folds)]
+
+
+def _left_out_r2(sample: Sample, site: Site) -> float:
+    """R² of the factors of left-out training compositions, at the best penalty."""
+    groups = _moments(sample, site)
+    return float(max(leave_groups_out(groups, PENALTIES)[1])) if len(groups) > 1 else np.nan
+
+
+def _transferred(fit: Sample, ood: Sample, site: Site) -> float:
+    """R² of the factors of held-out compositions by a readout that was fitted on training ones."""
+    groups = _moments(fit, site)
+    l2 = leave_groups_out(groups, PENALTIES)[0] if len(groups) > 1 else PENALTIES[1]
+    readout = Moments.total(groups).fit([l2])[0]
+    true = _target(ood).numpy()
+    return r2(true, readout(torch.from_numpy(ood.codes[site])).numpy())
+
+
+# ---- geometry --------------------------------------------------------------------------------------------------------
+def _parts(sample: Sample) -> dict[int, list[tuple[str, int]]]:
+    """Composition -> the values of factors that are there in it: (factor, feature)."""
+    found = {}
+    for c in np.unique(sample.composition):
+        here = sample.composition == c
+        there = [(name, int(i)) for name, part in sample.factors.items() for i in np.flatnonzero((part[here] != 0).all(0))]
+        found[int(c)] = there
+    return found
+
+
+def _evidence(task: TaskFamily, fit: Sample, ood: Sample) -> float:
+    """Mean over held-out compositions of the fewest training compositions that show one of their parts (2505.20278)."""
+    shown = _parts(fit)
+    counts = [
+        min((sum(part in parts for parts in shown.values()) for part in parts), default=0) for parts in _parts(ood).values()
+    ]
+    return float(np.mean(counts)) if counts else np.nan
+
+
+def _interference(code: AdditiveCode, ood: Sample) -> float:
+    """Mean |cosine| between the effects of two parts of a held-out composition, over parts and compositions."""
+    cosines = []
+    for parts in _parts(ood).values():
+        effects = [code.weights[name][i] for name, i in parts]
+        for a in range(len(effects)):
+            for b in range(a + 1, len(effects)):
+                length = np.linalg.norm(effects[a]) * np.linalg.norm(effects[b])
+                if length > 0:
+                    cosines.append(abs(float(effects[a] @ effects[b])) / length)
+    return float(np.mean(cosines)) if cosines else np.nan
+
+
+def _outside(x: np.ndarray, composition: np.ndarray, held: np.ndarray, held_composition: np.ndarray) -> float:
+    """Share of the mean codes of held-out compositions, about the mean, that lies outside the span of training ones."""
+    means, _ = composition_means(x, composition)
+    centre = means.mean(0)
+    _, size, directions = np.linalg.svd(means - centre, full_matrices=False)
+    share = np.cumsum(size**2) / max(float((size**2).sum()), 1e-300)
+    basis = directions[: int(np.searchsorted(share, SPANNED)) + 1]
+    away = composition_means(held, held_composition)[0] - centre
+    total = float((away**2).sum())
+    return 1 - float(((away @ basis.T) ** 2).sum()) / total if total > 0 else np.nan
+
+
+def _additivity(code: AdditiveCode, held: np.ndarray, ood: Sample) -> float:
+    """R² of the mean codes of held-out compositions by effects fitted on training compositions."""
+    means, _ = composition_means(held, ood.composition)
+    fitted, _ = composition_means(code(ood.factors), ood.composition)
+    return r2(means, fitted) if len(means) > 1 else np.nan

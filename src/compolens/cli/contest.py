@@ -1,0 +1,111 @@
+"""`compolens contest`: predictors of compositional generalization, judged on many trained models."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from compolens.cli.columns import print_table
+from compolens.cli.engines import engine_of
+from compolens.cli.flags import Parser, command_parser, common_flags, conclude, count, finished_models, part_of, say
+from compolens.foundation.configs import ConfigError
+
+BUILT_IN = "predictors"
+
+
+def make(commands: Any) -> Parser:
+    """Add `compolens contest` to `commands`."""
+    parser = command_parser(
+        commands, "contest", run, "measure predictors of generalization on trained models, and print the place of each",
+        "compolens contest mine.py trained_models --jobs 2",
+    )  # fmt: skip
+    parser.add_argument("items", nargs="*", metavar="PREDICTOR… FOLDER…", help="probe files of your own, then model folders")
+    parser.add_argument("--episodes", type=count, default=1024, help="episodes per split and half (default 1024)")
+    parser.add_argument("--families", type=count, default=3, help="a predictor enters if defined in so many (default 3)")
+    parser.add_argument("--models", type=count, default=100, help="and of so many models (default 100)")
+    parser.add_argument("--measured", action="store_true", help="judge what is measured already; measure nothing")
+    common_flags(parser, "jobs", "device", "with")
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    """Do what `options` ask for; returns the exit status."""
+    from compolens import recipes, tables
+    from compolens.diagnosis import contest
+
+    own = [recipes.locate("probes", item) for item in options.items if item.endswith(".py")]
+    named = [Path(item) for item in options.items if not item.endswith(".py")] or [Path("trained_models")]
+    clash = [file for file in own if file.stem in ("generalization", BUILT_IN)]
+    if clash:
+        raise ConfigError(f"{clash[0]} has the name of a built-in probe; call it otherwise, so that its tables are its own")
+    folders = finished_models(tables.find(named), named)
+    if not options.measured:
+        status = _measure(
+            [recipes.locate("probes", "generalization"), recipes.locate("probes", BUILT_IN), *own], folders, options
+        )
+        if status >= 128 or options.shard:
+            return status
+    frame = contest.gathered(folders, [BUILT_IN, *(file.stem for file in own)])
+    judged = contest.judge(frame, options.families, options.models)
+    for league, meaning in contest.LEAGUES.items():
+        _show(f"{league}: {meaning}", [one for one in judged if one.league == league])
+    used, left_out = frame["model"].nunique(), frame.attrs["left_out"]
+    say(f"{used} models of {frame['family'].nunique()} families; {len(left_out)} left out, such as: {_first(left_out)}")
+    return 0
+
+
+def _first(left_out: dict[str, str]) -> str:
+    return next((f"{Path(folder).name} {why}" for folder, why in left_out.items()), "none")
+
+
+def _measure(files: list[Path], folders: list[Path], options: argparse.Namespace) -> int:
+    """Measure what is missing; a family to which a predictor does not apply is no failure."""
+    from compolens import recipes
+    from compolens.cli.probe import to_measure
+
+    options.again = False
+    mine = [Path(name) for name in part_of([str(folder) for folder in folders], options.shard)]
+    arguments = {}
+    for file in files:
+        known = recipes.options(recipes.load_recipe("probes", file))
+        arguments[file] = {"episodes": options.episodes} if "episodes" in known and file.stem != "generalization" else {}
+    work = [job for job in to_measure(mine, arguments, options, "final") if not _has(job)]
+    outcome = engine_of(options, folders[0].parent).run(work)
+    outcome.inapplicable.clear()
+    return conclude(outcome)
+
+
+def _has(job: Any) -> bool:
+    """Whether what a model has will do: scores measured with other arguments are scores."""
+    from compolens import tables
+
+    file, folder = job.arguments[:2]
+    return Path(file).stem == "generalization" and not tables.why_not(folder, "generalization")
+
+
+def _show(title: str, judged: list[Any]) -> None:
+    print(title)
+    rows = []
+    for place, one in enumerate(judged, start=1):
+        sign = {1: "+", -1: "-", 0: "?"}[one.direction]
+        families = "  ".join(f"{name} {value:.2f}" for name, value in one.by_family.items())
+        rows.append(
+            [str(place) if one.enters else "-", one.name, sign, f"{one.agreement:.2f} [{one.lo:.2f}, {one.hi:.2f}]",
+             f"{one.p_corrected:.3f}", f"{one.pairs} in {one.clusters}", f"{one.by_seed:.2f}", families,
+             f"{one.reliability:.2f}", one.why_not or f"{one.models} models"]
+        )  # fmt: skip
+    columns = [
+        "place",
+        "predictor",
+        "expected",
+        "agreement",
+        "p",
+        "pairs, clusters",
+        "by seed",
+        "by family",
+        "reliability",
+        "",
+    ]
+    print_table(columns, rows, ("by family", "reliability", "by seed"))
+    print()

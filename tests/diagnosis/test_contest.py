@@ -1,0 +1,133 @@
+"""The contest: a planted predictor wins, noise does not, leagues and clusters are kept, and nothing enters on too little."""
+
+import re
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from compolens.diagnosis.contest import _knobs, _pairs, judge
+from compolens.diagnosis.predictions import LEAGUES, PREDICTIONS
+
+ROOT = Path(__file__).parents[2]
+
+
+def models(rng, families=("A", "B", "C", "D"), seeds=3):
+    """Models on a grid of two settings per family; the held-out score depends on both, and on the teacher."""
+    rows = []
+    for family, s in product(families, range(seeds)):
+        teacher = rng.normal()
+        for width, depth in product((1, 2, 3), (1, 2, 3)):
+            quality = 0.1 * width - 0.15 * depth + 0.05 * teacher + 0.02 * rng.normal()
+            seed = {"init_seed": s, "data_seed": s, "task.teacher_seed": s}
+            rows.append(
+                {"model": f"{family}{s}{width}{depth}", "family": family, "architecture": "Net", "architecture.width": width,
+                 "architecture.depth": depth, **seed, "test": 0.97, "ood": 0.7 + quality}
+            )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def entered(frame, league="prognosis", **predictors):
+    """The models once for every predictor, given as name -> values."""
+    parts = []
+    for name, values in predictors.items():
+        noise = np.random.default_rng(len(name)).normal(size=(2, len(frame))) * 1e-3
+        halves = {"first": values + noise[0], "second": values + noise[1]}
+        parts.append(frame.assign(predictor=name, league=league, value=values, **halves))
+    return pd.concat(parts, ignore_index=True)
+
+
+@pytest.fixture(scope="module")
+def judged():
+    rng = np.random.default_rng(0)
+    frame = models(rng)
+    ood = frame["ood"].to_numpy()
+    local = np.where(frame["family"] == "D", -ood, ood)
+    found = judge(
+        entered(
+            frame, planted=ood + 0.01 * rng.normal(size=len(ood)), noise=rng.normal(size=len(ood)), upside=-ood, local=local
+        )
+    )
+    return {one.name: one for one in found}
+
+
+def test_a_planted_predictor_wins_and_noise_is_at_chance(judged):
+    planted, noise = judged["planted"], judged["noise"]
+    assert planted.enters and planted.agreement > 0.9 and planted.lo > 0.8 and planted.p_corrected < 0.05
+    assert noise.lo < 0.5 < noise.hi and noise.p_corrected > 0.05
+    assert planted.models == 108 and planted.families == 4 and planted.clusters == 12
+    assert planted.reliability > 0.99
+
+
+def test_without_an_expectation_the_direction_is_the_one_that_most_pairs_show(judged):
+    assert judged["upside"].direction == 0 and judged["upside"].agreement == 1.0
+
+
+def test_a_family_left_out_shows_what_does_not_carry_over(judged):
+    assert judged["local"].by_family == {"A": 1.0, "B": 1.0, "C": 1.0, "D": 0.0}
+    assert judged["planted"].by_family.keys() == {"A", "B", "C", "D"}
+
+
+def test_an_expected_direction_counts():
+    frame = models(np.random.default_rng(1))
+    name = next(p.name for p in PREDICTIONS if p.direction == -1)
+    (right,) = judge(entered(frame, **{name: -frame["ood"].to_numpy()}))
+    (wrong,) = judge(entered(frame, **{name: frame["ood"].to_numpy()}))
+    assert right.agreement == 1.0 and wrong.agreement == 0.0 and right.direction == -1
+
+
+def test_pairs_differ_in_one_knob_and_share_seeds():
+    frame = models(np.random.default_rng(0), families=("A",), seeds=2)
+    near, alike = _pairs(frame)
+    assert len(near) == 2 * (9 + 9) and len(alike) == 9  # per teacher: 3 pairs in each of 3 rows and 3 columns
+    assert all(pair.a[1] == pair.b[1] and sum(x != y for x, y in zip(pair.a, pair.b, strict=True)) == 1 for pair in near)
+    assert all(pair.a[2:] == pair.b[2:] for pair in alike)
+
+
+def test_another_architecture_or_part_is_one_knob():
+    base = (("architecture", "A"), ("architecture.width", 1), ("steps", 10), ("architecture.transfer", "T"))
+    other = (("architecture", "B"), ("architecture.rate", 2), ("steps", 10))
+    assert _knobs(base, other) == 1 and _knobs(base, (*other[:2], ("steps", 20))) == 2
+    part = (*base[:3], ("architecture.transfer", "U"), ("architecture.transfer.size", 3))
+    assert _knobs(base, part) == 1 and _knobs(base, base) == 0
+
+
+def test_what_is_defined_too_rarely_does_not_enter_and_says_why():
+    frame = models(np.random.default_rng(0))
+    values = np.where(frame["family"].isin(["A", "B"]), frame["ood"], np.nan)
+    (one,) = judge(entered(frame, rare=values))
+    assert not one.enters and one.why_not == "defined for 2 families, of 3 needed; defined for 54 models, of 100 needed"
+    assert np.isnan(one.p_corrected)
+    (few,) = judge(entered(frame, rare=values), families=2, models=50)
+    assert few.enters and few.agreement == 1.0
+
+
+def test_correction_is_for_the_number_that_enter():
+    rng = np.random.default_rng(0)
+    frame = models(rng)
+    many = {f"noise {i}": rng.normal(size=len(frame)) for i in range(9)}
+    found = judge(entered(frame, planted=frame["ood"].to_numpy(), **many))
+    planted = next(one for one in found if one.name == "planted")
+    assert planted.p_corrected == pytest.approx(10 * planted.p)
+    assert sum(one.p_corrected < 0.05 for one in found) == 1
+
+
+def test_clusters_not_pairs_carry_the_evidence():
+    """Within a cluster all pairs agree or all disagree: with few clusters, many pairs prove nothing."""
+    frame = models(np.random.default_rng(0), families=("A", "B", "C"), seeds=2)
+    frame["ood"] = frame["ood"] * np.where(frame["init_seed"] == 0, 1, -1)
+    (one,) = judge(entered(frame, odd=frame["architecture.width"] - 2.0 * frame["architecture.depth"]), models=10)
+    assert one.clusters == 6 and one.p > 0.5 and one.hi - one.lo > 0.5
+
+
+# ---- predictions -----------------------------------------------------------------------------------------------------
+def test_the_page_shows_the_predictions_that_code_reads():
+    page = (ROOT / "docs" / "findings" / "what_predicts.md").read_text(encoding="utf-8")
+    shown = [
+        line.strip("| ").split(" | ") for line in page.splitlines() if re.match(r"\| .* \| (prognosis|concurrent) \|", line)
+    ]
+    expected = [[p.name, p.league, "+" if p.direction > 0 else "−", p.source, p.read, p.expects] for p in PREDICTIONS]
+    assert shown == expected
+    assert {p.league for p in PREDICTIONS} == set(LEAGUES) and len({p.name for p in PREDICTIONS}) == len(PREDICTIONS)
