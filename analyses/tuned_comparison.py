@@ -58,8 +58,8 @@ def _said(best: Choice) -> str:
     by_training = ", ".join(f"{name} {best.by_training[name]:g}" for name in SETTINGS)
     edge = f"; at the edge of its grid: {', '.join(best.edges)}" if best.edges else ""
     return (
-        f"{chosen} of {best.tried} settings, held out {best.held_out:.3f}, {low:.3f} to {high:.3f} over the {best.close} within one "
-        f"standard error; training compositions would choose {by_training}{edge}"
+        f"{chosen} of {best.tried} settings, held out {best.held_out:.3f}, {low:.3f} to {high:.3f} over the {best.close} "
+        f"within one standard error; training compositions would choose {by_training}{edge}"
     )
 
 

@@ -29,6 +29,7 @@ BATCH = 17
 GROUPS = {
     "Models and tasks": ("zoo", "training", "tasks", "models"),
     "Measuring": ("activations", "interventions", "measures", "references", "hooks"),
+    "Maps and tuning": ("maps",),
     "Tables, figures, recipes": ("tables", "figures", "diagnosis", "challenge", "recipes", "foundation"),
     "Looking": ("explore",),
     "Papers": ("citations",),
