@@ -19,6 +19,8 @@ WHO = ("who", "learner")
 def analyze(models: list[Path], *, overlap: bool = True) -> Drawing:
     """Draw what tuning chose, what could as well have been chosen, and held-out against in-distribution error.
 
+    The architectures that this project compares are those of 2407.12275.
+
     Args:
         models: folders of tunings, and of maps with a knob "who" or "learner", such as one over lengths of training.
         overlap: of held-out against in-distribution error, fill in only the points where the in-distribution errors of all

@@ -14,6 +14,8 @@ needs = ("generalization", "predictors")
 def analyze(models: list[Path], *, families: int = FAMILIES, least: int = MODELS) -> Drawing:
     """Draw how often each predictor has the sign of the held-out score, between models that differ in one setting alone.
 
+    Neighbours that differ in one setting are those of 1912.02178 and 2010.11924.
+
     Args:
         models: folders of the models to judge on.
         families: in how many families a predictor has to be defined to enter.

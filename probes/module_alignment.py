@@ -28,7 +28,7 @@ def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tupl
 
     Args:
         trained: the trained model, with its run, task and folder.
-        episodes: episodes of training compositions for fitting the map, 32 or more.
+        episodes: episodes of training compositions for fitting the map, 8 or more; better many times the width of the code.
         seed: seed of the episodes, which are never those of a training, even with an equal seed.
 
     Returns:
@@ -45,9 +45,9 @@ def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tupl
 
     Raises:
         DoesNotApply: the task is no modular hyperteacher, or the model generates no layer from modules.
-        ConfigError: episodes is below 32.
+        ConfigError: episodes is below 8.
     """
-    require(episodes >= 32, f"need at least 32 episodes to fit a map between codes, got {episodes}; type --episodes 1024")
+    require(episodes >= 8, f"need at least 8 episodes to fit a map between codes, got {episodes}; type --episodes 1024")
     task, rows = trained.task, []
     if not isinstance(task, Hyperteacher):
         raise DoesNotApply(f"{type(task).__name__} has no modules that generate a layer")

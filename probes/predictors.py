@@ -57,7 +57,7 @@ def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> pd.D
 
     Args:
         trained: the trained model, with its run, task and folder.
-        episodes: episodes per split and half, 64 or more.
+        episodes: episodes per split and half, 8 or more; some hundred before numbers mean much.
         seed: seed of the episodes, which are never those of a training, even with an equal seed.
 
     Returns:
@@ -72,9 +72,9 @@ def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> pd.D
 
     Raises:
         DoesNotApply: the family does not say which factors its codes are made of.
-        ConfigError: episodes is below 64.
+        ConfigError: episodes is below 8.
     """
-    require(episodes >= 64, f"need at least 64 episodes per half, got {episodes}; type --episodes 1024")
+    require(episodes >= 8, f"need at least 8 episodes per half, got {episodes}; type --episodes 1024")
     rows: list[dict] = []
     for control, model in trained.with_untrained_control():
         found, reasons = [], {}
@@ -104,7 +104,7 @@ def _predictors(trained: TrainedModel, model: HookedModel, n: int, seed: str) ->
     x, held = fit.codes[best], ood.codes[best]
     additive = AdditiveCode.fit(x, fit.factors)
     whole, own, mean = left_out(x, fit.factors, fit.composition, FOLDS).T
-    known = np.isfinite(whole) & np.isfinite(own)
+    known = np.isfinite(whole) & np.isfinite(own) & (mean > 0)
     here, raw = _transferred(fit, ood, best), _transferred(fit, ood, RAW)
     values = {
         "score on training compositions": fit.score,
