@@ -17,11 +17,12 @@ from compolens.foundation.configs import ConfigError, require
 from compolens.hooks import HookedModel
 from compolens.interventions.components import Component, Held, answers_of, attributed, components, exchanged, hold, shift
 from compolens.interventions.interchange import check_renders, exchanged_factors
-from compolens.measures.intervals import summarise
+from compolens.measures.intervals import Scale, summarise
 from compolens.tasks.base import Episodes, TaskFamily, stream
 from compolens.zoo.folders import TrainedModel
 
-version = 1  # raised whenever its numbers change
+version = 2  # raised whenever its numbers change
+values_since = 1  # its values; version 2 changed intervals alone
 
 WHOLE, FACTOR = "whole code", "one factor"
 """What differs between an episode and its counterfactual."""
@@ -213,7 +214,7 @@ def _agreement(found: list[Found], where: Mapping[str, str]) -> Iterator[dict]:
 
 def _row(found: Found, base: Episodes, control: str, where: Mapping[str, str]) -> dict:
     pooled = summarise(found.weight - found.part, found.weight, base.composition.cpu().numpy())
-    lo, hi = pooled.interval
+    lo, hi = pooled.interval_on(Scale.PLAIN)  # a share of the way may be below 0 and above 1
     part = found.component
     return tables.row(
         found.metric, pooled.score, lo=lo, hi=hi, site=part.hook_name, role="all", control=found.control or control,

@@ -29,11 +29,12 @@ from compolens.interventions.edges import (
     written,
 )
 from compolens.interventions.interchange import check_renders
-from compolens.measures.intervals import Evaluation, summarise
+from compolens.measures.intervals import Evaluation, Scale, summarise
 from compolens.tasks.base import Episodes, TaskFamily, stream
 from compolens.zoo.folders import TrainedModel
 
-version = 1  # raised whenever its numbers change
+version = 2  # raised whenever its numbers change
+values_since = 1  # its values; version 2 changed intervals alone
 
 SPLITS = ("test", "ood")
 ESTIMATES = {"attribution": 1, "integrated attribution": None}
@@ -171,7 +172,7 @@ def _edge_rows(
         answers = answers_of(task, exchange_edge(model, graph, side.base, side.donor, edge), side.base.targets)
         pooled = summarise(weight - side.goal.along(answers).cpu().numpy(), weight, composition)
         effects.append(pooled.score)
-        lo, hi = pooled.interval
+        lo, hi = pooled.interval_on(Scale.PLAIN)  # a share of the way may be below 0 and above 1
         where = {"site": graph.readers[edge[0]].hook_name, "edge": graph.name(edge)}
         yield _row("effect", pooled.score, lo=lo, hi=hi, **where, **common)
     for metric, scores in found.items():
@@ -214,7 +215,7 @@ def _curve(
             pooled = seen[chosen.tobytes()]
             curve.append(pooled.score)
             if by not in ("signed", RANDOM):
-                lo, hi = pooled.interval
+                lo, hi = pooled.interval_on(Scale.PLAIN)
                 yield _row("faithfulness", pooled.score, lo=lo, hi=hi, control=shown, by=by, share=share, **where)
         if by == RANDOM:
             random.append(curve)
