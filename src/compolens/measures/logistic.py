@@ -71,7 +71,15 @@ class LogisticReadouts:
         return torch.stack([part.argmax(1) for part in parts], 1)
 
     def part(self, first: int, stop: int) -> LogisticReadouts:
-        """The readouts of the labels from number `first` to before number `stop`."""
+        """The readouts of some of the labels.
+
+        Args:
+            first: number of the first label.
+            stop: number of the label behind the last.
+
+        Returns:
+            Their readouts.
+        """
         low, high = sum(self.classes[:first]), sum(self.classes[:stop])
         columns = slice(low, high)
         chosen = self.classes[first:stop]
@@ -192,7 +200,14 @@ class Explained(NamedTuple):
 
     @staticmethod
     def stacked(parts: Sequence[Explained]) -> Explained:
-        """The same labels of other groups, one below the other."""
+        """The same labels of other groups, one below the other.
+
+        Args:
+            parts: sums over different groups, at least one.
+
+        Returns:
+            The sums over all groups.
+        """
         return Explained(
             np.concatenate([part.nats for part in parts]),
             np.concatenate([part.counts for part in parts]),
