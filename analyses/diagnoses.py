@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from compolens.diagnosis import label
-from compolens.diagnosis.decomposition import IN_WORDS, PARTS, Measured
+from compolens.diagnosis.decomposition import IN_WORDS, NOT_LOCATED, PARTS, Loss, Measured
 from compolens.diagnosis.groups import SEEDS, Group, group, telling
 from compolens.diagnosis.label import MARGIN, Diagnosis
 from compolens.figures import Bars, Drawing, HeatMap, Mark, Panel, Points, Rule, color_of
@@ -17,6 +17,8 @@ from compolens.foundation.configs import ConfigError
 needs = ("generalization", "inference_or_execution")
 LOWEST = -0.5
 """Axes of shares end here."""
+MISSING = Loss(np.nan, np.nan, np.nan)
+"""A part that a loss was not split into."""
 WIDE = 17
 """Letters on a line of a row's name."""
 
@@ -43,10 +45,11 @@ def analyze(models: list[Path]) -> Drawing:
     for setting in dict.fromkeys(g.setting for g in groups):
         here = [g for g in groups if g.setting == setting]
         found = [_diagnosis(g) for g in here]
+        whole = any(NOT_LOCATED in d.parts["ood"] for d in found)
         rows = [
-            {"who": _name(g, d), "part": part, "loss": d.parts["ood"][part].value}
+            {"who": _name(g, d), "part": part, "loss": d.parts["ood"].get(part, MISSING).value}
             for g, d in zip(here, found, strict=True)
-            for part in PARTS
+            for part in (*PARTS, NOT_LOCATED)[: len(PARTS) + whole]
         ]
         heat = HeatMap(pd.DataFrame(rows), "part", "who", "loss", label="loss")
         where = f"{setting}: " if several else ""

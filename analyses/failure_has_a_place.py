@@ -61,9 +61,9 @@ def _parts(g: Group, measured: list[decomposition.Measured], top: float) -> pd.D
     """part, split, value, lo, hi and model: rows of the group (model "") and of each of its seeds."""
     rows = []
     for name, models in [("", measured), *((name, [one]) for name, one in zip(g.names, measured, strict=True))]:
-        found = decomposition.decompose(models, top)
+        found = decomposition.in_parts(models, top)
         for split in COLORS:
-            rows += [{"part": p, "split": split, "model": name, **found[split][p]._asdict()} for p in decomposition.PARTS]
+            rows += [{"part": p, "split": split, "model": name, **loss._asdict()} for p, loss in found[split].items()]
     return pd.DataFrame(rows)
 
 

@@ -171,31 +171,65 @@ def test_without_the_ladder_there_is_no_diagnosis_and_the_other_sentences_stay(t
     assert not any("diagnosis" in c.text for c in sentences.sentences([folder])[0][1])
 
 
+def repaired(folder, gain, margin, *, kind="code written"):
+    """Rows of a repair of a seed."""
+    own = {"split": "ood", "control": "", "composition": "all", "repair": kind, "where": "blamed"}
+    beats = {"metric": "beats placebos", "value": margin, "lo": margin - 0.01, "hi": margin + 0.01}
+    placebo = {"metric": "gain", "value": 0.9, "control": "placebo", "where": "elsewhere"}
+    return [own | {"metric": "gain", "value": gain}, own | beats, own | placebo]
+
+
+def standing_of(root, task, margins, case, *, tuned=(-0.1, -0.2), gain=0.3):
+    folders = [make(root, task, f"seed-{i}", i, **case) for i in range(len(margins))]
+    for folder, margin in zip(folders, margins, strict=True):
+        save(folder, "repair", repaired(folder, gain, margin) + repaired(folder, *tuned, kind="fine-tuned"))
+    (judged,), _ = sentences.judgements(folders)
+    return judged.standing, judged.confirmation[0].text
+
+
+INFERENCE, REST = {"ood": 0.6, "true": 0.95}, {"ood": 0.96, "true": 0.99}
+ALIKE, APART = (0.1, 0.11, 0.09, 0.1, 0.1), (0.3, -0.2, 0.3, -0.1, 0.2)
+
+
 @pytest.mark.parametrize(
-    ("ood", "true", "seeds", "lo", "words"),
+    ("case", "margins", "standing", "words"),
     [
-        (0.6, 0.95, 5, 0.02, "confirmed: the right code"),
-        (0.6, 0.95, 2, 0.02, "confirmed in 2 seed(s), too few for a claim"),
-        (0.6, 0.95, 5, -0.02, "not confirmed by its repair: the right code"),
-        (0.96, 0.99, 5, 0.02, "confirmed that what is left to win is inference: the right code"),
-        (0.96, 0.99, 5, -0.02, "not confirmed that what is left to win is inference by its repair"),
-        (0.96, 0.96, 5, 0.02, "not confirmed that what is left to win is execution"),
+        (INFERENCE, ALIKE, "confirmed", "confirmed, of inference, that the right code is missing"),
+        (INFERENCE, ALIKE[:2], "too few seeds", "confirmed in 2 seed(s), too few for a claim"),
+        (INFERENCE, APART, "not confirmed", "not confirmed by its repair: the right code"),
+        (INFERENCE, (0.002,) * 5, "not confirmed", "+0.002 [0.002, 0.002]"),
+        (INFERENCE, (-0.3, -0.3, -0.31, -0.3, -0.29), "not confirmed", "-0.300"),
+        (REST, ALIKE, "too few seeds or confirmed", "confirmed that what is left to win is inference"),
+        (REST, APART, "", "not confirmed that what is left to win is inference by its repair"),
+        ({"ood": 0.96, "true": 0.96}, ALIKE, "", "not confirmed that what is left to win is execution"),
     ],
-)
-def test_a_repair_confirms_only_if_it_beats_every_placebo_in_every_seed(tmp_path, tiny_task, ood, true, seeds, lo, words):
-    folders = [make(tmp_path, tiny_task, f"seed-{i}", i, ood=ood, true=true) for i in range(seeds)]
-    for i, folder in enumerate(folders):
-        own = {"split": "ood", "control": "", "composition": "all", "repair": "code written", "where": "blamed"}
-        rows = [
-            own | {"metric": "gain", "value": 0.3},
-            own | {"metric": "beats placebos", "value": 0.1, "lo": lo if i == 0 else 0.02, "hi": 0.2},
-            own | {"metric": "gain", "value": 0.2, "control": "placebo", "where": "elsewhere"},
-            own | {"metric": "gain", "value": -0.1, "repair": "fine-tuned"},
-            own | {"metric": "beats placebos", "value": -0.2, "lo": -0.3, "hi": -0.1, "repair": "fine-tuned"},
-        ]
-        save(folder, "repair", rows)
-    found = [c.text for c in sentences.sentences(folders)[0][1]]
-    assert any(words in text for text in found), found
+)  # fmt: skip
+def test_a_repair_names_what_it_confirms_and_only_a_margin_beyond_noise_over_seeds_does(
+    tmp_path, tiny_task, case, margins, standing, words
+):
+    found, text = standing_of(tmp_path, tiny_task, margins, case)
+    assert words in text
+    assert found == standing or case is not INFERENCE
+
+
+@pytest.mark.parametrize("label", ["memorised", "generic regression", "cannot execute"])
+def test_a_code_that_mends_a_model_that_should_execute_none_contradicts_its_label(tmp_path, tiny_task, label):
+    """Beside fine-tuning that helps: what speaks against the label counts first."""
+    case = CASES["cannot execute"] if label == "cannot execute" else {
+        "ood": 0.6, "true": 0.97, "best": 0.97, "prior": mixture(0.9, diagnosis.OWN_ERRORS[label][0])
+    }  # fmt: skip
+    found, text = standing_of(tmp_path / "mended", tiny_task, (0.35, 0.36, 0.34, 0.35, 0.35), case, tuned=(0.2, 0.15))
+    assert (found, text[:12]) == ("contradicted", "contradicted") and "the right code written" in text
+    found, text = standing_of(tmp_path / "kept", tiny_task, (0.002, 0.003, 0.001, 0.002, 0.002), case, tuned=(0.2, 0.15))
+    if label == "cannot execute":
+        assert found == "confirmed" and "of execution, that what comes after" in text
+    else:
+        assert found == "not tested" and "whose answers" in text
+
+
+def test_a_repair_that_harms_contradicts_what_it_repairs(tmp_path, tiny_task):
+    found, text = standing_of(tmp_path, tiny_task, (-0.3, -0.31, -0.3, -0.29, -0.3), INFERENCE, gain=-0.2)
+    assert found == "contradicted" and "gains -0.200" in text
 
 
 def test_every_number_of_a_clause_is_finite(tmp_path, tiny_task):
@@ -239,17 +273,17 @@ def test_errors_beside_a_learners_are_not_its_own_however_near_the_answers_are(t
 
 
 @pytest.mark.parametrize(
-    ("others", "own", "label"),
-    [(0.1, 0.9, "memorised"), (0.7, 0.9, "fails to infer"), (0.05, 0.3, "fails to infer"), (None, None, "fails to infer")],
+    ("others", "own", "told"), [(0.1, 0.9, True), (0.7, 0.9, False), (0.05, 0.3, False), (None, None, False)]
 )
-def test_codes_that_others_parts_do_not_tell_are_stored_whole(tmp_path, tiny_task, others, own, label):
-    """…where a linear fit can tell anything of them; whatever mends them, and whosever answers they are."""
+def test_a_code_that_does_not_add_up_is_a_remark_and_no_memory(tmp_path, tiny_task, others, own, told):
+    """…where a linear fit can tell anything of it: products and signs do not add up either."""
     folder = make(tmp_path, tiny_task, ood=0.6, true=0.97, best=0.97)
     if own is not None:
         save(folder, "code_structure", left_out(("hook_code", "all", 3, others, own), ("blocks.0", "readout", 1, 0.1, 0.9)))
     found = diagnosis.diagnose([folder])
-    assert found.label == label
-    assert any("(the explicit code)" in reason and "0.11" in reason for reason in found.reasons) == (label == "memorised")
+    assert found.label == "fails to infer"
+    assert any("not additive" in r and "(the explicit code)" in r and "0.11" in r for r in found.remarks) == told
+    assert any("not additive" in c.text for c in sentences.sentences([folder])[0][1]) == told
 
 
 def left_out(*found):
@@ -262,9 +296,9 @@ def left_out(*found):
     return rows
 
 
-@pytest.mark.parametrize(("layer", "label"), [(1, "fails to infer"), (2, "memorised"), (3, "memorised")])
+@pytest.mark.parametrize(("layer", "told"), [(1, False), (2, True), (3, True)])
 def test_without_an_explicit_code_it_is_read_off_the_first_layer_from_the_place_on_that_tells_it(
-    tmp_path, tiny_task, layer, label
+    tmp_path, tiny_task, layer, told
 ):
     """The place of the ladder is set to a layer; of layer 2 too little can be told, and queries are not where it reads."""
     folder = make(tmp_path, tiny_task, ood=0.6, true=0.97, best=0.97)
@@ -276,7 +310,7 @@ def test_without_an_explicit_code_it_is_read_off_the_first_layer_from_the_place_
         *((site, "context", at, others, own) for site, at, others, own in places), ("blocks.0", "readout", 1, 0.0, 1.0)
     )
     save(folder, "code_structure", rows)
-    assert diagnosis.diagnose([folder]).label == label
+    assert bool(diagnosis.diagnose([folder]).remarks) == told
 
 
 @pytest.mark.parametrize(("learner", "label"), [("in-context ridge", "generic regression"), ("linearised net", "")])
@@ -338,9 +372,9 @@ def test_a_factors_loss_is_the_mean_over_its_compositions_and_adds_up(tmp_path, 
 class Noisy:
     """A model whose rungs differ by noise from composition to composition, beside a loss planted on held-out ones."""
 
-    def __init__(self, rng, part, loss, n=16, noise=0.06):
+    def __init__(self, rng, part, loss, share=1.0, n=16, noise=0.06):
         self.n, self.noise, self.rng = n, noise, rng
-        self.lowered = {"ood": (decomposition.BELOW[part], loss), "test": ((), 0.0)}
+        self.lowered = {"ood": (decomposition.BELOW[part], loss, share), "test": ((), 0.0)}
 
     def rungs(self, split):
         names, scores = tuple(map(str, range(self.n))), {}
@@ -349,16 +383,43 @@ class Noisy:
         return decomposition.Rungs(names, scores).lowered(*self.lowered[split])
 
 
-@pytest.mark.parametrize(("part", "loss"), [("use", 0.06), ("inference", 0.06), ("execution", 0.04), ("execution", 0.0)])
-def test_the_power_is_how_often_such_a_loss_is_found_in_other_measurements(part, loss):
-    """Predicted from one measurement without the loss, counted in others with it."""
-    rng = np.random.default_rng(0)
+@pytest.mark.parametrize(
+    ("part", "loss", "spread"),
+    [("use", 0.06, "evenly"), ("inference", 0.1, "in a quarter of them"), ("execution", 0.04, "evenly"),
+     ("execution", 0.06, "in one composition"), ("execution", 0.0, "evenly")],
+)  # fmt: skip
+def test_the_power_is_how_often_such_a_loss_is_found_in_other_measurements(part, loss, spread):
+    """Predicted from one measurement without the loss, counted in others with it, evenly spread or concentrated."""
+    rng, share = np.random.default_rng(0), decomposition.SPREAD[spread]
     foretold = np.mean([
-        decomposition.power(decomposition.ladders([Noisy(rng, part, 0.0)]), 1.0, part, loss) for _ in range(40)
+        decomposition.power(decomposition.ladders([Noisy(rng, part, 0.0)]), 1.0, part, loss).by_spread[spread]
+        for _ in range(10)
     ])  # fmt: skip
-    found = np.mean([decomposition.decompose([Noisy(rng, part, loss)], 1.0)["lost"][part].lo > 0 for _ in range(200)])
+    found = np.mean(
+        [decomposition.decompose([Noisy(rng, part, loss, share)], 1.0)["lost"][part].lo > 0.0005 for _ in range(150)]
+    )
     assert abs(foretold - found) < 0.15, (foretold, found)
-    assert found < 0.2 if loss == 0 else 0.3 < found < 0.97
+    assert found < 0.2 if loss == 0 else found > 0.02 if spread != "evenly" else 0.3 < found < 0.97
+
+
+def test_the_power_that_is_told_is_that_of_the_spread_that_hides_a_loss_best():
+    """An even loss is always found beside little noise; in one composition it lies beyond what resampling can see."""
+    rng = np.random.default_rng(0)
+    found = decomposition.power(decomposition.ladders([Noisy(rng, "use", 0.0, n=12, noise=0.005)]), 1.0, "use", 0.05)
+    assert found.by_spread["evenly"] == 1 and found.by_spread["in one composition"] < 0.2
+    assert (found.value, found.spread) == (found.by_spread["in one composition"], "in one composition")
+
+
+def test_a_planted_loss_lowers_the_pooled_score_by_its_size_however_it_is_spread():
+    rng = np.random.default_rng(0)
+    scores, weights = rng.uniform(size=(2, 9))
+    rungs = decomposition.Rungs(tuple("abcdefghi"), {"own answer": (scores, weights), "best code": (scores, weights)})
+    for share in decomposition.SPREAD.values():
+        lower = rungs.lowered(("own answer",), 0.05, share)
+        assert rungs.pooled()["own answer"] - lower.pooled()["own answer"] == pytest.approx(0.05)
+        assert lower.pooled()["best code"] == rungs.pooled()["best code"]
+        changed = int((lower.alone()["own answer"] != rungs.alone()["own answer"]).sum())
+        assert changed == {0.0: 1, 0.25: 2, 1.0: 9}[share]
 
 
 def test_only_losses_that_were_not_found_have_a_power_and_it_grows_with_them(tmp_path, tiny_task):
@@ -366,9 +427,22 @@ def test_only_losses_that_were_not_found_have_a_power_and_it_grows_with_them(tmp
     found = diagnosis.diagnose(folders)
     assert set(found.power) == {"use", "execution"}
     seeds = decomposition.ladders(diagnosis.measured(folders))
-    powers = [decomposition.power(seeds, 1.0, "execution", loss) for loss in (0.0, 0.02, 0.05, 0.4)]
+    powers = [decomposition.power(seeds, 1.0, "execution", loss).by_spread["evenly"] for loss in (0.0, 0.02, 0.05, 0.4)]
     assert powers == sorted(powers) and powers[0] < 0.1 and powers[-1] == 1
-    assert found.power["execution"] == powers[2]
+    assert found.power["execution"].by_spread["evenly"] == powers[2]
+
+
+def test_where_no_site_is_known_the_loss_is_whole_and_no_power_is_told(tmp_path, tiny_task):
+    """As a ladder that nothing climbs would be split, all would be execution."""
+    folder = make(tmp_path, tiny_task, ood=0.6, moves=0.004)
+    found = diagnosis.diagnose([folder])
+    assert (found.label, found.blamed, found.power) == ("undecided", "", {})
+    (loss,) = found.parts["ood"].items()
+    assert loss[0] == decomposition.NOT_LOCATED and loss[1].value == pytest.approx(0.4, abs=0.01)
+    assert loss[1].lo < loss[1].value < loss[1].hi
+    told = [c.text for c in sentences.sentences([folder])[0][1]]
+    assert any("not located 0.4" in text for text in told)
+    assert not any("power" in text or "execution" in text for text in told)
 
 
 def test_scores_drawn_at_random_are_those_of_the_compositions_drawn():

@@ -131,7 +131,8 @@ def _diagnose(folders: list[Path]) -> int:
     for folder in folders:
         if not tables.finished(folder):
             print(f"{folder.name}: not finished, left out", file=sys.stderr)
-    columns = ["setting", "architecture", "seeds", "diagnosis", "ood", "lacks", *decomposition.PARTS, "its code is read at"]
+    told = (*decomposition.PARTS, decomposition.NOT_LOCATED)
+    columns = ["setting", "architecture", "seeds", "diagnosis", "ood", "lacks", *told, "its code is read at"]
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     measured = [f for f in folders if any(tables.exists(f, name) for name in label.NEEDS)]
     whole = {*_usable(measured, label.NEEDS), *_usable([f for f in folders if f not in measured], ())}
@@ -147,7 +148,7 @@ def _diagnose(folders: list[Path]) -> int:
             continue
         lacks = found.scores["ceiling"] - found.scores["ood"]
         sure = len(group.folders) >= groups.SEEDS
-        told = [str(part) if sure else f"{part.value:.3f}" for part in found.parts["ood"].values()]
+        lost = {part: str(loss) if sure else f"{loss.value:.3f}" for part, loss in found.parts["ood"].items()}
         cells = [
             group.setting,
             group.label,
@@ -156,7 +157,7 @@ def _diagnose(folders: list[Path]) -> int:
             f"{found.scores['ood']:.3f}",
             f"{lacks:.3f}",
         ]
-        print(f"| {' | '.join([*cells, *told, found.place])} |")
+        print(f"| {' | '.join([*cells, *(lost.get(part, '') for part in told), found.place])} |")
     return 0
 
 

@@ -17,6 +17,7 @@ NO_LABEL = "no diagnosis"
 STANDINGS = {
     "confirmed": "the claim holds in at least {seeds} seeds",
     "not confirmed": "a repair of what is blamed does no better than one elsewhere",
+    "contradicted": "a repair speaks against the label",
     "too few seeds": "the claim holds in these models, and needs at least {seeds} seeds",
     "not tested": "compolens explain FOLDER --confirm repairs what is blamed",
 }

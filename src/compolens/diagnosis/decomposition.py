@@ -11,7 +11,7 @@ See `compolens.interventions.oracles` for the ladder. Reads tables only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,12 +28,17 @@ PARTS = ("use", "inference", "form", "execution", "unexplained")
 IN_WORDS = (
     "Use: regained when the code that a readout finds in the model is written where it reads its code; inference: regained "
     "beyond that by the true code; form: beyond that by another code, found by search; execution: regained by no code; "
-    "unexplained: no more than what writing costs on training compositions."
+    "unexplained: no more than what writing costs on training compositions; not located: no place is known where the code is read."
 )
 """What the parts are, as captions say it."""
 DRAWS = 1000
 NOTHING = 0.0005
 """A loss below this is none: what would be printed as 0.000."""
+NOT_LOCATED = "not located"
+"""The one part of a loss that no intervention could split."""
+MOVES = 0.5
+"""Writing another code must move the answers of training compositions at least this share of the way to that code's; else no
+site is known where the model reads its code, its loss is not split, and nothing is blamed."""
 EXPLICIT = "hook_code"
 """The site of an explicit code."""
 NEEDS = ("generalization", "inference_or_execution")
@@ -92,17 +97,21 @@ class Rungs(NamedTuple):
         """Every rung's score on each composition, (compositions,)."""
         return self.pooled(np.eye(len(self.names)))
 
-    def lowered(self, rungs: Sequence[str], loss: float) -> Rungs:
-        """The same ladder with the scores of some rungs lower by a loss, on every composition.
+    def lowered(self, rungs: Sequence[str], loss: float, share: float = 1.0) -> Rungs:
+        """The same ladder with the pooled scores of some rungs lower by a loss.
 
         Args:
             rungs: which.
-            loss: by how much, in units of the score.
+            loss: by how much the pooled score falls, in units of the score.
+            share: of the compositions, the first of them, that lose it alike; at least one does.
 
         Returns:
             The ladder.
         """
-        lower = {name: (score - loss * (name in rungs), weight) for name, (score, weight) in self.scores.items()}
+        lower = {
+            name: (score - _planted(weight, loss, share) if name in rungs else score, weight)
+            for name, (score, weight) in self.scores.items()
+        }
         return self._replace(scores=lower)
 
 
@@ -266,6 +275,24 @@ Ladders = Sequence[dict[str, Rungs]]
 """Of every model: split -> rungs."""
 
 
+def located(models: Sequence[Measured]) -> bool:
+    """Whether a site is known at which each of `models` reads its code (`MOVES`)."""
+    return min(model.moved for model in models) >= MOVES
+
+
+def in_parts(models: Sequence[Measured], top: float) -> dict[str, dict[str, Loss]]:
+    """`decompose`, where a site is known at which all models read their code; else the whole loss, `NOT_LOCATED`.
+
+    Args:
+        models: tables of models that differ in seeds alone.
+        top: the ceiling.
+
+    Returns:
+        split -> part -> loss; "lost" holds ood minus test.
+    """
+    return decompose(models, top) if located(models) else _whole(models, top)
+
+
 def decompose(models: Sequence[Measured], top: float) -> dict[str, dict[str, Loss]]:
     """The loss in parts: means over the models, with two-level intervals.
 
@@ -291,6 +318,13 @@ def ladders(models: Sequence[Measured]) -> Ladders:
     return [{split: model.rungs(split) for split in ("test", "ood")} for model in models]
 
 
+def _whole(models: Sequence[Measured], top: float) -> dict[str, dict[str, Loss]]:
+    """split -> `NOT_LOCATED` -> the ceiling minus the own answer."""
+    found = _sampled(ladders(models), top, lambda top, score, cost: {NOT_LOCATED: top - score["own answer"]})
+    return {split: {part: Loss(v, *map(float, np.quantile(s, [0.025, 0.975]))) for part, (v, s) in parts.items()}
+            for split, parts in found.items()}  # fmt: skip
+
+
 BELOW = {
     "use": ("own answer", "own answer, searched"),
     "inference": ("own answer", "own answer, searched", "own code written"),
@@ -299,61 +333,137 @@ BELOW = {
 """Part -> the rungs that such a loss lowers."""
 
 
-def power(seeds: Ladders, top: float, part: str, loss: float) -> float:
+SPREAD = {"in one composition": 0.0, "in a quarter of them": 0.25, "evenly": 1.0}
+"""How a loss may be spread over held-out compositions -> the share of them that it is planted in, at least one."""
+
+
+class Power(NamedTuple):
+    """How likely a loss would have been detected.
+
+    Args:
+        value: the probability, for the spread at which it is smallest.
+        spread: that spread, a key of `SPREAD`.
+        by_spread: spread -> probability.
+    """
+
+    value: float
+    spread: str
+    by_spread: dict[str, float]
+
+
+def power(seeds: Ladders, top: float, part: str, loss: float) -> Power:
     """How likely a loss of some size, planted on held-out compositions, would have shown: its interval excluding 0.
 
-    It is planted in the models' own scores, on every composition, and split anew: as noisy as they are, as many seeds and
-    compositions.
+    Other measurements are imitated by drawing the measured compositions anew. In each of them the loss is planted in the
+    models' own scores, on one composition, on a quarter of them, or on all, always so that the pooled score falls by the same
+    amount; then it is split, with an interval of its own.
 
     Args:
         seeds: the models' ladders.
         top: the ceiling.
         part: one of `BELOW`.
-        loss: its size, in units of the score.
+        loss: its size, in units of the pooled score.
 
     Returns:
-        A probability, in [0, 1].
+        The probabilities, the smallest first.
     """
-    planted = [{"test": seed["test"], "ood": seed["ood"].lowered(BELOW[part], loss)} for seed in seeds]
-    value, sampled = _measurement(planted, top)["lost"][part]
-    return float(np.mean(sampled > value - np.quantile(sampled, 0.025)))
+    found = {spread: _found(seeds, top, part, loss, share) for spread, share in SPREAD.items()}
+    worst = min(found, key=lambda spread: found[spread])
+    return Power(found[worst], worst, found)
+
+
+REPEATS = 100
+"""Other measurements that a power counts in; a probability of one half has a standard error of 0.05."""
+INNER = 200
+"""Resamples behind the interval of each."""
+
+
+def _found(seeds: Ladders, top: float, part: str, loss: float, share: float) -> float:
+    """The share of other measurements in which the part's interval excludes 0."""
+    rng = np.random.default_rng(0)
+    drawn = np.empty((len(seeds), REPEATS, INNER))
+    for i, seed in enumerate(seeds):
+        test, ood = _elsewhere(seed["test"], rng), _elsewhere(seed["ood"], rng, BELOW[part], loss, share)
+        cost = _cost(test)
+        drawn[i] = split_loss(top, ood, cost)[part] - split_loss(top, test, cost)[part]
+    which = rng.integers(len(seeds), size=drawn.shape)  # seeds are drawn, then compositions within each
+    means = drawn[which, np.arange(REPEATS)[:, None], rng.integers(INNER, size=drawn.shape)].mean(0)
+    return float((np.quantile(means, 0.025, axis=1) > NOTHING).mean())
+
+
+def _elsewhere(
+    rungs: Rungs, rng: np.random.Generator, lowered: Sequence[str] = (), loss: float = 0.0, share: float = 1.0
+) -> dict[str, np.ndarray]:
+    """rung -> (REPEATS, INNER) pooled scores: compositions drawn anew, a loss planted in the first of them, then resamples."""
+    n = len(rungs.names)
+    pick, counts = rng.integers(n, size=(REPEATS, n)), _counts(n, INNER, rng)
+    found = {}
+    for rung, (score, weight) in rungs.scores.items():
+        own, kept = weight[pick], score[pick]
+        if rung in lowered:
+            kept = kept - _planted(own, loss, share)
+        total, whole = own @ counts.T, (kept * own) @ counts.T
+        found[rung] = np.divide(whole, total, out=np.full(total.shape, np.nan), where=total > 0)
+    return _fairly(found)
+
+
+def _planted(weight: np.ndarray, loss: float, share: float) -> np.ndarray:
+    """(…, compositions) what the first ones of these weights lose, so that the pooled score falls by a loss."""
+    hit = np.arange(weight.shape[-1]) < max(1, round(share * weight.shape[-1]))
+    return hit * loss * weight.sum(-1, keepdims=True) / np.maximum((weight * hit).sum(-1, keepdims=True), 1e-12)
+
+
+def _counts(n: int, draws: int, rng: np.random.Generator) -> np.ndarray:
+    """(draws, n): how often each of n compositions is drawn."""
+    return rng.multinomial(n, np.full(n, 1 / n), size=draws).astype(float)
 
 
 def _measurement(seeds: Ladders, top: float) -> dict[str, dict[str, tuple[float, np.ndarray]]]:
+    return _sampled(seeds, top, split_loss)
+
+
+Splits = Callable[[float, dict[str, np.ndarray], np.ndarray], dict[str, np.ndarray]]
+"""What splits a loss: ceiling, rung -> (draws,), cost (draws,) -> part -> (draws,)."""
+
+
+def _sampled(seeds: Ladders, top: float, splits: Splits) -> dict[str, dict[str, tuple[float, np.ndarray]]]:
     """split -> part -> (loss, (draws,) losses of the bootstrap: seeds drawn, then compositions within each)."""
-    every = [_parts(seed, top, {}) for seed in seeds]
+    every = [_parts(seed, top, splits, {}) for seed in seeds]
     rng = np.random.default_rng(0)
-    drawn = [_drawn(seeds, top, rng) for _ in seeds]
+    drawn = [_drawn(seeds, top, splits, DRAWS, rng) for _ in seeds]
     return {
         split: {
             part: (float(np.mean([own[split][part] for own in every])), np.mean([d[split][part] for d in drawn], axis=0))
-            for part in PARTS
+            for part in parts
         }
-        for split in every[0]
+        for split, parts in every[0].items()
     }
 
 
-def _drawn(seeds: Ladders, top: float, rng: np.random.Generator) -> dict[str, dict[str, np.ndarray]]:
+def _drawn(
+    seeds: Ladders, top: float, splits: Splits, draws: int, rng: np.random.Generator
+) -> dict[str, dict[str, np.ndarray]]:
     """The parts of one seed per draw, on compositions drawn with replacement."""
-    which = rng.integers(len(seeds), size=DRAWS)
-    found = {split: {part: np.empty(DRAWS) for part in PARTS} for split in ("test", "ood", "lost")}
+    which = rng.integers(len(seeds), size=draws)
+    found: dict[str, dict[str, np.ndarray]] = {"test": {}, "ood": {}, "lost": {}}
     for i, seed in enumerate(seeds):
         here = which == i
         counts = {}
         for split, rungs in seed.items():
-            n = len(rungs.names)
-            counts[split] = rng.multinomial(n, np.full(n, 1 / n), size=int(here.sum())).astype(float)
-        for split, parts in _parts(seed, top, counts).items():
+            counts[split] = _counts(len(rungs.names), int(here.sum()), rng)
+        for split, parts in _parts(seed, top, splits, counts).items():
             for part, values in parts.items():
-                found[split][part][here] = values
+                found[split].setdefault(part, np.empty(draws))[here] = values
     return found
 
 
-def _parts(seed: dict[str, Rungs], top: float, counts: dict[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
+def _parts(
+    seed: dict[str, Rungs], top: float, splits: Splits, counts: dict[str, np.ndarray]
+) -> dict[str, dict[str, np.ndarray]]:
     test, ood = (seed[split].pooled(counts.get(split)) for split in ("test", "ood"))
     cost = _cost(test)
-    parts = {"test": split_loss(top, test, cost), "ood": split_loss(top, ood, cost)}
-    parts["lost"] = {part: parts["ood"][part] - parts["test"][part] for part in PARTS}
+    parts = {"test": splits(top, test, cost), "ood": splits(top, ood, cost)}
+    parts["lost"] = {part: loss - parts["test"][part] for part, loss in parts["ood"].items()}
     return parts
 
 

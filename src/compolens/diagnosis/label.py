@@ -15,7 +15,20 @@ import numpy as np
 import pandas as pd
 
 from compolens import tables
-from compolens.diagnosis.decomposition import BELOW, NEEDS, NOTHING, Loss, Measured, decompose, in_words, ladders, power
+from compolens.diagnosis.decomposition import (
+    BELOW,
+    MOVES,
+    NEEDS,
+    NOTHING,
+    Loss,
+    Measured,
+    Power,
+    in_parts,
+    in_words,
+    ladders,
+    located,
+    power,
+)
 from compolens.measures.intervals import two_level_interval
 
 LEARNED = 0.9
@@ -40,11 +53,8 @@ are a training composition's too, comes to three quarters."""
 READABLE = 0.5
 """R² from which a linear fit within compositions tells what a code is made of."""
 IN_PARTS = 0.5
-"""…and share of it that the parts of other compositions must tell, or training compositions are stored whole: parts that add
-up tell all of it, an entry per composition nothing."""
-MOVES = 0.5
-"""Writing another code must move the answers of training compositions at least this share of the way to that code's; else no
-site is known where the model reads its code, and nothing is blamed."""
+"""…and share of it that the parts of other compositions must tell, or the code does not add up. That is a remark:
+products, signs with magnitudes and entries per composition all lack such parts, and only the last is a memory."""
 FAITHFUL = 0.05
 """Writing the right code may cost this much on training compositions. Within it, a held-out composition that only another code
 than the right one answers is not executed as the others are: form counts as execution. Beyond it, what is written is not what
@@ -55,7 +65,7 @@ LABELS = {
     "fails to infer": "given the right code it answers; its own code of held-out compositions is not right",
     "infers but does not use": "the right code can be read from it, and would help where it reads its code",
     "cannot execute": "given the right code, it does not answer held-out compositions",
-    "memorised": "holds training compositions whole: it errs as the nearest one would, or its code of one has no parts",
+    "memorised": "holds training compositions whole: it errs as a memory of them would",
     "generic regression": "answers like a learner that knows nothing of compositions",
     "undecided": "the tables do not say",
 }
@@ -97,9 +107,10 @@ class Diagnosis:
         place: the site where the code is read, in words.
         change: what would change the label.
         power: part of which no loss was found (its interval reaches down to nothing) -> how likely one of `FAILS` would have
-            been (see `decomposition.power`).
+            been, however it is spread (see `decomposition.power`); empty where no site is known.
         errors_like: of each label of `OWN_ERRORS` the learner whose errors on held-out compositions are most like the models'
             own.
+        remarks: what else the tables say, which no label rests on.
     """
 
     label: str
@@ -110,8 +121,9 @@ class Diagnosis:
     blamed: str
     place: str
     change: str
-    power: dict[str, float]
+    power: dict[str, Power]
     errors_like: tuple[Like, ...]
+    remarks: tuple[str, ...] = ()
 
     @property
     def remainder(self) -> str:
@@ -236,14 +248,16 @@ def diagnose(folders: Sequence[Path]) -> Diagnosis | None:
         return None
     scores = frame_of_scores(models)
     share = share_of_what_can_be_had(models, scores)
-    parts = decompose(models, scores["ceiling"])
+    parts = in_parts(models, scores["ceiling"])
     beside = {split: Beside.on(models, split) for split in ("test", "ood")}
     label, reasons, blamed = _label(models, scores, share, parts["lost"], beside)
-    place = models[0].place if min(model.moved for model in models) >= MOVES else "no place that is known"
-    seeds, absent = ladders(models), [part for part in BELOW if not parts["lost"][part].lo > NOTHING]
+    place = models[0].place if located(models) else "no place that is known"
+    seeds, absent = ladders(models), [part for part in BELOW if part in parts["lost"] and not parts["lost"][part].lo > NOTHING]
     powers = {part: power(seeds, scores["ceiling"], part, FAILS) for part in absent}
     errors_like = tuple(filter(None, (beside["ood"].most_like(learners) for learners in OWN_ERRORS.values())))
-    return Diagnosis(label, tuple(reasons), parts, scores, share, blamed, place, _CHANGES[label], powers, errors_like)
+    return Diagnosis(
+        label, tuple(reasons), parts, scores, share, blamed, place, _CHANGES[label], powers, errors_like, _remarks(models)
+    )
 
 
 def _label(
@@ -264,6 +278,8 @@ def _label(
         return "undecided", [f"{had}, but only {gap:.3f} less than on training compositions: nothing to explain"], ""
     reasons = [f"from training to held-out compositions {gap:.3f} is lost: {in_words(lost)}"]
     moved = min(model.moved for model in models)
+    if moved < MOVES:
+        return _without_a_site(reasons, moved, beside)
     shares = {part: lost[part].value for part in ("use", "inference", "execution")}
     shares["execution" if faithful(models) else "inference"] += lost["form"].value
     mended = shares["use"] + shares["inference"] >= DOMINATES * gap
@@ -272,20 +288,32 @@ def _label(
     for label, learners in OWN_ERRORS.items():
         if (like := beside["ood"].errs_like(learners)) is not None:
             return label, [*reasons, f"its errors are those of {like}, {end}"], blames
-    told, where = told_by_parts(models)
-    if told < IN_PARTS:
-        whole = (
-            f"of what its own episodes tell of a training composition's code ({where}), the parts of others tell {told:.2f}"
-        )
-        return "memorised", [*reasons, f"{whole}, {end}"], blames
     if not mended and (like := beside["ood"].taken_for(FITTED)) is not None:
         return "generic regression", [*reasons, f"its answers are those of {like}, {end}"], blames
-    if moved < MOVES:
-        return "undecided", [*reasons, f"no place is known where it reads its code (writing moves answers {moved:.2f})"], ""
     blamed = max(shares, key=lambda part: shares[part])
     if shares[blamed] < DOMINATES * gap:
         return "undecided", [*reasons, f"no part explains {DOMINATES:.0%} of it"], ""
     return _BLAMES[blamed], reasons, blamed
+
+
+def _without_a_site(reasons: list[str], moved: float, beside: dict[str, Beside]) -> tuple[str, list[str], str]:
+    """The label where no part can be blamed: only errors that are a learner's own still tell."""
+    for label, learners in OWN_ERRORS.items():
+        if (like := beside["ood"].errs_like(learners)) is not None:
+            return label, [*reasons, f"its errors are those of {like}"], ""
+    if (like := beside["ood"].taken_for(FITTED)) is not None:
+        return "generic regression", [*reasons, f"its answers are those of {like}"], ""
+    return "undecided", [*reasons, f"no place is known where it reads its code (writing moves answers {moved:.2f})"], ""
+
+
+def _remarks(models: Sequence[Measured]) -> tuple[str, ...]:
+    told, where = told_by_parts(models)
+    if not told < IN_PARTS:
+        return ()
+    return (
+        f"its code is not additive: of what its own episodes tell of a training composition's code ({where}), the "
+        f"parts of others, added up, tell {told:.2f}; products, signs and entries per composition all look so",
+    )
 
 
 _BLAMES = {"use": "infers but does not use", "inference": "fails to infer", "execution": "cannot execute"}
@@ -295,7 +323,7 @@ _CHANGES = {
     "fails to infer": "a code written at that place that does not help, or a placebo that helps as much (--confirm)",
     "infers but does not use": "the decoded code written where it is read, and no better answers",
     "cannot execute": "the right code, written at another place, with which it answers",
-    "memorised": "codes of training compositions that others' parts tell, and errors that do not point to the nearest one's",
+    "memorised": "errors that do not point to the answers of a training composition",
     "generic regression": "errors that do not point to that learner's answers",
     "undecided": "more seeds, more episodes, or a place where writing a code moves the answers",
 }

@@ -19,7 +19,7 @@ from compolens.diagnosis import label as diagnosis
 from compolens.diagnosis import reported as quoted
 from compolens.diagnosis.groups import SEEDS, Group, group
 from compolens.foundation.configs import ConfigError
-from compolens.measures.intervals import paired_interval, two_level_interval
+from compolens.measures.intervals import mean_interval, paired_interval, two_level_interval
 
 SAME = 0.05
 """Held-out compositions count as answered equally well if they lose less than this share of (ceiling - floor)."""
@@ -162,7 +162,8 @@ class Judgement:
         parts: what is lost on held-out compositions, in parts.
         change: what would change the label.
         asides: what else the diagnosis says: its power, what its errors are like.
-        standing: whether a repair has confirmed the label: "confirmed", "not confirmed", "too few seeds" or "not tested".
+        standing: whether a repair has confirmed the label: "confirmed", "not confirmed", "contradicted", "too few seeds" or
+            "not tested".
         confirmation: what that repair gave.
         scores: what the model answers.
         rest: what else was measured, from readouts to interventions.
@@ -236,7 +237,7 @@ def _diagnosed(group: Group) -> Judgement:
     mended = found.blamed or (found.remainder if found.label == "compositional" else "")
     standing, confirmation = "not tested", list[Clause]()
     if mended and _have(group, "repair"):
-        standing, clause = _confirmed(group, mended, found.label)
+        standing, clause = _confirmed(group, mended, found)
         confirmation.append(clause)
     if found.label == "compositional":  # a claim of equivalence, decided by its interval; a repair speaks of the remainder
         standing = "confirmed" if len(group.folders) >= SEEDS else "too few seeds"
@@ -247,7 +248,7 @@ def _diagnosed(group: Group) -> Judgement:
         reasons=tuple(Clause(f"because {reason}", (share,)) for reason in found.reasons),
         parts=(Clause(f"{lost}; its code is read at {found.place}", (*parts["ood"], *parts["test"])),),
         change=(Clause(f"the label would change with {found.change}", tuple(parts["lost"])),),
-        asides=(*_power(found.power, parts["lost"]), *_errors_like(group, found)),
+        asides=(*_power(found.power, parts["lost"]), *_errors_like(group, found), *(Clause(r, ()) for r in found.remarks)),
         standing=standing,
         confirmation=tuple(confirmation),
     )
@@ -278,36 +279,113 @@ def _caused(group: Group) -> list[Clause]:
     ]
 
 
-def _power(found: dict[str, float], lost: Sequence[Evidence]) -> list[Clause]:
-    """How likely the kinds of loss that were not found would have been, had they been there."""
+def _power(found: dict[str, decomposition.Power], lost: Sequence[Evidence]) -> list[Clause]:
+    """How likely the kinds of loss that were not found would have been, had they been there: the worst of all spreads."""
     if not found:
         return []
-    told = ", ".join(
-        f"one of {diagnosis.FAILS} in {part} in {100 * power:.0f} % of resamples" for part, power in found.items()
+    told = ", ".join(f"in {part} in {100 * p.value:.0f} % of resamples (lost {p.spread})" for part, p in found.items())
+    easy = ", ".join(f"{part} {100 * p.by_spread['evenly']:.0f} %" for part, p in found.items())
+    text = (
+        f"power: a loss of {diagnosis.FAILS} would have been detected, however it is spread, at least {told}; "
+        f"lost evenly in all compositions: {easy}"
     )
-    return [Clause(f"power: a loss would have been detected, {told}", tuple(e for e in lost if e.where["part"] in found))]
+    return [Clause(text, tuple(e for e in lost if e.where["part"] in found))]
 
 
-def _confirmed(group: Group, blamed: str, label: str) -> tuple[str, Clause]:
-    """(standing, clause): does a repair of what is blamed beat the same repair elsewhere, in every seed?
+CONFIRMS = {
+    "use": "that the right code is missing where it reads its code (whether it stands elsewhere, a repair does not tell)",
+    "inference": "that the right code is missing where it reads its code",
+    "execution": "that what comes after the place where it reads its code has to change",
+}
+"""Part -> what a repair of it shows, if it wins more than every placebo."""
+HOLDS_NO_CODE = ("memorised", "generic regression")
+"""Labels of models that execute no code: what speaks against them is that a code, written, mends them."""
+LEAST = 0.1
+"""A repair confirms what it repairs if it wins at least this share of the gap from training to held-out compositions beyond
+the best placebo; of a smaller gap, `LEAST_MARGIN`."""
+LEAST_MARGIN = 0.01
+
+
+@dataclass(frozen=True)
+class _Repaired:
+    """One repair: mean gain over seeds, its margin over the best placebo and the interval of that over seeds."""
+
+    gain: float
+    margin: float
+    lo: float
+    hi: float
+
+    def wins(self, least: float) -> bool:
+        return self.lo > 0 and self.gain > 0 and self.margin >= least
+
+    def harms(self) -> bool:
+        return self.hi < 0 and self.gain < 0
+
+    @property
+    def text(self) -> str:
+        spread = f"[{self.lo:.3f}, {self.hi:.3f}]"
+        return f"gains {self.gain:.3f} on held-out compositions, {self.margin:+.3f} {spread} beside the best placebo"
+
+
+def _repaired(group: Group, repair: str) -> _Repaired | None:
+    """What a repair wins; its interval is over seeds from `SEEDS` on, else the widest of the seeds' own, over compositions."""
+    where = {"split": "ood", "repair": repair, "control": "", "composition": "all"}
+    try:
+        rows = [_rows(folder, "repair", metric="beats placebos", **where).iloc[0] for folder in group.folders]
+        gains = [_rows(folder, "repair", metric="gain", **where).iloc[0]["value"] for folder in group.folders]
+    except ConfigError:
+        return None
+    margins = np.array([float(row["value"]) for row in rows])
+    own = min(float(row["lo"]) for row in rows), max(float(row["hi"]) for row in rows)
+    lo, hi = mean_interval(margins) if len(rows) >= SEEDS else own
+    return _Repaired(float(np.mean(gains)), float(margins.mean()), lo, hi)
+
+
+def _confirmed(group: Group, blamed: str, found: diagnosis.Diagnosis) -> tuple[str, Clause]:
+    """(standing, clause): which part a repair confirms, or what it says against the label.
 
     Of what little a compositional model lacks, that is asked too."""
-    repair = "fine-tuned" if blamed == "execution" else "code written"
+    label, gap = found.label, found.scores["test"] - found.scores["ood"]
+    code, tuned = (_repaired(group, repair) for repair in _REPAIRS)
+    one, repair = (tuned, "fine-tuned") if blamed == "execution" else (code, "code written")
+    if one is None:
+        return "not tested", Clause(f"not tested: the repair of {blamed} could not be made", ())
+    names = {
+        "code written": "the right code written where it is blamed",
+        "fine-tuned": "tuning only what comes after that place",
+    }
+    least, few = max(LEAST_MARGIN, LEAST * gap), len(group.folders) < SEEDS
     where = {"metric": "beats placebos", "split": "ood", "repair": repair, "control": ""}
-    rows = [_rows(folder, "repair", **where, composition="all").iloc[0] for folder in group.folders]
-    gains = [_rows(folder, "repair", **(where | {"metric": "gain"}), composition="all").iloc[0] for folder in group.folders]
-    gain = float(np.mean([row["value"] for row in gains]))
-    value, lo, hi = (float(np.mean([row[c] for row in rows])) for c in ("value", "lo", "hi"))
-    evidence = Evidence("repair", where, group.names, value, lo, hi)
-    what = (
-        "the right code written where it is blamed" if repair == "code written" else "tuning only what comes after that place"
-    )
+    evidence = (Evidence("repair", where, group.names, one.margin, one.lo, one.hi),)
+    seeds = f" in {len(group.folders)} seed(s), too few for a claim" if few else ""
+    speaks = label in _WITHOUT_CODE
+    if speaks and code is not None and code.wins(diagnosis.DOMINATES * gap if gap > 0 else least):
+        against = Evidence("repair", where | {"repair": "code written"}, group.names, code.margin, code.lo, code.hi)
+        text = f"contradicted{seeds}: {names['code written']} {code.text}; "
+        text += f"a model that {_WITHOUT_CODE[label]} would win nothing by it"
+        return "contradicted" if not few else "too few seeds", Clause(text, (against,))
+    if label in HOLDS_NO_CODE:
+        text = (
+            f"not tested: a repair does not tell whose answers these are; {names['code written']} wins no more than placebos"
+        )
+        return "not tested", Clause(text, evidence)
     claim = f" that what is left to win is {blamed}" if label == "compositional" else ""
-    beats = f"{what} gains {gain:.3f} on held-out compositions, {value:+.3f} beside the best placebo"
-    if all(float(row["lo"]) > 0 for row in rows) and gain > 0:
-        sure = f"confirmed{claim}" + ("" if len(rows) >= SEEDS else f" in {len(rows)} seed(s), too few for a claim")
-        return "confirmed" if len(rows) >= SEEDS else "too few seeds", Clause(f"{sure}: {beats}", (evidence,))
-    return "not confirmed", Clause(f"not confirmed{claim} by its repair: {beats}", (evidence,))
+    beats = f"{names[repair]} {one.text}"
+    if one.wins(least):
+        text = f"confirmed{claim}{seeds}, of {blamed}, {CONFIRMS[blamed]}: {beats}"
+        return "too few seeds" if few else "confirmed", Clause(text, evidence)
+    if one.harms() and label != "compositional":
+        text = f"contradicted{seeds}: {beats}"
+        return "contradicted" if not few else "too few seeds", Clause(text, evidence)
+    return "not confirmed", Clause(f"not confirmed{claim} by its repair: {beats}", evidence)
+
+
+_REPAIRS = ("code written", "fine-tuned")
+_WITHOUT_CODE = {
+    "memorised": "holds its training compositions whole",
+    "generic regression": "knows nothing of compositions",
+    "cannot execute": "cannot execute the right code",
+}
 
 
 def _have(group: Group, table: str) -> bool:
