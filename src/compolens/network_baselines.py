@@ -344,7 +344,12 @@ class Linearised:
         fit = _together(draw(task, "train", episodes, f"{seed}/linearised", trained.device, used), task)
         held = _together(draw(task, "train", max(1, episodes // 4), f"{seed}/held", trained.device, back), task)
         here = torch.zeros(tangent.size, dtype=torch.float64, device=trained.device)
-        start = tangent.along(held[0], here)[0]
+        try:
+            start = tangent.along(held[0], here)[0]
+        except (NotImplementedError, RuntimeError) as error:
+            if "derivative" not in str(error):
+                raise
+            raise DoesNotApply(f"a linearised network needs second derivatives, which this one has not: {error}") from error
         left = held[1].double() - start.double()
         away = torch.zeros_like(left)
 

@@ -286,6 +286,82 @@ def test_a_code_that_does_not_add_up_is_a_remark_and_no_memory(tmp_path, tiny_ta
     assert any("not additive" in c.text for c in sentences.sentences([folder])[0][1]) == told
 
 
+@pytest.mark.parametrize(
+    ("at", "told"), [({"0+2": 0.2}, "fails in one composition: 0+2"), ({c: 0.2 for c in COMPOSITIONS}, "")]
+)
+def test_a_loss_in_one_composition_is_told_by_its_name(tmp_path, tiny_task, at, told):
+    folder = make(tmp_path, tiny_task, ood=0.99)
+    table = folder / "tables" / "generalization.csv"
+    frame = pd.read_csv(table, keep_default_na=False)
+    for composition, value in at.items():
+        rows = (frame["composition"] == composition) & (frame["split"] == "ood") & (frame["control"] == "")
+        frame.loc[rows, "value"] = value
+    put_back(table, frame)
+    remarks = diagnosis.diagnose([folder]).remarks
+    assert any(told in remark for remark in remarks) if told else not any("fails in" in remark for remark in remarks)
+
+
+def forms(read, among, *, editors=()):
+    """Rows of readouts and states, and of other editors' ladders: editor, moved, and the score with the right code."""
+    at = {
+        "site": "hook_code",
+        "role": "",
+        "layer": 3,
+        "control": "",
+        "composition": "all",
+        "editor": "",
+        "chosen": 1,
+        "effective": 1,
+    }
+    rows = [
+        at | {"metric": "left-out R²", "capacity": "linear", "value": -0.2, "split": "train"},
+        at | {"metric": "left-out R²", "capacity": "128 bumps", "value": read, "split": "train"},
+        at | {"metric": "left-out R²", "capacity": "linear", "value": 0.99, "split": "test", "control": "own task"},
+        at | {"metric": "among training states", "value": among, "split": "ood"},
+    ]
+    for editor, moved, own, true in editors:
+        rows.append(at | {"metric": "recovered", "editor": editor, "value": moved, "split": "train"})
+        for split, values in (("test", (0.99, 0.99)), ("ood", (own, true))):
+            for rung, value in zip(("own answer", "true code written"), values, strict=True):
+                for i, composition in enumerate(("all", *COMPOSITIONS)):
+                    score = value + 0.004 * (i - 3) * (i > 0)
+                    rows.append(at | {"metric": "score", "rung": rung, "editor": editor, "value": score, "split": split,
+                                      "composition": composition, "weight": 1.0, "parts": ""})  # fmt: skip
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("told", "read", "among", "label"),
+    [(0.0, 0.02, 0.95, "memorised"), (0.7, 0.02, 0.95, "fails to infer"), (0.0, 0.4, 0.95, "fails to infer"),
+     (0.0, 0.02, 0.3, "fails to infer")],
+)  # fmt: skip
+def test_stored_whole_is_a_code_of_which_nothing_tells_and_whose_states_are_training_ones(
+    tmp_path, tiny_task, told, read, among, label
+):
+    """One sign alone is none: products do not add up, what is scrambled is not read, and both have states of their own."""
+    folder = make(tmp_path, tiny_task, ood=0.6, true=0.97, best=0.97)
+    save(folder, "code_structure", left_out(("hook_code", "all", 3, told, 0.9)))
+    save(folder, "nonlinear_code", forms(read, among))
+    assert diagnosis.diagnose([folder]).label == label
+
+
+def test_the_editor_that_moves_answers_further_has_the_word_and_is_named(tmp_path, tiny_task):
+    nothing_moves = {"ood": 0.6, "moves": 0.2}
+    for name, moved, true, label in (
+        ("a", 0.9, 0.97, "fails to infer"),
+        ("b", 0.9, 0.6, "cannot execute"),
+        ("c", 0.3, 0.97, "undecided"),
+    ):
+        folder = make(tmp_path, tiny_task, name, **nothing_moves)
+        save(folder, "nonlinear_code", forms(0.9, 0.5, editors=[("nonlinear", moved, 0.6, true), ("donor", 1.0, 0.6, 0.6)]))
+        found = diagnosis.diagnose([folder])
+        assert found.label == label
+        assert any("its code is not linear" in remark for remark in found.remarks) == (moved > 0.5)
+    folder = make(tmp_path, tiny_task, "d", ood=0.6, true=0.97, moves=0.9)
+    save(folder, "nonlinear_code", forms(0.9, 0.5, editors=[("nonlinear", 0.92, 0.6, 0.6)]))
+    assert diagnosis.diagnose([folder]).label == "fails to infer"  # hardly further: the linear editor's
+
+
 def left_out(*found):
     """Rows of places: site, role, layer, R² by others' parts, and by the composition's own episodes."""
     rows = []

@@ -14,8 +14,8 @@ from compolens.cli.recipe_flags import recipe_arguments
 from compolens.cli.report import evidence_flag, write_report
 
 EXPLAINS = (
-    "generalization", "inference_or_execution", "which_prior", "code_structure", "swap_code", "swap_factor", "latent_code",
-    "erase_code",
+    "generalization", "inference_or_execution", "which_prior", "code_structure", "nonlinear_code", "swap_code", "swap_factor",
+    "latent_code", "erase_code",
 )  # fmt: skip
 """The probes that `explain` reads, in the order in which it measures what is missing."""
 

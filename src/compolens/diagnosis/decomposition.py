@@ -12,7 +12,7 @@ See `compolens.interventions.oracles` for the ladder. Reads tables only.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -43,8 +43,12 @@ EXPLICIT = "hook_code"
 """The site of an explicit code."""
 NEEDS = ("generalization", "inference_or_execution")
 """The tables without which there is nothing to split."""
-PRIOR, STRUCTURE = "which_prior", "code_structure"
-"""…and those that add whose answers they are, and whether codes are made of parts."""
+PRIOR, STRUCTURE, FORMS = "which_prior", "code_structure", "nonlinear_code"
+"""…and those that add whose answers they are, whether codes are made of parts, and what codes that are not linear do."""
+LINEAR = "linear"
+"""The editor of the table `inference_or_execution`."""
+BETTER = 0.05
+"""Another editor's ladder is taken in the linear one's stead if it moves answers further by at least this share of the way."""
 
 
 class Loss(NamedTuple):
@@ -132,12 +136,16 @@ class Measured:
         ladder: `inference_or_execution`.
         prior: `which_prior`, empty without one.
         structure: `code_structure`, empty without one.
+        forms: `nonlinear_code`, empty without one.
+        editor: which wrote the codes of the ladder.
     """
 
     scores: pd.DataFrame
     ladder: pd.DataFrame
     prior: pd.DataFrame
     structure: pd.DataFrame
+    forms: pd.DataFrame = field(default_factory=pd.DataFrame)
+    editor: str = LINEAR
 
     @classmethod
     def read(cls, folder: str | Path) -> Measured:
@@ -147,11 +155,45 @@ class Measured:
             raise ConfigError(
                 f"{folder}: its table is of an earlier version; type: compolens probe inference_or_execution {folder} --again"
             )
-        prior, structure = (
+        prior, structure, forms = (
             tables.at_last_step(tables.read(folder, name)) if tables.has(folder, name) else pd.DataFrame()
-            for name in (PRIOR, STRUCTURE)
+            for name in (PRIOR, STRUCTURE, FORMS)
         )
-        return cls(scores[scores["metric"] == "score"], ladder, prior, structure)
+        return cls(scores[scores["metric"] == "score"], ladder, prior, structure, forms)
+
+    def by(self, editor: str) -> Measured | None:
+        """The same model with another editor's ladder.
+
+        Args:
+            editor: as in the column `editor` of `nonlinear_code`, or `LINEAR`.
+
+        Returns:
+            Its tables; None where that editor was not measured.
+        """
+        if editor == self.editor:
+            return self
+        rows = self.forms[self.forms["editor"] == editor] if len(self.forms) else self.forms
+        return replace(self, ladder=rows, editor=editor) if len(rows) else None
+
+    @property
+    def read_when_left_out(self) -> float:
+        """R² of the best readout of any capacity, at any site behind the embedding, on training compositions that were left
+        out; NaN without a table."""
+        if self.forms.empty:
+            return np.nan
+        rows = self.forms[(self.forms["metric"] == "left-out R²") & (self.forms["control"] == "")]
+        return float(rows["value"].max())
+
+    @property
+    def among_training_states(self) -> float:
+        """Share of what sets held-out compositions' states apart that lies within the span of training compositions', where
+        the code is read, or at the place nearest to it; NaN without a table."""
+        if self.forms.empty:
+            return np.nan
+        rows = self.forms[(self.forms["metric"] == "among training states") & (self.forms["control"] == "")]
+        read = self._reading.iloc[0]
+        here = rows[(rows["site"] == read["site"]) & (rows["role"] == read["role"])]
+        return float((here if len(here) else rows)["value"].min())
 
     def rungs(self, split: str) -> Rungs:
         """Own answer and oracles on `split`, per composition; of the sites where the code is read, the best for each rung."""
@@ -257,8 +299,8 @@ def split_loss(top: float, score: dict[str, np.ndarray], cost: np.ndarray) -> di
     Returns:
         part -> (draws,), in units of the score.
     """
-    informed = np.fmax(score["own answer"], score["own code written"])
-    right = np.fmax(informed, score["true code written"])
+    informed = np.fmax(score["own answer"], score.get("own code written", np.nan))
+    right = np.fmax(informed, score.get("true code written", np.nan))
     able = np.fmax(right, score.get("best code", np.nan))
     beyond = np.maximum(top - able, 0.0)
     unexplained = np.minimum(np.maximum(cost, 0.0), beyond)
@@ -273,6 +315,25 @@ def split_loss(top: float, score: dict[str, np.ndarray], cost: np.ndarray) -> di
 
 Ladders = Sequence[dict[str, Rungs]]
 """Of every model: split -> rungs."""
+
+
+def by_the_better_editor(models: Sequence[Measured]) -> Sequence[Measured]:
+    """The models with the ladder of the linear editor, or of the nonlinear one where that moves the answers of training
+    compositions further by at least `BETTER`.
+
+    Donors are not among them: of a model that does not infer, they carry its own wrong codes.
+
+    Args:
+        models: tables of models that differ in seeds alone.
+
+    Returns:
+        The models, all with the same editor's ladder.
+    """
+    others = [other for model in models if (other := model.by("nonlinear")) is not None]
+    if len(others) < len(models):
+        return models
+    far, linear = (min(model.moved for model in some) for some in (others, models))
+    return others if far >= max(MOVES, linear + BETTER) else models
 
 
 def located(models: Sequence[Measured]) -> bool:

@@ -17,12 +17,14 @@ import pandas as pd
 from compolens import tables
 from compolens.diagnosis.decomposition import (
     BELOW,
+    LINEAR,
     MOVES,
     NEEDS,
     NOTHING,
     Loss,
     Measured,
     Power,
+    by_the_better_editor,
     in_parts,
     in_words,
     ladders,
@@ -55,6 +57,13 @@ READABLE = 0.5
 IN_PARTS = 0.5
 """…and share of it that the parts of other compositions must tell, or the code does not add up. That is a remark:
 products, signs with magnitudes and entries per composition all lack such parts, and only the last is a memory."""
+TELLS = 0.1
+"""R² below which no readout, up to the capacity declared in `nonlinear_code`, tells a training composition's code from what
+others show. Together with a code that does not add up, and with held-out states that are made of training states, that is a
+memory: an entry per composition, of which another one's episodes say nothing."""
+MADE_OF = 0.8
+"""…the latter if training compositions' mean states span at least this share of what sets held-out ones apart. A product of
+parts has coordinates for held-out compositions that no training composition uses; a memory has none."""
 FAITHFUL = 0.05
 """Writing the right code may cost this much on training compositions. Within it, a held-out composition that only another code
 than the right one answers is not executed as the others are: form counts as execution. Beyond it, what is written is not what
@@ -246,6 +255,7 @@ def diagnose(folders: Sequence[Path]) -> Diagnosis | None:
     models = measured(folders)
     if models is None:
         return None
+    models = by_the_better_editor(models)
     scores = frame_of_scores(models)
     share = share_of_what_can_be_had(models, scores)
     parts = in_parts(models, scores["ceiling"])
@@ -256,7 +266,17 @@ def diagnose(folders: Sequence[Path]) -> Diagnosis | None:
     powers = {part: power(seeds, scores["ceiling"], part, FAILS) for part in absent}
     errors_like = tuple(filter(None, (beside["ood"].most_like(learners) for learners in OWN_ERRORS.values())))
     return Diagnosis(
-        label, tuple(reasons), parts, scores, share, blamed, place, _CHANGES[label], powers, errors_like, _remarks(models)
+        label,
+        tuple(reasons),
+        parts,
+        scores,
+        share,
+        blamed,
+        place,
+        _CHANGES[label],
+        powers,
+        errors_like,
+        _remarks(models, scores),
     )
 
 
@@ -279,7 +299,7 @@ def _label(
     reasons = [f"from training to held-out compositions {gap:.3f} is lost: {in_words(lost)}"]
     moved = min(model.moved for model in models)
     if moved < MOVES:
-        return _without_a_site(reasons, moved, beside)
+        return _without_a_site(models, reasons, moved, beside)
     shares = {part: lost[part].value for part in ("use", "inference", "execution")}
     shares["execution" if faithful(models) else "inference"] += lost["form"].value
     mended = shares["use"] + shares["inference"] >= DOMINATES * gap
@@ -288,6 +308,8 @@ def _label(
     for label, learners in OWN_ERRORS.items():
         if (like := beside["ood"].errs_like(learners)) is not None:
             return label, [*reasons, f"its errors are those of {like}, {end}"], blames
+    if (whole := stored_whole(models)) is not None:
+        return "memorised", [*reasons, f"{whole}, {end}"], blames
     if not mended and (like := beside["ood"].taken_for(FITTED)) is not None:
         return "generic regression", [*reasons, f"its answers are those of {like}, {end}"], blames
     blamed = max(shares, key=lambda part: shares[part])
@@ -296,21 +318,80 @@ def _label(
     return _BLAMES[blamed], reasons, blamed
 
 
-def _without_a_site(reasons: list[str], moved: float, beside: dict[str, Beside]) -> tuple[str, list[str], str]:
+def stored_whole(models: Sequence[Measured]) -> str | None:
+    """What says that training compositions are stored whole, in words; None where that is not so or was not measured.
+
+    Args:
+        models: tables of models that differ in seeds alone.
+
+    Returns:
+        The words.
+    """
+    told, where = told_by_parts(models)
+    read = max(model.read_when_left_out for model in models)
+    made = min(model.among_training_states for model in models)
+    if not (told < IN_PARTS and read < TELLS and made >= MADE_OF):
+        return None
+    return (
+        f"other compositions' episodes say nothing of a training composition's code ({where}): no readout tells it (R² "
+        f"{read:.2f}), parts do not add up to it ({told:.2f}), and held-out states are made of training ones ({made:.2f})"
+    )
+
+
+def _without_a_site(
+    models: Sequence[Measured], reasons: list[str], moved: float, beside: dict[str, Beside]
+) -> tuple[str, list[str], str]:
     """The label where no part can be blamed: only errors that are a learner's own still tell."""
     for label, learners in OWN_ERRORS.items():
         if (like := beside["ood"].errs_like(learners)) is not None:
             return label, [*reasons, f"its errors are those of {like}"], ""
+    if (whole := stored_whole(models)) is not None:
+        return "memorised", [*reasons, whole], ""
     if (like := beside["ood"].taken_for(FITTED)) is not None:
         return "generic regression", [*reasons, f"its answers are those of {like}"], ""
     return "undecided", [*reasons, f"no place is known where it reads its code (writing moves answers {moved:.2f})"], ""
 
 
-def _remarks(models: Sequence[Measured]) -> tuple[str, ...]:
+FEW = 0.25
+"""A loss of which at least `MOST` lies in this share of the held-out compositions, or in one, is told by their names."""
+MOST = 0.8
+
+
+def where_it_fails(models: Sequence[Measured], scores: dict[str, float]) -> str | None:
+    """Names the compositions in which a loss is concentrated, in words.
+
+    Args:
+        models: tables of models that differ in seeds alone.
+        scores: from `frame_of_scores`.
+
+    Returns:
+        The words; None where it is spread, next to nothing, or held-out compositions differ between models.
+    """
+    frames = [model.per_composition().set_index("composition") for model in models]
+    names = frames[0].index
+    if len(names) < 4 or any(set(frame.index) != set(names) for frame in frames):
+        return None
+    share = sum(frame["weight"].reindex(names) / frame["weight"].sum() for frame in frames) / len(frames)
+    lost = (scores["test"] - sum(frame["value"].reindex(names) for frame in frames) / len(frames)) * share
+    lost = lost.clip(lower=0).sort_values(ascending=False)
+    few = max(1, int(FEW * len(names)))
+    count = int((lost.cumsum() < MOST * lost.sum()).sum()) + 1
+    if count > few or lost.sum() < FAILS / len(names):
+        return None
+    told = ", ".join(map(str, lost.index[:count]))
+    which = "one composition" if count == 1 else f"{count} of {len(names)} compositions"
+    return f"fails in {which}: {told} ({lost.iloc[:count].sum() / lost.sum():.0%} of what is lost on held-out ones)"
+
+
+def _remarks(models: Sequence[Measured], scores: dict[str, float]) -> tuple[str, ...]:
     told, where = told_by_parts(models)
+    found = [one] if (one := where_it_fails(models, scores)) is not None else []
+    if models[0].editor != LINEAR:
+        found.append(f"its code is not linear: written by the {models[0].editor} editor, it moves the answers further")
     if not told < IN_PARTS:
-        return ()
+        return tuple(found)
     return (
+        *found,
         f"its code is not additive: of what its own episodes tell of a training composition's code ({where}), the "
         f"parts of others, added up, tell {told:.2f}; products, signs and entries per composition all look so",
     )

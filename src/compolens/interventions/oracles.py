@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -51,6 +52,17 @@ def code_features(task: TaskFamily, codes: dict[str, Tensor]) -> Tensor:
         (batch, width) float64.
     """
     return torch.cat(list(task.factors(codes).values()), dim=1).double()
+
+
+class Edits(Protocol):
+    """What writes a code at a site: `CodeAt`, or `interventions.editors.Editor`."""
+
+    @property
+    def site(self) -> Site:
+        """Where."""
+
+    def write(self, model: HookedModel, activation: Tensor, code: Tensor) -> Tensor:
+        """The activation (batch, pos, d) of `model` with a code (batch, width) in the stead of its own."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +210,7 @@ def _read(model: HookedModel, at: CodeAt, others: dict[int, Moments], shown: Seq
 
 
 @torch.no_grad()
-def written(model: HookedModel, episodes: Episodes, at: CodeAt, code: Tensor, activation: Tensor | None = None) -> Tensor:
+def written(model: HookedModel, episodes: Episodes, at: Edits, code: Tensor, activation: Tensor | None = None) -> Tensor:
     """The prediction with a code written at a site.
 
     Args:
@@ -218,7 +230,7 @@ def written(model: HookedModel, episodes: Episodes, at: CodeAt, code: Tensor, ac
 
 
 @torch.no_grad()
-def recovered(model: HookedModel, task: TaskFamily, at: CodeAt, batches: Iterable[Episodes]) -> Evaluation:
+def recovered(model: HookedModel, task: TaskFamily, at: Edits, batches: Iterable[Episodes]) -> Evaluation:
     """How far the answers move to those of another episode's code when that code is written at a site.
 
     Episodes are paired within a batch.

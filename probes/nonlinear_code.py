@@ -1,0 +1,328 @@
+"""Does a code in any form stand there, and does the answer follow it when it is written in that form?"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from compolens import tables
+from compolens.activations.sites import EVERYWHERE, Site, positions, put, sites
+from compolens.activations.streams import Activations, draw, record
+from compolens.foundation.configs import DoesNotApply, require
+from compolens.hooks import HookedModel
+from compolens.interventions.editors import Editor, donors, fit_editors, put_in
+from compolens.interventions.oracles import code_features, recovered
+from compolens.measures.capacity import Readout, control_task
+from compolens.measures.divergence import Natural, sensitive
+from compolens.measures.intervals import summarise
+from compolens.measures.readouts import Moments, RidgeReadout
+from compolens.tasks.base import Episodes
+from compolens.zoo.folders import TrainedModel
+
+NONLINEAR, DONOR = "nonlinear", "donor"
+"""The editors, as the column `editor` names them."""
+DONORS = 6
+"""Donors of every episode, of which the one is taken whose reading is nearest to the right code."""
+
+
+def probe(
+    trained: TrainedModel, *, episodes: int = 256, fitted: int = 512, seed: int = 0
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The code read and written with no assumption that it is linear, and how natural what is written is.
+
+    Readouts are ridges on x, on products, and on 32 or 128 Gaussian bumps; the smallest within one standard error of the best
+    on left-out training compositions is taken. The nonlinear editor erases and writes the coordinates in which the mean
+    activation varies with the code. A donor is a real episode of the same code with other inputs: its activation is put at the
+    site. Why an editor may not be fitted to answers: 2507.08802. Why states must be compared with natural ones: 2511.04638.
+
+    Args:
+        trained: the trained model, with its run, task and folder.
+        episodes: scored episodes per split, 8 or more.
+        fitted: training episodes for readouts and editors, and half as many to choose the site, 16 or more.
+        seed: seed of the episodes, which are never those of a training, even with an equal seed.
+
+    Returns:
+        The table, and rows per episode (score as is and with each edit). Column `editor` is "nonlinear" or "donor"; `capacity`
+        names a readout; `chosen` marks the site where an editor moves the answers of training compositions most. lo, hi: 95 %
+        over compositions.
+
+        - "left-out R²": of readouts of a capacity on left-out training compositions; `chosen` 1 where it was taken. Control
+          "control task": of the same capacity, codes exchanged between compositions (1909.03368), on fresh episodes of the
+          very compositions it was fitted to; "own task" is the true code there.
+        - "among training states": share of what sets held-out compositions' mean states apart that lies within the span of
+          training compositions' mean states; control "random": that of random directions.
+        - "recovered": share of the way that answers move to another code's when that is written.
+        - "score", rung "own answer", "own code written" (as read), "true code written": pooled and per composition, at the
+          chosen site. Control "another code": another episode's. Control "least divergent half": episodes whose edited states
+          diverge least.
+        - "divergence": mean distance of states from the nearest natural state of training compositions, in standard deviations
+          per axis; control "natural": of states that nothing was done to. `directions`: "all", "sensitive" (those that answers
+          depend on) or "rest".
+        - control "permuted codes": editors fitted to other episodes' codes. Control "untrained": in the untrained control.
+
+    Raises:
+        DoesNotApply: the family cannot show the same inputs under another code.
+        ConfigError: episodes is below 8, or fitted below 16.
+    """
+    task = trained.task
+    if "render" in task.missing:
+        raise DoesNotApply(f"no answers are known under other codes; {type(task).__name__}: {task.missing['render']}")
+    require(episodes >= 8 and fitted >= 16, f"need episodes >= 8 and fitted >= 16, got {episodes} and {fitted}")
+    code_features(task, next(draw(task, "train", 1, seed)).codes)
+    rows: list[dict] = []
+    frame, chosen = pd.DataFrame(), None
+    for control, model in trained.with_untrained_control():
+        one = _Measured(trained, model, control, fitted, seed)
+        chosen = one.locate(chosen)
+        if not control:
+            one.read(episodes)
+            frame = one.climb(episodes, chosen)
+        rows += one.rows
+    own = (row for row in rows if row["control"] == "" and row["metric"] == "recovered")
+    return pd.DataFrame(rows + tables.not_available(own, trained.why_no_untrained_control)), frame
+
+
+class _Seen(NamedTuple):
+    """Batches of a split with what was recorded of them, all together: code, composition, and every site's mean state."""
+
+    batches: list[Activations]
+    code: Tensor
+    composition: Tensor
+    states: dict[Site, Tensor]
+
+
+class _Measured:
+    """One model: editors and readouts at every site, and what they find."""
+
+    def __init__(self, trained: TrainedModel, model: HookedModel, control: str, fitted: int, seed: int) -> None:
+        self.task, self.model, self.control, self.seed, self.device = trained.task, model, control, seed, trained.device
+        self.points = [s for s in sites(model) if s.layer > 0 and s.role != EVERYWHERE]
+        self.rows: list[dict] = []
+        self.parts: dict[int, str] = {}
+        self.fitted, self.n = list(draw(self.task, "train", fitted, f"{seed}/fit", self.device)), fitted
+
+    def _row(self, metric: str, value: float, split: str, site: Site, n: int, **more: Any) -> None:
+        control = ", ".join(filter(None, (self.control, more.pop("control", ""))))
+        where: dict[str, Any] = {"split": split, "site": site.hook_name, "role": site.role, "control": control, "n": n}
+        first = {"editor": "", "rung": "", "capacity": "", "directions": "", "composition": "all", "chosen": 0, "effective": 0}
+        self.rows.append(tables.row(metric, value, **where, layer=site.layer, **(first | more)))
+
+    # ---- where the answers follow ------------------------------------------------------------------------------------
+    def locate(self, given: dict[str, Site] | None) -> dict[str, Site]:
+        """editor -> the site where it moves the answers of training compositions most; of the untrained control, where it does
+        in the model."""
+        points = self.points if given is None else list(dict.fromkeys(given.values()))
+        pairs = list(draw(self.task, "train", max(self.n // 2, 8), f"{self.seed}/choose", self.device))
+        self.editors = {e.site: e for e in fit_editors(self.model, self.task, self.fitted, points)}
+        best: dict[str, tuple[float, Site]] = {}
+        for site, editor in self.editors.items():
+            moved = {NONLINEAR: recovered(self.model, self.task, editor, pairs), DONOR: self._donated(site, pairs)}
+            for name, found in moved.items():
+                lo, hi = found.interval
+                self._row("recovered", found.score, "train", site, self.n // 2, editor=name, lo=lo, hi=hi,
+                          capacity=editor.coordinates.mean_activation.capacity if name == NONLINEAR else "")  # fmt: skip
+                best[name] = max(best.get(name, (-np.inf, site)), (found.score, site), key=lambda pair: pair[0])
+        if given is not None:
+            return given
+        where = {name: site for name, (_, site) in best.items()}
+        (noise,) = fit_editors(self.model, self.task, self.fitted, [where[NONLINEAR]], permuted=True)
+        found = recovered(self.model, self.task, noise, pairs)
+        lo, hi = found.interval
+        self._row("recovered", found.score, "train", noise.site, self.n // 2, editor=NONLINEAR, lo=lo, hi=hi,
+                  control="permuted codes")  # fmt: skip
+        for row in self.rows:
+            row["chosen"] = row["effective"] = int(where[row["editor"]] == Site(row["layer"], row["site"], row["role"]))
+        return where
+
+    def _donated(self, site: Site, pairs: list[Episodes]):
+        """`recovered` by donors that have another episode's code and a third one's inputs."""
+        parts = []
+        for batch in pairs:
+            codes = {name: code.roll(1, 0) for name, code in batch.codes.items()}
+            wanted = self.task.render(codes, batch.inputs).targets
+            moved = self._with_donor(site, batch, donors(self.task, batch, codes, 2))
+            error, before = (self.task.errors(p, wanted)[0] for p in (moved, self._answer(batch)))
+            parts.append(torch.stack([error, before, batch.composition.double()]).cpu().numpy())
+        return summarise(*np.concatenate(parts, axis=1))
+
+    @torch.no_grad()
+    def _answer(self, batch: Episodes) -> Tensor:
+        return self.model(batch.tokens)
+
+    @torch.no_grad()
+    def _with_donor(self, site: Site, batch: Episodes, donor: Episodes) -> Tensor:
+        both = [next(record(self.model, [e], [site.hook_name])).sites[site.hook_name] for e in (batch, donor)]
+        return put(self.model, batch.tokens, site, put_in(self.model, *both, site))
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+    def _look(self, split: str, n: int, name: str, points: list[Site]) -> _Seen:
+        hook_names = list(dict.fromkeys(s.hook_name for s in points))
+        batches = self.fitted if name == "fit" else draw(self.task, split, n, f"{self.seed}/{name}", self.device)
+        seen = list(record(self.model, batches, hook_names))
+        for one in seen:
+            named = map(" · ".join, self.task.parts(one.episodes.codes))
+            self.parts |= dict(zip(one.episodes.composition.tolist(), named, strict=True))
+        code = torch.cat([code_features(self.task, one.episodes.codes) for one in seen])
+        composition = torch.cat([one.episodes.composition for one in seen])
+        states = {s: torch.cat([self._state(one.sites[s.hook_name], s) for one in seen]) for s in points}
+        return _Seen(seen, code, composition, states)
+
+    def _state(self, activation: Tensor, site: Site) -> Tensor:
+        return activation[:, positions(self.model, site.role)].flatten(2).mean(1).double()
+
+    def read(self, episodes: int) -> None:
+        """Readouts at every site; what sets held-out compositions apart, beside what sets training compositions apart."""
+        self.known = self._look("train", 0, "fit", self.points)
+        fresh, new = (self._look(s, episodes, "score", self.points) for s in ("test", "ood"))
+        self.shown = {"test": fresh, "ood": new}
+        self.readouts: dict[Site, Readout] = {}
+        for site in self.points:
+            x, n = self.known.states[site], len(self.known.code)
+            readout = self.readouts[site] = Readout.fit(x, self.known.code, self.known.composition)
+            for capacity, (r2, se) in readout.by_capacity.items():
+                self._row("left-out R²", r2, "train", site, n, capacity=capacity, chosen=int(capacity == readout.capacity),
+                          lo=r2 - 1.96 * se, hi=r2 + 1.96 * se)  # fmt: skip
+            for control, (y, z) in self._tasks(fresh).items():
+                features = readout.features(x)
+                ridge: RidgeReadout = Moments.of(features, y).fit([readout.linear.l2])[0]
+                r2 = _r2(ridge(readout.features(fresh.states[site])), z)
+                self._row("left-out R²", r2, "test", site, len(z), capacity=readout.capacity, control=control)
+            for control, share in self._among(site, new).items():
+                self._row("among training states", share, "ood", site, len(new.code), control=control)
+
+    def _tasks(self, fresh: _Seen) -> dict[str, tuple[Tensor, Tensor]]:
+        both, n = torch.cat([self.known.composition, fresh.composition]), len(self.known.code)
+        exchanged = control_task(torch.cat([self.known.code, fresh.code]), both)
+        return {"own task": (self.known.code, fresh.code), "control task": (exchanged[:n], exchanged[n:])}
+
+    def _among(self, site: Site, new: _Seen) -> dict[str, float]:
+        """The share of held-out compositions' mean states, from training's mean, that training compositions' span holds."""
+        seen, held = (_means(s.states[site], s.composition) for s in (self.known, new))
+        middle = seen.mean(0)
+        axes, size, _ = torch.linalg.svd((seen - middle).T, full_matrices=False)
+        axes = axes[:, size > 0.05 * size[0]]  # what lies along the others is sampling noise
+        away = held - middle
+        share = (away @ axes).square().sum() / away.square().sum().clamp(min=1e-300)
+        return {"": float(share), "random": axes.shape[1] / len(axes)}
+
+    # ---- the ladder --------------------------------------------------------------------------------------------------
+    def climb(self, episodes: int, where: dict[str, Site]) -> pd.DataFrame:
+        """Scores with codes written by either editor, and how far the states they make lie from natural ones."""
+        frames = []
+        for split, seen in self.shown.items():
+            columns = {"split": split, "composition": [self.task.composition_name(int(c)) for c in seen.composition.tolist()]}
+            own = torch.cat([torch.stack(self.task.errors(a.prediction, a.episodes.targets)) for a in seen.batches], dim=1)
+            columns["score"] = (1 - own[0] / own[1]).cpu().numpy()
+            for editor, site in where.items():
+                columns[f"{editor}_true_code"] = self._scored(split, seen, editor, site, own)
+            frames.append(pd.DataFrame(columns))
+        return pd.concat(frames, ignore_index=True)
+
+    def _scored(self, split: str, seen: _Seen, name: str, site: Site, own: Tensor) -> np.ndarray:
+        edit = self._edited_by_donor if name == DONOR else self._edited_by_editor
+        self._scores("own answer", split, site, name, own, seen.composition)
+        natural, ways = Natural.fit(self.known.states[site]), self._directions(site)
+        self._distances(split, seen.states[site], site, name, "natural", ways)
+        best = own
+        for rung, control in (("true code written", ""), ("true code written", "another code"), ("own code written", "")):
+            if name == DONOR and rung == "own code written":
+                continue
+            states, errors = edit(seen, site, rung, 1 if control else 0)
+            self._scores(rung, split, site, name, errors, seen.composition, control)
+            if rung == "true code written" and not control:
+                best = errors
+                self._distances(split, states, site, name, "", ways)
+                far = natural.distance(states)
+                half = far <= far.median()
+                self._scores(rung, split, site, name, errors[:, half], seen.composition[half], "least divergent half")
+        return (1 - best[0] / best[1]).cpu().numpy()
+
+    def _edited_by_editor(self, seen: _Seen, site: Site, rung: str, by: int) -> tuple[Tensor, Tensor]:
+        editor: Editor = self.editors[site]
+        at = max(self.points, key=lambda p: self.readouts[p].left_out) if rung == "own code written" else site
+        codes = self.readouts[at](seen.states[at]) if rung == "own code written" else seen.code.roll(by, 0)
+        states, errors = [], []
+        sizes = [len(one.prediction) for one in seen.batches]
+        for one, code in zip(seen.batches, codes.split(sizes), strict=True):
+            with torch.no_grad():
+                edited = editor.write(self.model, one.sites[site.hook_name], code)
+                answer = put(self.model, one.episodes.tokens, site, edited)
+            states.append(self._state(edited, site))
+            errors.append(torch.stack(self.task.errors(answer, one.episodes.targets)))
+        return torch.cat(states), torch.cat(errors, dim=1)
+
+    def _edited_by_donor(self, seen: _Seen, site: Site, rung: str, by: int) -> tuple[Tensor, Tensor]:
+        """Of some donors of every episode, the one whose reading is nearest to its code."""
+        states, errors = [], []
+        for one in seen.batches:
+            batch, base = one.episodes, one.sites[site.hook_name]
+            codes = {name: code.roll(by, 0) for name, code in batch.codes.items()}
+            truth, best = code_features(self.task, codes), None
+            for shift in range(1, min(DONORS, len(base) - 1) + 1):
+                (other,) = record(self.model, [donors(self.task, batch, codes, shift)], [site.hook_name])
+                there = other.sites[site.hook_name]
+                off = (self.readouts[site](self._state(there, site)) - truth).square().sum(1)
+                if best is None:
+                    best = (there, off)
+                nearer = off < best[1]
+                shape = (-1,) + (1,) * (there.ndim - 1)
+                best = torch.where(nearer.view(shape), there, best[0]), torch.where(nearer, off, best[1])
+            with torch.no_grad():
+                edited = put_in(self.model, base, best[0] if best else base, site)
+                answer = put(self.model, batch.tokens, site, edited)
+            states.append(self._state(edited, site))
+            errors.append(torch.stack(self.task.errors(answer, batch.targets)))
+        return torch.cat(states), torch.cat(errors, dim=1)
+
+    def _directions(self, site: Site) -> dict[str, Tensor | None]:
+        """ "all", "sensitive" and "rest" -> what a state is projected on (None: nothing is taken away)."""
+        one = self.known.batches[0]
+        state = one.sites[site.hook_name].detach().clone().requires_grad_()
+        with torch.enable_grad():
+            answer = put(self.model, one.episodes.tokens, site, state)[:, list(self.task.answers)]
+            rng = torch.Generator().manual_seed(0)
+            found = []
+            for _ in range(4):
+                signs = (torch.randint(0, 2, answer.shape, generator=rng) * 2 - 1).to(answer)
+                slope = torch.autograd.grad((answer * signs).sum(), state, retain_graph=True, allow_unused=True)[0]
+                found.append(torch.zeros_like(state) if slope is None else slope)
+        at = positions(self.model, site.role)
+        d = self.known.states[site].shape[1]
+        axes = sensitive(torch.cat([g[:, at].reshape(-1, d) for g in found]).cpu())
+        rest = torch.linalg.qr(torch.cat([axes, torch.eye(d, dtype=torch.float64)], dim=1)).Q[:, axes.shape[1] :]
+        device = self.known.states[site].device
+        return {"all": None, "sensitive": axes.to(device), "rest": rest.to(device)}
+
+    def _distances(
+        self, split: str, states: Tensor, site: Site, editor: str, control: str, ways: dict[str, Tensor | None]
+    ) -> None:
+        for name, axes in ways.items():
+            if axes is not None and not axes.shape[1]:
+                continue
+            known, x = ((s if axes is None else s @ axes) for s in (self.known.states[site], states))
+            far = Natural.fit(known).distance(x)
+            self._row("divergence", float(far.mean()), split, site, len(x), editor=editor, control=control, directions=name)
+
+    def _scores(
+        self, rung: str, split: str, site: Site, editor: str, errors: Tensor, composition: Tensor, control: str = ""
+    ) -> None:
+        error, weight = errors.cpu().numpy()
+        found = summarise(error, weight, composition.cpu().numpy())
+        lo, hi = found.interval
+        more: dict[str, Any] = {"editor": editor, "rung": rung, "control": control, "chosen": 1, "effective": 1}
+        self._row("score", found.score, split, site, len(error), lo=lo, hi=hi, weight=weight.sum(), **more)
+        for c, (score, share, n) in found.per_composition.items() if not control else ():
+            name = self.task.composition_name(c)
+            self._row("score", score, split, site, n, composition=name, parts=self.parts.get(c, ""), weight=share, **more)
+
+
+def _means(x: Tensor, composition: Tensor) -> Tensor:
+    return torch.stack([x[composition == c].mean(0) for c in composition.unique().tolist()])
+
+
+def _r2(found: Tensor, truth: Tensor) -> float:
+    return 1 - float((found - truth).square().sum() / (truth - truth.mean(0)).square().sum().clamp(min=1e-300))
