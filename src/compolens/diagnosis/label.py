@@ -255,7 +255,7 @@ def diagnose(folders: Sequence[Path]) -> Diagnosis | None:
     models = measured(folders)
     if models is None:
         return None
-    models = by_the_better_editor(models)
+    models = list(by_the_better_editor(models))
     scores = frame_of_scores(models)
     share = share_of_what_can_be_had(models, scores)
     parts = in_parts(models, scores["ceiling"])
@@ -371,9 +371,9 @@ def where_it_fails(models: Sequence[Measured], scores: dict[str, float]) -> str 
     names = frames[0].index
     if len(names) < 4 or any(set(frame.index) != set(names) for frame in frames):
         return None
-    share = sum(frame["weight"].reindex(names) / frame["weight"].sum() for frame in frames) / len(frames)
-    lost = (scores["test"] - sum(frame["value"].reindex(names) for frame in frames) / len(frames)) * share
-    lost = lost.clip(lower=0).sort_values(ascending=False)
+    both = pd.concat([frame.assign(weight=frame["weight"] / frame["weight"].sum()) for frame in frames])
+    mean = both.groupby(level=0)[["value", "weight"]].mean()
+    lost = ((scores["test"] - mean["value"]) * mean["weight"]).clip(lower=0).sort_values(ascending=False)
     few = max(1, int(FEW * len(names)))
     count = int((lost.cumsum() < MOST * lost.sum()).sum()) + 1
     if count > few or lost.sum() < FAILS / len(names):
