@@ -62,7 +62,16 @@ class Edits(Protocol):
         """Where."""
 
     def write(self, model: HookedModel, activation: Tensor, code: Tensor) -> Tensor:
-        """The activation (batch, pos, d) of `model` with a code (batch, width) in the stead of its own."""
+        """The activation with a code in the stead of its own.
+
+        Args:
+            model: the model.
+            activation: (batch, pos, d).
+            code: (batch, width).
+
+        Returns:
+            (batch, pos, d).
+        """
 
 
 @dataclass(frozen=True)

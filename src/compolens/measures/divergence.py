@@ -34,7 +34,14 @@ class Natural:
 
     @classmethod
     def fit(cls, x: Tensor) -> Natural:
-        """The cloud of states x (n, d)."""
+        """The cloud of natural states.
+
+        Args:
+            x: (n, d) the states.
+
+        Returns:
+            What distances are measured from.
+        """
         x = x.double()
         mean = x.mean(0)
         values, vectors = torch.linalg.eigh((x - mean).T @ (x - mean) / len(x))
