@@ -41,6 +41,7 @@ MEASURED: dict[str, dict[str, Any]] = {
     "inference_or_execution": {"episodes": 256, "fitted": 512, "searched": 64},
     "which_prior": {"episodes": 256, "tangent_episodes": 64, "iterations": 2},
     "code_structure": {"episodes": 768},
+    "nonlinear_code": {"episodes": 192, "fitted": 384},
 }
 
 
