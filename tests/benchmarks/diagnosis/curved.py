@@ -2,7 +2,7 @@
 
     python tests/benchmarks/diagnosis/curved.py [--out DIR]
 
-Twelve models, about half a minute of one core each; tables are kept in DIR, and a second call costs seconds. They are a
+Twelve models, about half a minute of one core each; tables are kept in DIR, so a second call costs seconds. They are a
 regression test: the rule that named such models wrongly was mended before they were made, for others like them.
 """
 
