@@ -28,7 +28,8 @@ PARTS = ("use", "inference", "form", "execution", "unexplained")
 IN_WORDS = (
     "Use: regained when the code that a readout finds in the model is written where it reads its code; inference: regained "
     "beyond that by the true code; form: beyond that by another code, found by search; execution: regained by no code; "
-    "unexplained: no more than what writing costs on training compositions; not located: no place is known where the code is read."
+    "unexplained: no more than what writing costs on training compositions; not located: no place is known where the code is "
+    "read."
 )
 """What the parts are, as captions say it."""
 DRAWS = 1000
