@@ -23,17 +23,17 @@ CODE = "hook_code"
 def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
     """How well the generated first layer's modules match the teacher's, after the best linear map between the codes.
 
-    The measure is that of 2312.15001. The map F from the model's code to the true one is a ridge readout fitted on training
-    compositions; every teacher neuron is compared with the student neuron that matches its incoming weights best.
+    The measure is that of 2312.15001. The map F from the model's code to the true one is a ridge readout; every
+    teacher neuron is compared with the student neuron that matches its incoming weights best.
 
     Args:
         trained: the trained model, with its run, task and folder.
-        episodes: episodes of training compositions for fitting the map, 8 or more; better many times the width of the code.
+        episodes: episodes per split, for fitting the map, 8 or more; better many times the width of the code.
         seed: seed of the episodes, which are never those of a training, even with an equal seed.
 
     Returns:
-        The table, and a row per teacher neuron. A value is a cosine, from -1 to 1; intervals over neurons are not given, since
-        one teacher has them all.
+        The table, and a row per teacher neuron. A value is a cosine, from -1 to 1; lo, hi of a mean
+        are the 5 % and 95 % quantiles over neurons. The map between codes is fitted on the split's own compositions.
 
         - "mean alignment", "least alignment": over teacher neurons, with one match for all modules together: what a learner
           that identified the modules has at 1.
@@ -56,15 +56,17 @@ def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tupl
         student = _modules(model)
         if student.shape[1] != teacher.shape[1]:
             raise DoesNotApply(f"the model generates layers for inputs of width {student.shape[1]}, not {teacher.shape[1]}")
-        learned, true = _codes(trained, model, episodes, seed)
-        own = module_alignment(teacher, student, _map(learned, true))
-        rows += _rows(own, control, episodes)
-        if control == "":
-            per_neuron = _per_neuron(own)
-            drawn = np.random.default_rng(seed).normal(size=student.shape)
-            rows += _rows(module_alignment(teacher, drawn, _map(learned, true)), "random", episodes)
-            order = torch.from_numpy(np.random.default_rng(seed).permutation(len(true)))
-            rows += _rows(module_alignment(teacher, student, _map(learned, true[order])), "shuffled codes", episodes)
+        for split in ("test", "ood"):
+            learned, true = _codes(trained, model, split, episodes, seed)
+            own = module_alignment(teacher, student, _map(learned, true))
+            rows += _rows(own, split, control, episodes)
+            if control == "":
+                per_neuron = _per_neuron(own)
+                drawn = np.random.default_rng(seed).normal(size=student.shape)
+                rows += _rows(module_alignment(teacher, drawn, _map(learned, true)), split, "random", episodes)
+                order = torch.from_numpy(np.random.default_rng(seed).permutation(len(true)))
+                mixed = module_alignment(teacher, student, _map(learned, true[order]))
+                rows += _rows(mixed, split, "shuffled codes", episodes)
     rows += tables.not_available([row for row in rows if row["control"] == ""], trained.why_no_untrained_control)
     return pd.DataFrame(rows), per_neuron
 
@@ -77,10 +79,10 @@ def _modules(model: HookedModel) -> np.ndarray:
     return modules.detach().double().cpu().numpy()
 
 
-def _codes(trained: TrainedModel, model: HookedModel, n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The model's codes (n, C) and the true ones (n, M), of training compositions."""
+def _codes(trained: TrainedModel, model: HookedModel, split: str, n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The model's codes (n, C) and the true ones (n, M), of a split."""
     learned, true = [], []
-    for batch in record(model, draw(trained.task, "train", n, f"{seed}/fit", trained.device), [CODE]):
+    for batch in record(model, draw(trained.task, split, n, f"{seed}/fit", trained.device), [CODE]):
         learned.append(batch.sites[CODE].flatten(1).double().cpu())
         true.append(batch.episodes.codes["modules"].double().cpu())
     return torch.cat(learned), torch.cat(true)
@@ -93,14 +95,16 @@ def _map(learned: torch.Tensor, true: torch.Tensor) -> np.ndarray:
     return (readout(torch.eye(learned.shape[1], dtype=torch.float64)) - at_zero).T.numpy()
 
 
-def _rows(found: tuple[np.ndarray, np.ndarray], control: str, n: int) -> list[dict]:
+def _rows(found: tuple[np.ndarray, np.ndarray], split: str, control: str, n: int) -> list[dict]:
     apart, shared = found
     named = {"alignment": shared, "alignment by module": apart}
-    return [
-        tables.row(f"{word} {name}", float(reduce(values)), split="train", site=CODE, role="readout", control=control, n=n)
-        for name, values in named.items()
-        for word, reduce in (("mean", np.mean), ("least", np.min))
-    ]
+    rows = []
+    for name, values in named.items():
+        common = {"split": split, "site": CODE, "role": "readout", "control": control, "n": n}
+        lo, hi = (float(np.quantile(values, q)) for q in (0.05, 0.95))
+        rows.append(tables.row(f"mean {name}", float(values.mean()), lo=lo, hi=hi, **common))
+        rows.append(tables.row(f"least {name}", float(values.min()), **common))
+    return rows
 
 
 def _per_neuron(found: tuple[np.ndarray, np.ndarray]) -> pd.DataFrame:

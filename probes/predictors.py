@@ -65,10 +65,11 @@ def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> pd.D
         on one of two independent sets of episodes, whose agreement over models is the predictor's reliability, and "" for
         their mean.
 
-        - split "train": prognosis, from training compositions alone.
+        - lo, hi of the mean: the two halves.
+        - split "test": prognosis, from training compositions alone.
         - split "ood": concurrent, from held-out inputs and codes; answers and targets are never looked at.
         - control "untrained": the untrained control, at its own best site.
-        - note: why a predictor is not defined; its value is then missing.
+        - control "undefined": a predictor that is not defined, with the reason in note.
 
     Raises:
         DoesNotApply: the family does not say which factors its codes are made of.
@@ -84,10 +85,15 @@ def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> pd.D
         for prediction in PREDICTIONS:
             parts = [values.get(prediction.name, np.nan) for values in found]
             for half, value in zip(("", *HALVES), (float(np.mean(parts)), *parts), strict=True):
-                split = "ood" if prediction.league == CONCURRENT else "train"
-                common = {"split": split, "site": "chosen", "role": "readout", "control": control, "n": episodes}
-                note = reasons.get(prediction.name, "") if not np.isfinite(value) else ""
-                rows.append(tables.row(prediction.name, value, **common, league=prediction.league, half=half, note=note))
+                split = "ood" if prediction.league == CONCURRENT else "test"
+                common: dict = {"split": split, "site": "chosen", "role": "readout", "n": episodes}
+                known = np.isfinite(value)
+                if half == "" and known:
+                    common |= {"lo": min(parts), "hi": max(parts)}
+                why = "" if known else f"not available: {reasons.get(prediction.name, 'not finite')}"
+                which = control if known else ", ".join(filter(None, (control, "undefined")))
+                more = {"league": prediction.league, "half": half, "note": why}
+                rows.append(tables.row(prediction.name, value if known else np.nan, **common, control=which, **more))
     rows += tables.not_available([row for row in rows if row["control"] == ""], trained.why_no_untrained_control)
     return pd.DataFrame(rows)
 
