@@ -1,0 +1,70 @@
+"""Circuits, from the probe to the claim: a planted model that switches heads on held-out compositions is told from one that
+does not, though both answer perfectly."""
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from compolens import Hyperteacher, recipes
+from compolens.hooks import HookedModel, HookPoint
+from compolens.measures.similarity import held_out_against_left_out, terms_of
+from compolens.tasks.base import Episodes
+
+SHARES = torch.tensor([0.5, 0.25, 0.15, 0.1, 0.0, 0.0])
+"""Of the code, that the heads carry."""
+
+
+@dataclass(frozen=True)
+class Shown(Hyperteacher):
+    """The hyperteacher whose every token shows the code itself beside the input: there is nothing to infer."""
+
+    @property
+    def d_in(self):
+        return self.n_modules + self.d_x
+
+    def _render(self, codes, x, composition):
+        shown = codes["modules"][:, None].expand(-1, x.shape[1], -1)
+        return Episodes(torch.cat([shown, x], dim=-1), self._answers(codes, x, composition), codes, composition, x, {})
+
+
+class Heads(HookedModel):
+    """Six heads hand parts of the code on, which is executed without a fault; held-out compositions may use other heads."""
+
+    def __init__(self, task, switches):
+        super().__init__()
+        self.task, self.switches = task, switches
+        self.unused = torch.nn.Parameter(torch.zeros(1))
+        self.cfg = SimpleNamespace(n_layers=1, use_attn_result=False)
+        self.blocks = torch.nn.ModuleList([torch.nn.Module()])
+        self.blocks[0].attn = torch.nn.Module()
+        self.blocks[0].attn.hook_z = HookPoint()
+        self.setup()
+
+    def forward(self, tokens):
+        code, x = tokens[..., : self.task.n_modules], tokens[..., self.task.n_modules :]
+        held_out = torch.isin(self.task.composition_of({"modules": code[:, 0]}), torch.tensor(self.task.compositions("ood")))
+        shares = torch.where((held_out & self.switches)[:, None], SHARES.flip(0), SHARES)
+        z = self.blocks[0].attn.hook_z(shares[:, None, :, None] * code[:, :, None])
+        modules, readout = self.task.teacher
+        weights = torch.einsum("bqm,mdh->bqdh", z.sum(2), modules)
+        return torch.relu(torch.einsum("bqd,bqdh->bqh", x, weights)) @ readout
+
+
+@pytest.mark.parametrize("switches", [False, True])
+def test_a_switch_of_heads_is_seen_and_its_absence_too(switches):
+    task = Shown(d_x=4, d_y=2, d_hidden=6, n_modules=6, n_context=6, n_queries=3)
+    model = Heads(task, switches)
+    planted = SimpleNamespace(
+        task=task, model=model, device="cpu", with_untrained_control=lambda: [("", model)], why_no_untrained_control="planted"
+    )
+    table, rows = recipes.load_recipe("probes", "components")(planted, episodes=192)
+    assert rows["score"].min() > 1 - 1e-6, "it answers perfectly, on held-out compositions too"
+    rows = rows[rows["counterfactual"] == "whole code"]
+    parts = list(dict.fromkeys(rows["component"]))
+    found = held_out_against_left_out(*(terms_of(rows[rows["split"] == split], parts) for split in ("test", "ood")), draws=50)
+    effects = table[(table["metric"] == "effect") & (table["control"] == "") & (table["counterfactual"] == "whole code")]
+    highest = effects.loc[effects.groupby("split")["value"].idxmax()].set_index("split")["component"].to_dict()
+    assert highest == {"test": "L0H0", "ood": "L0H5" if switches else "L0H0"}
+    assert found.beyond < -0.5 if switches else abs(found.beyond) < 0.02
