@@ -18,17 +18,19 @@ from compolens.hooks import HookedModel
 from compolens.interventions.components import Component, Held, answers_of, attributed, components, exchanged, hold, shift
 from compolens.interventions.interchange import check_renders, exchanged_factors
 from compolens.measures.intervals import Scale, summarise
+from compolens.measures.similarity import held_out_against_left_out, reliability, terms_of
 from compolens.tasks.base import Episodes, TaskFamily, stream
 from compolens.zoo.folders import TrainedModel
 
-version = 2  # raised whenever its numbers change
-values_since = 1  # its values; version 2 changed intervals alone
+version = 1  # raised whenever its numbers change
 
 WHOLE, FACTOR = "whole code", "one factor"
 """What differs between an episode and its counterfactual."""
 ESTIMATES = {"attribution": 1, "integrated attribution": None}
 """Estimate -> the points at which the gradient is taken (None: as many as the probe is asked for)."""
 
+OF_ESTIMATES = (*ESTIMATES, "rank agreement", "share explained")
+"""Metrics that the untrained control does not have."""
 FEWEST = 3
 """Components that a rank correlation needs."""
 
@@ -89,6 +91,10 @@ def probe(trained: TrainedModel, *, episodes: int = 256, seed: int = 0, points: 
           training compositions, or what it holds in another episode.
         - "rank agreement": Spearman correlation of an estimate with the effect over components; "share explained": 1 - sum of
           squared differences / sum of squared effects. Column "estimate": of which.
+        - "similarity", in the split ood: the correlation over components of effects on training and on held-out compositions,
+          corrected for split-half reliability; it can exceed 1 by chance. In the split test: the mean of the same number for
+          training compositions that were left out, as many and nearest in error; lo, hi: their 95 % range. Beside them
+          "mean error" (1 - score) of either and "reliability". Column "by": heads and MLPs, or heads alone.
         - control "another code": the activation of a third code is put in. "noise": the difference that is put in has its
           length, and a random direction. "untrained": the untrained control.
 
@@ -105,20 +111,23 @@ def probe(trained: TrainedModel, *, episodes: int = 256, seed: int = 0, points: 
     for control, model in trained.with_untrained_control():
         (training,) = draw(task, "test", episodes, f"{seed}/mean", trained.device, batch=episodes)
         parts = components(model, training.tokens)
+        seen: list[pd.DataFrame] = []
         average = {name: held.mean(0, keepdim=True) for name, held in hold(model, training, parts).sites.items()}
         for split in ("test", "ood"):
             (base,) = draw(task, split, episodes, seed, trained.device, batch=episodes)
             for differs, pair in _pairs(task, base, seed).items():
                 found = list(_effects(task, model, pair, parts, seed, controls=not control and differs == WHOLE))
+                seen.append(_per_episode(task, model, pair.base, found).assign(split=split, counterfactual=differs))
                 if not control:
                     found += _estimates(task, model, pair, parts, points)
-                    kept.append(_per_episode(task, model, pair.base, found).assign(split=split, counterfactual=differs))
                 where = {"split": split, "counterfactual": differs}
                 rows += [_row(each, pair.base, control, where) for each in found]
                 rows += [] if control else _agreement(found, where)
             for each in _ablated(task, model, base, parts, average):
                 rows.append(_row(each, base, control, {"split": split}))
-    asked = (row for row in rows if not row["control"] and row["metric"] in ("effect", "mean ablation", "resample ablation"))
+        rows += _alike(pd.concat(seen, ignore_index=True), parts, control)
+        kept += [] if control else seen
+    asked = (row for row in rows if not row["control"] and row["metric"] not in OF_ESTIMATES)
     rows += tables.not_available(asked, trained.why_no_untrained_control)
     return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
 
@@ -207,9 +216,33 @@ def _agreement(found: list[Found], where: Mapping[str, str]) -> Iterator[dict]:
             "rank agreement": float(spearmanr(guess, effect).statistic),
             "share explained": 1 - float(np.square(guess - effect).sum() / np.square(effect).sum()),
         }
-        about = {"site": "every component", "role": "all", "component": "", "layer": -1, "estimate": estimate}
+        about = {"site": "every component", "role": "all", "component": "", "layer": -1, "estimate": estimate, "by": ""}
         for metric, value in agreement.items():
             yield tables.row(metric, value, n=len(effect), **where, **about)
+
+
+def _alike(seen: pd.DataFrame, parts: list[Component], control: str) -> Iterator[dict]:
+    """Are effects on held-out compositions those on training ones, as far as these are alike among themselves?"""
+    kinds = {"heads and MLPs": [part.name for part in parts], "heads alone": [p.name for p in parts if p.kind == "head"]}
+    for differs, rows in seen.groupby("counterfactual", sort=False):
+        for label, names in kinds.items():
+            if len(names) < FEWEST:
+                continue
+            some = rows[rows["component"].isin(names)]
+            train, held_out = (terms_of(some[some["split"] == split], names) for split in ("test", "ood"))
+            found = held_out_against_left_out(train, held_out)
+            known = found.null[np.isfinite(found.null)]
+            if not len(known) or not np.isfinite(found.similarity):
+                continue
+            lo, hi = (float(end) for end in np.quantile(known, [0.025, 0.975]))
+            about = {"site": "every component", "role": "all", "component": "", "layer": -1, "estimate": "", "by": label}
+            about |= {"control": control, "counterfactual": str(differs)}
+            yield tables.row("similarity", found.similarity, split="ood", n=len(held_out.compositions), **about)
+            yield tables.row("similarity", float(known.mean()), lo=lo, hi=hi, split="test", n=len(known), **about)
+            yield tables.row("mean error", found.error, split="ood", n=len(held_out.compositions), **about)
+            yield tables.row("mean error", found.null_error, split="test", n=len(known), **about)
+            yield tables.row("reliability", reliability(held_out), split="ood", n=len(held_out.compositions), **about)
+            yield tables.row("reliability", reliability(train), split="test", n=len(train.compositions), **about)
 
 
 def _row(found: Found, base: Episodes, control: str, where: Mapping[str, str]) -> dict:
@@ -218,7 +251,8 @@ def _row(found: Found, base: Episodes, control: str, where: Mapping[str, str]) -
     part = found.component
     return tables.row(
         found.metric, pooled.score, lo=lo, hi=hi, site=part.hook_name, role="all", control=found.control or control,
-        n=len(found.part), component=part.name, layer=part.layer, **{"counterfactual": "", "estimate": ""} | dict(where),
+        n=len(found.part), component=part.name, layer=part.layer,
+        **{"counterfactual": "", "estimate": "", "by": ""} | dict(where),
     )  # fmt: skip
 
 
