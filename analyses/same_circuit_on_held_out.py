@@ -20,9 +20,9 @@ CONTROLS = ("", "untrained")
 def analyze(models: list[Path], *, counterfactual: str = "whole code") -> Drawing:
     """Draw whether effects on held-out compositions differ from those on training ones by more than these do among themselves.
 
-    Effects of heads and MLPs are shares of the model's own shift, so failing answers do not shrink them. Their correlation
-    between training and held-out compositions, corrected for split-half reliability, is compared with that of training
-    compositions left out alike: as many, matched in error as far as there are such.
+    Effects of heads and MLPs (activation patching, 2202.05262) are shares of the model's own shift, so failing answers do not
+    shrink them. Their correlation between training and held-out compositions, corrected for split-half reliability, is
+    compared with that of training compositions left out alike: as many, matched in error as far as there are such.
 
     Args:
         models: folders of the models to draw, in this order.

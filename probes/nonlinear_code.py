@@ -18,7 +18,7 @@ from compolens.interventions.editors import Editor, donors, fit_editors, put_in
 from compolens.interventions.oracles import code_features, recovered
 from compolens.measures.capacity import Readout, control_task
 from compolens.measures.divergence import Natural, sensitive
-from compolens.measures.intervals import summarise
+from compolens.measures.intervals import Evaluation, summarise
 from compolens.measures.readouts import Moments, RidgeReadout
 from compolens.tasks.base import Episodes
 from compolens.zoo.folders import TrainedModel
@@ -138,7 +138,7 @@ class _Measured:
             row["chosen"] = row["effective"] = int(where[row["editor"]] == Site(row["layer"], row["site"], row["role"]))
         return where
 
-    def _donated(self, site: Site, pairs: list[Episodes]):
+    def _donated(self, site: Site, pairs: list[Episodes]) -> Evaluation:
         """`recovered` by donors that have another episode's code and a third one's inputs."""
         parts = []
         for batch in pairs:

@@ -63,7 +63,14 @@ def _read_once(path: str, *stamp: int) -> str:
 def of_blocks(path: str | Path) -> str:
     """sha256 of the size of a large file and of `BLOCKS` blocks of it, evenly spaced, the first and the last among them.
 
-    A file that was cut off, written anew or overwritten at length differs there; with one flipped bit it mostly does not."""
+    A file that was cut off, written anew or overwritten at length differs there; with one flipped bit it mostly does not.
+
+    Args:
+        path: the file.
+
+    Returns:
+        64 hexadecimal digits.
+    """
     size, digest = os.path.getsize(path), hashlib.sha256()
     digest.update(str(size).encode())
     with open(path, "rb") as file:

@@ -102,6 +102,9 @@ def leads_out(path: Path, folder: Path) -> bool:
     Args:
         path: the file.
         folder: the folder, or one around it.
+
+    Returns:
+        False for what lies in the folder, or among the hub's blobs.
     """
     real, root = path.resolve(), folder.resolve()
     blobs = [above.parent / "blobs" for above in root.parents if above.name == "snapshots"]
@@ -233,7 +236,18 @@ def read_tensors(path: Path, whole: bool = False) -> tuple[dict[str, Any], dict[
 
 
 def no_link(path: str, flags: int) -> int:
-    """An `opener` of `open` for what is written in place: a link, which could lead anywhere, is not followed."""
+    """An `opener` of `open` for what is written in place: a link, which could lead anywhere, is not followed.
+
+    Args:
+        path: the file.
+        flags: of `os.open`.
+
+    Returns:
+        The file's descriptor.
+
+    Raises:
+        OSError: it is a link, or cannot be opened.
+    """
     return os.open(path, flags | os.O_NOFOLLOW, 0o644)
 
 

@@ -65,7 +65,19 @@ def read(file: str | Path, kind: str) -> dict[str, Any]:
 
 
 def one_of(file: str | Path, kind: str, name: str) -> Any:
-    """One description of a file: `read` for its arguments, `name` for which."""
+    """One description of a file.
+
+    Args:
+        file: as in `read`.
+        kind: as in `read`.
+        name: which.
+
+    Returns:
+        The description.
+
+    Raises:
+        ConfigError: the file describes none of that name.
+    """
     found = read(file, kind)
     if name not in found:
         raise ConfigError(f"{file} describes no {name!r} in {kind}; {nearest(name, found)}")
