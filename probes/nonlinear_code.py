@@ -23,6 +23,8 @@ from compolens.measures.readouts import Moments, RidgeReadout
 from compolens.tasks.base import Episodes
 from compolens.zoo.folders import TrainedModel
 
+version = 1  # raised whenever its numbers change
+
 NONLINEAR, DONOR = "nonlinear", "donor"
 """The editors, as the column `editor` names them."""
 DONORS = 6

@@ -19,6 +19,8 @@ from compolens.measures.intervals import summarise
 from compolens.tasks.base import Episodes, TaskFamily
 from compolens.zoo.folders import TrainedModel
 
+version = 1  # raised whenever its numbers change
+
 TRIED = 64
 """Pairs on which each attention head is tried."""
 

@@ -11,6 +11,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 from compolens import __version__
 from compolens.cli import (
@@ -59,9 +60,16 @@ def main(argv: list[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _warnings_as_lines() -> Iterator[None]:
-    """Warnings as one line each, without the line of code that gave them: that is nothing a user typed."""
-    before = warnings.formatwarning
-    warnings.formatwarning = lambda message, *_, **__: f"compolens: {terminal.one_line(message)}\n"
+    """Warnings as one line each, said once, without the line of code that gave them: that is nothing a user typed."""
+    before, said = warnings.formatwarning, set[str]()
+
+    def line(message: Any, *_: Any, **__: Any) -> str:
+        text = f"compolens: {terminal.one_line(message)}\n"
+        again = text in said
+        said.add(text)
+        return "" if again else text
+
+    warnings.formatwarning = line  # type: ignore[assignment]
     try:
         yield
     finally:

@@ -58,7 +58,7 @@ def answer(parser: Parser, made: dict[str, Parser]) -> None:
                     made[command].add_argument(flag, dest=f"recipe_{flag}")
     for command, one in made.items():
         for action in one._actions:
-            if action.dest == "items":
+            if action.dest == "items" and command in KINDS:
                 action.completer = _Items(KINDS[command], folders, files)  # type: ignore[attr-defined]
             elif action.dest in ("folders", "folder", "out", "data"):
                 action.completer = folders  # type: ignore[attr-defined]

@@ -41,7 +41,8 @@ class Terms(NamedTuple):
 
     def halves(self) -> tuple[np.ndarray, np.ndarray]:
         """Twice (part,): effects of one half of every composition's episodes, and of the other."""
-        one, other = (self.along.sum(1) / self.shift.sum(0)).T
+        shift = self.shift.sum(0)
+        one, other = (self.along.sum(1) / np.where(shift > 0, shift, np.nan)).T  # a half without episodes has no effects
         return one, other
 
 
