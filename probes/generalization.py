@@ -20,7 +20,7 @@ from compolens.tasks.base import Episodes, TaskFamily
 from compolens.zoo.folders import TrainedModel
 
 version = 2  # raised whenever its numbers change
-values_since = 1  # its values; version 2 changed intervals alone
+values_since = 1  # its values; version 2 changed intervals, and added references
 
 Key = tuple[str, str]
 """A learner: (control, name)."""
