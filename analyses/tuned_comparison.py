@@ -1,6 +1,7 @@
 """A difference between architectures is one of their tuned settings, or it is a difference between settings."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -110,6 +111,6 @@ def _errors(title: str, table: pd.DataFrame, colors: dict[str, str], overlap: bo
         mine = data["who"] == name
         for part, is_open in ((mine & shared, False), (mine & ~shared, True)):
             if part.any():
-                known = {"label": name, "color": color, "hover": "cell", "open": is_open, "keyed": not is_open}
+                known: dict[str, Any] = {"label": name, "color": color, "hover": "cell", "open": is_open, "keyed": not is_open}
                 marks.append(Points(data[part], "in", "out", **known))
     return Panel(f"{title}: errors", "log10(1 - R²), training compositions", "log10(1 - R²), held out", tuple(marks))

@@ -45,9 +45,8 @@ def analyze(models: list[Path], *, split: str = "ood", counterfactual: str = "wh
             rows = frame[(frame["control"] == control) & frame["value"].notna()]
             if rows.empty:
                 continue
-            rows = rows.groupby(["layer", "part"], as_index=False, sort=False)["value"].mean()
-            rows = rows.assign(layer=rows["layer"].astype(str))
-            cells = HeatMap(pd.DataFrame(rows), "layer", "part", "value", centre=0.0)
+            means = pd.DataFrame(rows.groupby(["layer", "part"], as_index=False, sort=False)["value"].mean())
+            cells = HeatMap(means.assign(layer=means["layer"].astype(str)), "layer", "part", "value", centre=0.0)
             panels.append(Panel(f"{title(g, groups)}: {label}", "layer", "head or MLP", (cells,)))
     caption = (
         "Effect of one head or MLP: the same inputs are run under two codes, and the part's activation of the second run "

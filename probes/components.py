@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -199,7 +199,7 @@ def _ablated(
             yield Found(part, metric, "", _array(after - before), _array(weight))
 
 
-def _agreement(found: list[Found], where: Mapping[str, str]) -> Iterator[dict]:
+def _agreement(found: list[Found], where: Mapping[str, Any]) -> Iterator[dict]:
     """How an estimate agrees with the effect, over components."""
     shares = {
         metric: np.array(
@@ -216,7 +216,14 @@ def _agreement(found: list[Found], where: Mapping[str, str]) -> Iterator[dict]:
             "rank agreement": float(spearmanr(guess, effect).statistic),
             "share explained": 1 - float(np.square(guess - effect).sum() / np.square(effect).sum()),
         }
-        about = {"site": "every component", "role": "all", "component": "", "layer": -1, "estimate": estimate, "by": ""}
+        about: dict[str, Any] = {
+            "site": "every component",
+            "role": "all",
+            "component": "",
+            "layer": -1,
+            "estimate": estimate,
+            "by": "",
+        }
         for metric, value in agreement.items():
             yield tables.row(metric, value, n=len(effect), **where, **about)
 
@@ -235,7 +242,14 @@ def _alike(seen: pd.DataFrame, parts: list[Component], control: str) -> Iterator
             if not len(known) or not np.isfinite(found.similarity):
                 continue
             lo, hi = (float(end) for end in np.quantile(known, [0.025, 0.975]))
-            about = {"site": "every component", "role": "all", "component": "", "layer": -1, "estimate": "", "by": label}
+            about: dict[str, Any] = {
+                "site": "every component",
+                "role": "all",
+                "component": "",
+                "layer": -1,
+                "estimate": "",
+                "by": label,
+            }
             about |= {"control": control, "counterfactual": str(differs)}
             yield tables.row("similarity", found.similarity, split="ood", n=len(held_out.compositions), **about)
             yield tables.row("similarity", float(known.mean()), lo=lo, hi=hi, split="test", n=len(known), **about)
@@ -249,10 +263,10 @@ def _row(found: Found, base: Episodes, control: str, where: Mapping[str, str]) -
     pooled = summarise(found.weight - found.part, found.weight, base.composition.cpu().numpy())
     lo, hi = pooled.interval_on(Scale.PLAIN)  # a share of the way may be below 0 and above 1
     part = found.component
+    more: dict[str, Any] = {"counterfactual": "", "estimate": "", "by": ""} | dict(where)
     return tables.row(
         found.metric, pooled.score, lo=lo, hi=hi, site=part.hook_name, role="all", control=found.control or control,
-        n=len(found.part), component=part.name, layer=part.layer,
-        **{"counterfactual": "", "estimate": "", "by": ""} | dict(where),
+        n=len(found.part), component=part.name, layer=part.layer, **more,
     )  # fmt: skip
 
 

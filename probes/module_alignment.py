@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import torch
@@ -100,7 +102,7 @@ def _rows(found: tuple[np.ndarray, np.ndarray], split: str, control: str, n: int
     named = {"alignment": shared, "alignment by module": apart}
     rows = []
     for name, values in named.items():
-        common = {"split": split, "site": CODE, "role": "readout", "control": control, "n": n}
+        common: dict[str, Any] = {"split": split, "site": CODE, "role": "readout", "control": control, "n": n}
         lo, hi = (float(np.quantile(values, q)) for q in (0.05, 0.95))
         rows.append(tables.row(f"mean {name}", float(values.mean()), lo=lo, hi=hi, **common))
         rows.append(tables.row(f"least {name}", float(values.min()), **common))

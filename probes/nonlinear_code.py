@@ -110,7 +110,15 @@ class _Measured:
     def _row(self, metric: str, value: float, split: str, site: Site, n: int, **more: Any) -> None:
         control = ", ".join(filter(None, (self.control, more.pop("control", ""))))
         where: dict[str, Any] = {"split": split, "site": site.hook_name, "role": site.role, "control": control, "n": n}
-        first = {"editor": "", "rung": "", "capacity": "", "directions": "", "composition": "all", "chosen": 0, "effective": 0}
+        first: dict[str, Any] = {
+            "editor": "",
+            "rung": "",
+            "capacity": "",
+            "directions": "",
+            "composition": "all",
+            "chosen": 0,
+            "effective": 0,
+        }
         self.rows.append(tables.row(metric, value, **where, layer=site.layer, **(first | more)))
 
     # ---- where the answers follow ------------------------------------------------------------------------------------
@@ -157,8 +165,8 @@ class _Measured:
 
     @torch.no_grad()
     def _with_donor(self, site: Site, batch: Episodes, donor: Episodes) -> Tensor:
-        both = [next(record(self.model, [e], [site.hook_name])).sites[site.hook_name] for e in (batch, donor)]
-        return put(self.model, batch.tokens, site, put_in(self.model, *both, site))
+        base, other = (next(record(self.model, [e], [site.hook_name])).sites[site.hook_name] for e in (batch, donor))
+        return put(self.model, batch.tokens, site, put_in(self.model, base, other, site))
 
     # ---- reading -----------------------------------------------------------------------------------------------------
     def _look(self, split: str, n: int, name: str, points: list[Site]) -> _Seen:
@@ -216,7 +224,10 @@ class _Measured:
         """Scores with codes written by either editor, and how far the states they make lie from natural ones."""
         frames = []
         for split, seen in self.shown.items():
-            columns = {"split": split, "composition": [self.task.composition_name(int(c)) for c in seen.composition.tolist()]}
+            columns: dict[str, Any] = {
+                "split": split,
+                "composition": [self.task.composition_name(int(c)) for c in seen.composition.tolist()],
+            }
             own = torch.cat([torch.stack(self.task.errors(a.prediction, a.episodes.targets)) for a in seen.batches], dim=1)
             columns["score"] = (1 - own[0] / own[1]).cpu().numpy()
             for editor, site in where.items():

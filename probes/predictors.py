@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -78,7 +78,8 @@ def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> pd.D
     require(episodes >= 8, f"need at least 8 episodes per half, got {episodes}; type --episodes 1024")
     rows: list[dict] = []
     for control, model in trained.with_untrained_control():
-        found, reasons = [], {}
+        found: list[dict[str, float]] = []
+        reasons: dict[str, str] = {}
         for half in HALVES:
             values, reasons = _predictors(trained, model, episodes, f"{seed}/{half}")
             found.append(values)
@@ -92,7 +93,7 @@ def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> pd.D
                     common |= {"lo": min(parts), "hi": max(parts)}
                 why = "" if known else f"not available: {reasons.get(prediction.name, 'not finite')}"
                 which = control if known else ", ".join(filter(None, (control, "undefined")))
-                more = {"league": prediction.league, "half": half, "note": why}
+                more: dict[str, Any] = {"league": prediction.league, "half": half, "note": why}
                 rows.append(tables.row(prediction.name, value if known else np.nan, **common, control=which, **more))
     rows += tables.not_available([row for row in rows if row["control"] == ""], trained.why_no_untrained_control)
     return pd.DataFrame(rows)

@@ -28,6 +28,11 @@ BLOCK = {
     "mlp.hook_pre": (BATCH, SEQ, D_MLP),
     "mlp.hook_post": (BATCH, SEQ, D_MLP),
 }
+ASKED_FOR = {
+    **{f"blocks.{layer}.hook_{kind}_input": (BATCH, SEQ, HEADS, D_MODEL) for layer in range(2) for kind in "qkv"},
+    **{f"blocks.{layer}.hook_mlp_in": RESID for layer in range(2)},
+}
+"""What fires after set_use_split_qkv_input and set_use_hook_mlp_in."""
 SHAPES = {
     "hook_embed": RESID,
     **{f"blocks.{layer}.{name}": shape for layer in range(2) for name, shape in BLOCK.items()},
@@ -68,10 +73,19 @@ def zero(tensor, hook):
 
 # ---- names and shapes ------------------------------------------------------------------------------------------------
 def test_hook_points_have_the_canonical_names_and_shapes(model, tokens):
-    assert set(model.hook_dict) == set(SHAPES)
+    assert set(model.hook_dict) == {*SHAPES, *ASKED_FOR}
     model.set_use_attn_result(True)
     _, cache = model.run_with_cache(tokens)
     assert {name: tuple(cache[name].shape) for name in cache} == SHAPES
+    model.set_use_split_qkv_input(True)
+    model.set_use_hook_mlp_in(True)
+    _, cache = model.run_with_cache(tokens)
+    assert {name: tuple(cache[name].shape) for name in cache} == SHAPES | ASKED_FOR | {
+        # each head's copy of the stream is normalised by itself
+        f"blocks.{layer}.ln1.{name}": (BATCH, SEQ, HEADS, *shape[2:])
+        for layer in range(2)
+        for name, shape in LAYER_NORM.items()
+    }
 
 
 def test_every_hook_point_fires_except_the_one_that_is_off(model, tokens):

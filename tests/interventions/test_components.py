@@ -51,10 +51,10 @@ def test_an_exchange_is_that_of_a_hook_on_the_whole_run(kind):
             tensor = tensor.clone()
             if kind == "hyla":
                 assert hook.name.endswith("hook_code")
-                tensor[:, :, :, part.index] = given[:, :, :, part.index]
+                tensor[:, :, :, part.head] = given[:, :, :, part.head]
             else:
                 assert hook.name.endswith("hook_z")
-                tensor[:, :, part.index] = given[:, :, part.index]
+                tensor[:, :, part.head] = given[:, :, part.head]
             return tensor
 
         with torch.no_grad():
@@ -117,7 +117,7 @@ def test_where_one_head_alone_writes_it_carries_the_whole_shift_and_the_others_n
     for part in parts:
         moved = goal.along(answers_of(task, exchanged(model, base, own, part, donor.sites[part.hook_name]), base.targets))
         share = moved / goal.weight
-        assert torch.allclose(share, torch.full_like(share, float(part.index == 2)), atol=1e-4), part.name
+        assert torch.allclose(share, torch.full_like(share, float(part.head == 2)), atol=1e-4), part.name
 
 
 def test_a_constant_added_to_all_logits_is_no_shift():

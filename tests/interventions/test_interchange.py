@@ -336,7 +336,7 @@ def test_too_few_episodes_say_how_many_are_needed(task):
 
 
 def test_a_family_without_factors_does_not_apply(tiny_regression_models):
-    with pytest.raises(DoesNotApply, match="does not say which factors its codes are made of"):
+    with pytest.raises(DoesNotApply, match="names factors and not how one is exchanged"):
         measured("swap_factor", load(tiny_regression_models["plain"]), episodes=16)
 
 

@@ -198,14 +198,15 @@ def _pairs(frame: pd.DataFrame) -> tuple[list[Pair], list[Pair]]:
     """(pairs that differ in one knob alone, pairs that differ in seeds alone)."""
     known = frame.drop_duplicates("model").set_index("model")
     columns = [c for c in known if c not in NO_SETTINGS and c not in NUMBERS]
-    settings = {m: tuple((c, _plain(row[c])) for c in columns if _plain(row[c]) is not None) for m, row in known.iterrows()}
-    seeds = {m: tuple(_plain(row[c]) for c in SEEDS if c in known) for m, row in known.iterrows()}
+    rows: dict[str, dict] = {str(m): row.to_dict() for m, row in known.iterrows()}
+    settings = {m: tuple((c, _plain(row[c])) for c in columns if _plain(row[c]) is not None) for m, row in rows.items()}
+    seeds = {m: tuple(_plain(row[c]) for c in SEEDS if c in known) for m, row in rows.items()}
     teacher = {m: seeds[m][2:] or seeds[m] for m in settings}
     near, alike = [], []
     for a, b in combinations(settings, 2):
-        if known.loc[a, "family"] != known.loc[b, "family"]:
+        family = str(rows[a]["family"])
+        if family != str(rows[b]["family"]):
             continue
-        family = str(known.loc[a, "family"])
         if settings[a] == settings[b]:
             alike.append(Pair(a, b, family, (settings[a],)))
         elif seeds[a] == seeds[b] and _knobs(settings[a], settings[b]) == 1:
@@ -251,7 +252,7 @@ def _judged(
             learned = 1 if signs[~here].mean() >= 0 else -1
             by_family[family] = float((signs[here] * learned > 0).mean())
     return Judged(
-        name, league, direction, len(defined), part.loc[defined, "family"].nunique(), _reliability(part), agreement, lo, hi, p,
+        name, league, direction, len(defined), len(set(part.loc[defined, "family"])), _reliability(part), agreement, lo, hi, p,
         np.nan, len(signs), len(set(clusters)), float((seeds * (toward or 1) > 0).mean()) if len(seeds) else np.nan, by_family,
         False, "",
     )  # fmt: skip

@@ -91,11 +91,18 @@ class PhaseMap(HeatMap):
         for contour in self.contours:
             levels = self._levels(contour)
             if min(levels.shape) >= 2 and np.nanmin(levels) < contour.level < np.nanmax(levels):
-                style = "dashed" if contour.dash else "solid"
-                axes.contour(levels, levels=[contour.level], colors=_INK, linewidths=1.1, linestyles=style)
+                dashes = "dashed" if contour.dash else "solid"
+                axes.contour(levels, levels=[contour.level], colors=_INK, linewidths=1.1, linestyles=dashes)
         for route in self.routes:
             x, y = self.place(route)
-            style = {"color": "black", "lw": 1.2, "marker": "" if route.dash else "o", "ms": 3.5, "mec": "white", "mew": 0.5}
+            style: dict[str, Any] = {
+                "color": "black",
+                "lw": 1.2,
+                "marker": "" if route.dash else "o",
+                "ms": 3.5,
+                "mec": "white",
+                "mew": 0.5,
+            }
             (line,) = axes.plot(x, y, **style, zorder=5)
             if route.dash:
                 line.set_dashes(_DASH)

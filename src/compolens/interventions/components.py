@@ -35,7 +35,7 @@ class Component(NamedTuple):
         kind: "head", "attention" or "MLP".
         hook_name: the hook point that holds it.
         axis: the dimension of that hook point which counts heads; -1 where the part is all of it.
-        index: which head; -1 where the part is all of it.
+        head: which head; -1 where the part is all of it.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Component(NamedTuple):
     kind: str
     hook_name: str
     axis: int = -1
-    index: int = -1
+    head: int = -1
 
     def of(self, activation: Tensor) -> Tensor:
         """The part of an activation of the hook point that is this component's.
@@ -54,7 +54,7 @@ class Component(NamedTuple):
         Returns:
             A view of it, without the dimension of heads.
         """
-        return activation if self.axis < 0 else activation.select(self.axis, self.index)
+        return activation if self.axis < 0 else activation.select(self.axis, self.head)
 
     def put(self, activation: Tensor, given: Tensor) -> Tensor:
         """The activation with this component's part replaced.
@@ -69,7 +69,7 @@ class Component(NamedTuple):
         if self.axis < 0:
             return given
         edited = activation.clone()
-        edited.select(self.axis, self.index).copy_(given.select(self.axis, self.index))
+        edited.select(self.axis, self.head).copy_(given.select(self.axis, self.head))
         return edited
 
 
@@ -180,7 +180,9 @@ def exchanged(model: HookedModel, episodes: Episodes, base: Held, part: Componen
     return _from_block(model, episodes, base, part.layer, [(part.hook_name, put)])
 
 
-def _from_block(model: HookedModel, episodes: Episodes, base: Held, layer: int, hooks: list[tuple[str, Callable]]) -> Tensor:
+def _from_block(
+    model: HookedModel, episodes: Episodes, base: Held, layer: int, hooks: list[tuple[str | Callable, Callable]]
+) -> Tensor:
     stream = base.sites.get(f"blocks.{layer}.hook_resid_pre")
     if stream is None or layer == 0 or type(model).resume is HookedModel.resume:
         return model.run_with_hooks(episodes.tokens, fwd_hooks=hooks)

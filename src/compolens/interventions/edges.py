@@ -229,7 +229,7 @@ def run_circuit(model: HookedModel, graph: Graph, episodes: Episodes, donor: Wri
     def exchange(tensor: Tensor, hook: Any) -> Tensor:
         tensor = tensor.clone()
         for r in readers[hook.name]:
-            gone = [w for w in np.flatnonzero(graph.exists[r] & ~kept[r])]
+            gone = [int(w) for w in np.flatnonzero(graph.exists[r] & ~kept[r])]
             if gone:
                 difference = torch.stack([now[w] for w in gone]).sum(0)
                 head = graph.readers[r].head

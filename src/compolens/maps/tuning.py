@@ -225,4 +225,4 @@ def tuned(folder: str | Path) -> dict[str, Tuned]:
         raise ConfigError(f"{folder} holds no tuning yet; make it with: {command}")
     table = map_files.read_table(folder)
     require("who" in table and len(table) > 0, f"{folder} has no settings measured yet; the command that began it goes on")
-    return {who: Tuned(who, choose(rows)) for who, rows in table.groupby("who", sort=False)}
+    return {str(who): Tuned(str(who), choose(rows)) for who, rows in table.groupby("who", sort=False)}

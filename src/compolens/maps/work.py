@@ -285,7 +285,7 @@ def _before(folder: Path, described: Described) -> tuple[dict[str, Any], list[di
         )
     along = folder / map_files.HISTORY
     history = map_files.read_table(folder, map_files.HISTORY).drop(columns="map") if along.is_file() else pd.DataFrame()
-    return rows, history.to_dict("records"), about
+    return rows, [{str(k): v for k, v in row.items()} for row in history.to_dict("records")], about
 
 
 def left(folder: Path, cells: Iterable[Cell]) -> list[Cell]:

@@ -61,8 +61,8 @@ def terms_of(frame: pd.DataFrame, parts: list[str]) -> Terms:
     summed = frame.assign(half=half).groupby(["component", "composition", "half"])[["along", "shift"]].sum()
     names = sorted(frame["composition"].unique())
     index = pd.MultiIndex.from_product([parts, names, [0, 1]])
-    along, shift = (summed[column].reindex(index, fill_value=0.0).to_numpy() for column in ("along", "shift"))
-    along, shift = (values.reshape(len(parts), len(names), 2) for values in (along, shift))
+    shape = (len(parts), len(names), 2)
+    along, shift = (summed[c].reindex(index, fill_value=0.0).to_numpy().reshape(shape) for c in ("along", "shift"))
     error = 1 - frame[frame["component"] == parts[0]].groupby("composition")["score"].mean().reindex(names).to_numpy()
     return Terms(along, shift[0], error, names)
 

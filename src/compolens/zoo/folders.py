@@ -31,7 +31,7 @@ from compolens.training.machine import check_device
 from compolens.zoo.adopted import NO_UNTRAINED_CONTROL, Adopted
 from compolens.zoo.adopted.layouts import bridge_logits, from_config, language_logits
 
-BUILT_IN = [
+BUILT_IN: list[Callable[..., Any]] = [
     Adopted,
     Recorded,
     from_config,
