@@ -49,7 +49,7 @@ class Sample(NamedTuple):
 RAW = Site(-1, "raw input", "context")
 
 
-def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> pd.DataFrame:
+def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Every predictor of `diagnosis.predictions`, at one site that is chosen on training compositions.
 
     A code is the mean of an activation over the role's positions. The site is that whose readouts of the task's
@@ -61,9 +61,9 @@ def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> pd.D
         seed: seed of the episodes, which are never those of a training, even with an equal seed.
 
     Returns:
-        The table: a row per predictor (column metric), with its `league`; `half` is "first" or "second" for the same measured
-        on one of two independent sets of episodes, whose agreement over models is the predictor's reliability, and "" for
-        their mean.
+        The table, and rows per episode: the scores that are to be predicted, which no predictor sees. The table has a row per
+        predictor (column metric), with its `league`; `half` is "first" or "second" for the same measured on one of two
+        independent sets of episodes, whose agreement over models is the predictor's reliability, and "" for their mean.
 
         - lo, hi of the mean: the two halves.
         - split "test": prognosis, from training compositions alone.
@@ -96,7 +96,20 @@ def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> pd.D
                 more: dict[str, Any] = {"league": prediction.league, "half": half, "note": why}
                 rows.append(tables.row(prediction.name, value if known else np.nan, **common, control=which, **more))
     rows += tables.not_available([row for row in rows if row["control"] == ""], trained.why_no_untrained_control)
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows), _scores(trained, episodes, seed)
+
+
+@torch.no_grad()
+def _scores(trained: TrainedModel, n: int, seed: int) -> pd.DataFrame:
+    """A row per episode: what is to be predicted."""
+    frames = []
+    for split in ("test", "ood"):
+        for batch in draw(trained.task, split, n, f"{seed}/score", trained.device):
+            error, weight = trained.task.errors(trained.model(batch.tokens), batch.targets)
+            names = [trained.task.composition_name(int(c)) for c in batch.composition]
+            score = (1 - error / weight).cpu().numpy()
+            frames.append(pd.DataFrame({"split": split, "composition": names, "score": score}))
+    return pd.concat(frames, ignore_index=True)
 
 
 def _predictors(trained: TrainedModel, model: HookedModel, n: int, seed: str) -> tuple[dict[str, float], dict[str, str]]:

@@ -74,9 +74,9 @@ def tiny(tiny_models, tiny_categorical_models, tiny_regression_models):
     return ChainMap(tiny_models, tiny_categorical_models, tiny_regression_models)
 
 
-def few():
-    """The flags that make probes quick, of those that any of them has."""
-    known = set().union(*(recipes.options(recipes.load_recipe("probes", name)) for name in PROBES))
+def few(probes):
+    """The flags that make some probes quick, of those that any of them has."""
+    known = set().union(*(recipes.options(recipes.load_recipe("probes", name)) for name in probes))
     return [word for name, value in SHORT.items() if name in known for word in (f"--{name.replace('_', '-')}", value)]
 
 
@@ -90,7 +90,7 @@ class Measured:
     def measure(self, tiny, name, seed, probes):
         """A copy of a model, measured with those of some probes that apply to it."""
         shutil.copytree(tiny[name], self.root / name)
-        command("probe", *probes, self.root / name, "--episodes", EPISODES, "--seed", seed, *few())
+        command("probe", *probes, self.root / name, "--episodes", EPISODES, "--seed", seed, *few(probes))
 
     def __truediv__(self, name):
         done_once(self.root, self.work, [name])
