@@ -127,7 +127,7 @@ def probe(
             if not control:
                 chosen = circuit(graph, np.abs(ranks["test"][BY]), 0.1)
                 kept.append(_per_episode(task, model, graph, second, chosen).assign(split=split))
-    asked = (row for row in rows if not row["control"] and row["metric"] in ("faithfulness", "CPR", "CMD"))
+    asked = (row for row in rows if not row["control"] and row["metric"] in ("faithfulness", "CPR", "CMD", "sufficient share"))
     rows += tables.not_available(asked, trained.why_no_untrained_control)
     return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
 

@@ -84,8 +84,10 @@ def probe(
             one.read(episodes)
             frame = one.climb(episodes, chosen)
         rows += one.rows
-    own = (row for row in rows if row["control"] == "" and row["metric"] == "recovered")
-    return pd.DataFrame(rows + tables.not_available(own, trained.why_no_untrained_control)), frame
+    there = {(site.hook_name, site.role) for site in (chosen or {}).values()}  # the control is looked at where the model is
+    own = (r for r in rows if r["control"] == "" and r["metric"] == "recovered" and (r["site"], r["role"]) in there)
+    rows += tables.not_available(own, trained.why_no_untrained_control, chosen=0, effective=0)
+    return pd.DataFrame(rows), frame
 
 
 class _Seen(NamedTuple):

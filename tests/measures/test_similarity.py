@@ -4,31 +4,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from compolens.measures.similarity import held_out_against_left_out, reliability, similarity, terms_of
+from compolens.measures.similarity import Terms, held_out_against_left_out, reliability, similarity, terms_of
 
 PARTS = [f"L{layer}H{head}" for layer in range(3) for head in range(4)]
 
 
 def rows(rng, effects, compositions, episodes=24, noise=1.0, scale=1.0):
-    """Per-episode rows of components whose true effects are known; `scale` is how far answers move at all."""
-    found = []
-    for c in compositions:
-        shift = scale * rng.gamma(4.0, size=episodes)
-        for name, effect in zip(PARTS, effects, strict=True):
-            along = shift * effect + noise * scale * 0.3 * rng.standard_normal(episodes)
-            found.append(
-                pd.DataFrame(
-                    {
-                        "component": name,
-                        "episode": range(episodes),
-                        "composition": c,
-                        "along": along,
-                        "shift": shift,
-                        "score": 1.0,
-                    }
-                )
-            )
-    return terms_of(pd.concat(found, ignore_index=True), PARTS)
+    """Terms of components whose true effects are known; `scale` is how far answers move at all."""
+    shift = scale * rng.gamma(4.0, size=(len(compositions), episodes))
+    along = shift * effects[:, None, None] + noise * scale * 0.3 * rng.standard_normal((len(PARTS), *shift.shape))
+    halves = [np.stack([x[..., 0::2].sum(-1), x[..., 1::2].sum(-1)], axis=-1) for x in (along, shift)]
+    return Terms(*halves, np.zeros(len(compositions)), list(compositions))
 
 
 TRAIN, OOD = [f"t{i}" for i in range(16)], [f"o{i}" for i in range(10)]

@@ -161,7 +161,9 @@ def test_a_stream_that_goes_round_its_hook_point_is_told(net, tiny_task, recwarn
     for parameter in net.parameters():
         parameter.requires_grad_(not frozen)
     adopt(net, tiny_task, sites=SITES)
-    assert not recwarn.list, "everything of these passes their hook points"
+    told = [str(warning.message) for warning in recwarn.list]
+    assert not [one for one in told if "goes round" in one], "everything of these passes their hook points"
+    recwarn.clear()
     for place in (("attend.1", "input"), ("attend.1", "input", 0)):  # the skip connection goes round it
         with pytest.warns(UserWarning, match=r"site 'blocks\.0\.hook_resid_post': part of it goes round the submodule"):
             adopt(net, tiny_task, sites={"blocks.0.hook_resid_post": place})
