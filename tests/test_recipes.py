@@ -28,7 +28,9 @@ from compolens.tasks import SPLITS, Hyperteacher, SRaven
 from compolens.zoo.folders import TrainedModel, load
 
 PROBES = recipes.built_in("probes")
-CLAIMS = {name: path for name, path in recipes.built_in("analyses").items() if not recipes.of_maps(path)}
+OF_LEARNED = "what_predicts_generalization"
+"""It counts models that learned their training compositions alone, and no tiny model does."""
+CLAIMS = {n: path for n, path in recipes.built_in("analyses").items() if not recipes.of_maps(path) and n != OF_LEARNED}
 """Those about models; what is said of maps stands in tests/maps."""
 EPISODES = 96
 MODELS = ("softmax", "hypernetwork")
@@ -275,6 +277,11 @@ def test_a_probe_leaves_what_it_saw_of_each_episode(models, name, model):
     task = load(models / model).task
     for split, part in seen.groupby("split"):
         assert set(part["composition"]) <= {task.composition_name(c) for c in task.compositions(split)}
+
+
+def test_models_that_did_not_learn_are_never_counted_as_failures_to_generalize(models, capsys):
+    assert cli.main(["analyze", OF_LEARNED, str(models / "softmax"), "--out", str(models / "softmax" / "none")]) == 2
+    assert "no model can enter: did not learn its training compositions" in capsys.readouterr().err
 
 
 def test_a_probe_named_by_path_is_as_good_as_by_name(models, tmp_path):
