@@ -29,8 +29,8 @@ def analyze(models: list[Path], *, counterfactual: str = "whole code") -> Drawin
         counterfactual: what differs between the two runs: "whole code" or "one factor".
 
     Returns:
-        The drawing. A point per model: the corrected correlation less the mean over left-out sets. Boxes: the 95 % range of
-        left-out sets about their mean.
+        The drawing. A point per model: the corrected correlation less the median of left-out sets. Boxes: the 95 % range of
+        left-out sets about their median.
 
     Raises:
         ConfigError: no model's rows have this counterfactual.
@@ -60,7 +60,7 @@ def analyze(models: list[Path], *, counterfactual: str = "whole code") -> Drawin
         panels.append(Panel(label, "", "similarity, less that of left-out sets", marks))
     caption = (
         "Similarity: correlation over parts of the effect on training and on held-out compositions, corrected for split-half "
-        "reliability, less the mean of the same number for training compositions that were left out (as many, nearest in "
+        "reliability, less the median of the same number for training compositions that were left out (as many, nearest in "
         "error). 0: held-out compositions use the parts that any other composition uses. Boxes: 95 % range of left-out sets, "
         f"mean over seeds. Within {MARGIN:g} of 0 counts as the same circuit, a margin fixed beforehand. {'; '.join(words)}."
     )

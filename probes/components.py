@@ -92,7 +92,7 @@ def probe(trained: TrainedModel, *, episodes: int = 256, seed: int = 0, points: 
         - "rank agreement": Spearman correlation of an estimate with the effect over components; "share explained": 1 - sum of
           squared differences / sum of squared effects. Column "estimate": of which.
         - "similarity", in the split ood: the correlation over components of effects on training and on held-out compositions,
-          corrected for split-half reliability; it can exceed 1 by chance. In the split test: the mean of the same number for
+          corrected for split-half reliability; it can exceed 1 by chance. In the split test: the median of the same number for
           training compositions that were left out, as many and nearest in error; lo, hi: their 95 % range. Beside them
           "mean error" (1 - score) of either and "reliability". Column "by": heads and MLPs, or heads alone.
         - control "another code": the activation of a third code is put in. "noise": the difference that is put in has its
@@ -252,7 +252,7 @@ def _alike(seen: pd.DataFrame, parts: list[Component], control: str) -> Iterator
             }
             about |= {"control": control, "counterfactual": str(differs)}
             yield tables.row("similarity", found.similarity, split="ood", n=len(held_out.compositions), **about)
-            yield tables.row("similarity", float(known.mean()), lo=lo, hi=hi, split="test", n=len(known), **about)
+            yield tables.row("similarity", float(np.median(known)), lo=lo, hi=hi, split="test", n=len(known), **about)
             yield tables.row("mean error", found.error, split="ood", n=len(held_out.compositions), **about)
             yield tables.row("mean error", found.null_error, split="test", n=len(known), **about)
             yield tables.row("reliability", reliability(held_out), split="ood", n=len(held_out.compositions), **about)
