@@ -189,7 +189,7 @@ def test_the_findings_have_the_scores_of_the_runs_that_ended():
         float((zoo / "sraven4" / f"pilot-{name}" / "history.csv").read_text().splitlines()[-1].split(",")[1])
         for name in ("hyla-lr0.001", "softmax-lr0.001", "hyla-lr0.0003")
     ]
-    assert "At rate 3e-4: HYLA with {:.2f} nats".format(losses.pop()) in said
+    assert f"At rate 3e-4: HYLA with {losses.pop():.2f} nats" in said
     assert (
         "HYLA with a training loss of {:.2f} nats at the end, softmax attention with one of {:.2f} nats".format(*losses)
         in said
