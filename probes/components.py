@@ -252,7 +252,7 @@ def _alike(seen: pd.DataFrame, parts: list[Component], control: str) -> Iterator
             }
             about |= {"control": control, "counterfactual": str(differs)}
             yield tables.row("similarity", found.similarity, split="ood", n=len(held_out.compositions), **about)
-            yield tables.row("similarity", float(np.median(known)), lo=lo, hi=hi, split="test", n=len(known), **about)
+            yield tables.row("similarity", found.left_out, lo=lo, hi=hi, split="test", n=len(known), **about)
             yield tables.row("mean error", found.error, split="ood", n=len(held_out.compositions), **about)
             yield tables.row("mean error", found.null_error, split="test", n=len(known), **about)
             yield tables.row("reliability", reliability(held_out), split="ood", n=len(held_out.compositions), **about)

@@ -107,16 +107,25 @@ class Compared(NamedTuple):
     Args:
         similarity: of the two sets.
         null: (draws,) similarity of a random set of training compositions to the remaining ones.
-        beyond: similarity less the mean of the null: 0 where held-out compositions are as any others, below 0 where not.
         error: mean error of the held-out compositions.
         null_error: mean error of the sets of the null.
     """
 
     similarity: float
     null: np.ndarray
-    beyond: float
     error: float
     null_error: float
+
+    @property
+    def left_out(self) -> float:
+        """The median of the null; NaN where none of it is known."""
+        known = self.null[np.isfinite(self.null)]
+        return float(np.median(known)) if len(known) else float("nan")
+
+    @property
+    def beyond(self) -> float:
+        """Similarity less `left_out`: 0 where held-out compositions are as any others, below 0 where not."""
+        return self.similarity - self.left_out
 
 
 def held_out_against_left_out(
@@ -140,10 +149,10 @@ def held_out_against_left_out(
     rng, n = np.random.default_rng(seed), len(train.compositions)
     size = min(len(held_out.compositions), n // 2)
     if size < 2:
-        return Compared(float("nan"), np.array([]), float("nan"), float(held_out.error.mean()), float("nan"))
+        return Compared(float("nan"), np.array([]), float(held_out.error.mean()), float("nan"))
     sets = [rng.permutation(n) for _ in range(draws)]
     errors = np.array([train.error[order[:size]].mean() for order in sets])
     kept = np.argsort(np.abs(errors - held_out.error.mean()), kind="stable")[: max(1, round(nearest * draws))]
     null = np.array([similarity(train.take(sets[i][size:]), train.take(sets[i][:size])) for i in kept])
     found = similarity(train, held_out)
-    return Compared(found, null, found - float(np.nanmean(null)), float(held_out.error.mean()), float(errors[kept].mean()))
+    return Compared(found, null, float(held_out.error.mean()), float(errors[kept].mean()))
