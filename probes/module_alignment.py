@@ -34,8 +34,9 @@ def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tupl
         seed: seed of the episodes, which are never those of a training, even with an equal seed.
 
     Returns:
-        The table, and a row per teacher neuron. A value is a cosine, from -1 to 1; lo, hi of a mean
-        are the 5 % and 95 % quantiles over neurons. The map between codes is fitted on the split's own compositions.
+        The table, and a row per episode with the agreement of its mapped code with the true one: 1 minus the squared error
+        over the squared length of the true code. A value of the table is a cosine, from -1 to 1; lo, hi of a mean are the
+        5 % and 95 % quantiles over teacher neurons. The map between codes is fitted on the split's own compositions.
 
         - "mean alignment", "least alignment": over teacher neurons, with one match for all modules together: what a learner
           that identified the modules has at 1.
@@ -53,24 +54,24 @@ def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tupl
     task, rows = trained.task, []
     if not isinstance(task, Hyperteacher):
         raise DoesNotApply(f"{type(task).__name__} has no modules that generate a layer")
-    teacher = task.teacher[0].double().numpy()
+    teacher, seen = task.teacher[0].double().numpy(), []
     for control, model in trained.with_untrained_control():
         student = _modules(model)
         if student.shape[1] != teacher.shape[1]:
             raise DoesNotApply(f"the model generates layers for inputs of width {student.shape[1]}, not {teacher.shape[1]}")
         for split in ("test", "ood"):
-            learned, true = _codes(trained, model, split, episodes, seed)
+            learned, true, names = _codes(trained, model, split, episodes, seed)
             own = module_alignment(teacher, student, _map(learned, true))
             rows += _rows(own, split, control, episodes)
             if control == "":
-                per_neuron = _per_neuron(own)
+                seen.append(_per_episode(learned, true, names).assign(split=split))
                 drawn = np.random.default_rng(seed).normal(size=student.shape)
                 rows += _rows(module_alignment(teacher, drawn, _map(learned, true)), split, "random", episodes)
                 order = torch.from_numpy(np.random.default_rng(seed).permutation(len(true)))
                 mixed = module_alignment(teacher, student, _map(learned, true[order]))
                 rows += _rows(mixed, split, "shuffled codes", episodes)
     rows += tables.not_available([row for row in rows if row["control"] == ""], trained.why_no_untrained_control)
-    return pd.DataFrame(rows), per_neuron
+    return pd.DataFrame(rows), pd.concat(seen, ignore_index=True)
 
 
 def _modules(model: HookedModel) -> np.ndarray:
@@ -81,18 +82,25 @@ def _modules(model: HookedModel) -> np.ndarray:
     return modules.detach().double().cpu().numpy()
 
 
-def _codes(trained: TrainedModel, model: HookedModel, split: str, n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The model's codes (n, C) and the true ones (n, M), of a split."""
-    learned, true = [], []
+def _codes(
+    trained: TrainedModel, model: HookedModel, split: str, n: int, seed: int
+) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
+    """The model's codes (n, C), the true ones (n, M), and the names of the compositions, of a split."""
+    learned, true, names = [], [], []
     for batch in record(model, draw(trained.task, split, n, f"{seed}/fit", trained.device), [CODE]):
         learned.append(batch.sites[CODE].flatten(1).double().cpu())
         true.append(batch.episodes.codes["modules"].double().cpu())
-    return torch.cat(learned), torch.cat(true)
+        names += [trained.task.composition_name(c) for c in batch.episodes.composition.tolist()]
+    return torch.cat(learned), torch.cat(true), names
+
+
+def _fitted(learned: torch.Tensor, true: torch.Tensor) -> RidgeReadout:
+    return RidgeReadout.fit(learned, true, l2=1e-2, standardize=False)
 
 
 def _map(learned: torch.Tensor, true: torch.Tensor) -> np.ndarray:
     """(M, C): F of true = F learned, up to a constant."""
-    readout = RidgeReadout.fit(learned, true, l2=1e-2, standardize=False)
+    readout = _fitted(learned, true)
     at_zero = readout(torch.zeros(1, learned.shape[1], dtype=torch.float64))
     return (readout(torch.eye(learned.shape[1], dtype=torch.float64)) - at_zero).T.numpy()
 
@@ -109,6 +117,6 @@ def _rows(found: tuple[np.ndarray, np.ndarray], split: str, control: str, n: int
     return rows
 
 
-def _per_neuron(found: tuple[np.ndarray, np.ndarray]) -> pd.DataFrame:
-    apart, shared = found
-    return pd.DataFrame({"neuron": range(len(shared)), "shared": shared, "by module, least": apart.min(0)})
+def _per_episode(learned: torch.Tensor, true: torch.Tensor, names: list[str]) -> pd.DataFrame:
+    error = (_fitted(learned, true)(learned) - true).square().sum(1) / true.square().sum(1)
+    return pd.DataFrame({"episode": range(len(names)), "composition": names, "score": (1 - error).numpy()})

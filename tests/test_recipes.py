@@ -389,7 +389,11 @@ def test_pooled_scores_are_weighted_means_over_compositions(models, model):
         assert pooled["weight"].item() == pytest.approx(each["weight"].sum(), rel=1e-4)
         mean = np.average(each["value"], weights=each["weight"])
         assert pooled["value"].item() == pytest.approx(mean, rel=1e-4, abs=1e-5)
-        assert pooled["lo"].item() <= pooled["value"].item() <= pooled["hi"].item()
+        lo, hi = pooled["lo"].item(), pooled["hi"].item()
+        if np.isnan(lo) and np.isnan(hi):  # where at most one composition errs, nothing says how far they vary
+            assert (each["value"] < 1).sum() <= 1
+        else:
+            assert lo <= pooled["value"].item() <= hi
 
 
 @pytest.mark.parametrize("split", SPLITS)

@@ -118,14 +118,15 @@ def test_one_generated_layer_with_relu_is_the_hypernetwork():
 def test_deeper_executors_are_the_network_that_the_code_writes(activation):
     task = Hyperteacher(**SMALL)
     model = Run(OtherExecutorTransformer(1, 8, 2, d_code=3, d_hidden=5, n_hidden=3, activation=activation), task).build()
-    code, x = torch.randn(1, 1, 3), torch.randn(1, 4, 3)
+    draws = torch.Generator().manual_seed(0)
+    code, x = torch.randn(1, 1, 3, generator=draws), torch.randn(1, 4, 3, generator=draws)
     f = {"relu": lambda v: v.clamp(min=0), "tanh": torch.tanh, "sine": torch.sin, "square": lambda v: v * v}[activation]
     part = model.executor
     hidden = x[0].double()
     for modules in (part.W_modules, *part.W_deeper):
         hidden = f(hidden @ sum(z * m.double() for z, m in zip(code[0, 0].double(), modules, strict=True)))
     expected = hidden @ part.W_out.double() + part.b_out.double()
-    assert torch.allclose(part(code, x)[0].double(), expected, atol=1e-5)
+    assert torch.allclose(part(code, x)[0].double(), expected, rtol=1e-4, atol=1e-5)  # squares of squares are large
 
 
 # ---- initial scale ---------------------------------------------------------------------------------------------------
