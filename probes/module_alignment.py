@@ -1,12 +1,14 @@
-"""Are the modules of a hypernetwork those of the teacher?"""
+"""Are the modules of a hypernetwork, or the heads of a layer that could be one, those of the teacher?"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from compolens import tables
 from compolens.activations.streams import draw, record
@@ -14,19 +16,35 @@ from compolens.foundation.configs import DoesNotApply, require
 from compolens.hooks import HookedModel
 from compolens.measures.alignment import module_alignment
 from compolens.measures.readouts import RidgeReadout
+from compolens.models.module_heads import ModuleHeadsTransformer
 from compolens.tasks import Hyperteacher
 from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change
 
-CODE = "hook_code"
+CODE, SCORES = "hook_code", "blocks.0.attn.hook_code"
+
+
+class Modules(NamedTuple):
+    """What a model mixes, and by what.
+
+    Args:
+        weights: (C, d_x, neurons) float64, the modules.
+        site: the hook point of the code that mixes them.
+        code: its activation -> (batch, C).
+    """
+
+    weights: np.ndarray
+    site: str
+    code: Callable[[Tensor], Tensor]
 
 
 def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
     """How well the generated first layer's modules match the teacher's, after the best linear map between the codes.
 
     The measure is that of 2312.15001. The map F from the model's code to the true one is a ridge readout; every
-    teacher neuron is compared with the student neuron that matches its incoming weights best.
+    teacher neuron is compared with the student neuron that matches its incoming weights best. Of `ModuleHeads`, heads are the
+    modules, and the code is their scores of the first question to itself (2407.12275).
 
     Args:
         trained: the trained model, with its run, task and folder.
@@ -56,39 +74,44 @@ def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tupl
         raise DoesNotApply(f"{type(task).__name__} has no modules that generate a layer")
     teacher, seen = task.teacher[0].double().numpy(), []
     for control, model in trained.with_untrained_control():
-        student = _modules(model)
+        student, site, read = _modules(model)
         if student.shape[1] != teacher.shape[1]:
             raise DoesNotApply(f"the model generates layers for inputs of width {student.shape[1]}, not {teacher.shape[1]}")
         for split in ("test", "ood"):
-            learned, true, names = _codes(trained, model, split, episodes, seed)
+            known: dict[str, Any] = {"split": split, "site": site, "role": "readout", "n": episodes}
+            learned, true, names = _codes(trained, model, (site, read), split, episodes, seed)
             own = module_alignment(teacher, student, _map(learned, true))
-            rows += _rows(own, split, control, episodes)
+            rows += _rows(own, control, known)
             if control == "":
                 seen.append(_per_episode(learned, true, names).assign(split=split))
                 drawn = np.random.default_rng(seed).normal(size=student.shape)
-                rows += _rows(module_alignment(teacher, drawn, _map(learned, true)), split, "random", episodes)
+                rows += _rows(module_alignment(teacher, drawn, _map(learned, true)), "random", known)
                 order = torch.from_numpy(np.random.default_rng(seed).permutation(len(true)))
                 mixed = module_alignment(teacher, student, _map(learned, true[order]))
-                rows += _rows(mixed, split, "shuffled codes", episodes)
+                rows += _rows(mixed, "shuffled codes", known)
     rows += tables.not_available([row for row in rows if row["control"] == ""], trained.why_no_untrained_control)
     return pd.DataFrame(rows), pd.concat(seen, ignore_index=True)
 
 
-def _modules(model: HookedModel) -> np.ndarray:
-    """(C, d_x, neurons): the modules that the code mixes."""
+def _modules(model: HookedModel) -> Modules:
+    """The modules that a code mixes."""
+    if isinstance(model, ModuleHeadsTransformer):
+        asked = model.roles["readout"][0]
+        return Modules(model.head_modules().double().cpu().numpy(), SCORES, lambda scores: scores[:, asked, asked])
     modules = getattr(getattr(model, "executor", None), "W_modules", None)
     if modules is None or CODE not in model.hook_dict:
         raise DoesNotApply("the model generates no layer from modules that an explicit code mixes")
-    return modules.detach().double().cpu().numpy()
+    return Modules(modules.detach().double().cpu().numpy(), CODE, lambda code: code.flatten(1))
 
 
 def _codes(
-    trained: TrainedModel, model: HookedModel, split: str, n: int, seed: int
+    trained: TrainedModel, model: HookedModel, code: tuple[str, Callable[[Tensor], Tensor]], split: str, n: int, seed: int
 ) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
     """The model's codes (n, C), the true ones (n, M), and the names of the compositions, of a split."""
     learned, true, names = [], [], []
-    for batch in record(model, draw(trained.task, split, n, f"{seed}/fit", trained.device), [CODE]):
-        learned.append(batch.sites[CODE].flatten(1).double().cpu())
+    site, read = code
+    for batch in record(model, draw(trained.task, split, n, f"{seed}/fit", trained.device), [site]):
+        learned.append(read(batch.sites[site]).double().cpu())
         true.append(batch.episodes.codes["modules"].double().cpu())
         names += [trained.task.composition_name(c) for c in batch.episodes.composition.tolist()]
     return torch.cat(learned), torch.cat(true), names
@@ -105,12 +128,12 @@ def _map(learned: torch.Tensor, true: torch.Tensor) -> np.ndarray:
     return (readout(torch.eye(learned.shape[1], dtype=torch.float64)) - at_zero).T.numpy()
 
 
-def _rows(found: tuple[np.ndarray, np.ndarray], split: str, control: str, n: int) -> list[dict]:
+def _rows(found: tuple[np.ndarray, np.ndarray], control: str, known: dict[str, Any]) -> list[dict]:
     apart, shared = found
     named = {"alignment": shared, "alignment by module": apart}
     rows = []
     for name, values in named.items():
-        common: dict[str, Any] = {"split": split, "site": CODE, "role": "readout", "control": control, "n": n}
+        common = {**known, "control": control}
         lo, hi = (float(np.quantile(values, q)) for q in (0.05, 0.95))
         rows.append(tables.row(f"mean {name}", float(values.mean()), lo=lo, hi=hi, **common))
         rows.append(tables.row(f"least {name}", float(values.min()), **common))

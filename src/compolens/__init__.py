@@ -20,6 +20,7 @@ _HOMES = {
     "ReferenceAdamW": "training",
     "WarmupStableDecay": "training",
     "FanInPower": "training",
+    "TeacherModules": "training",
     "Run": "training",
     "evaluate": "training",
     "train": "training",

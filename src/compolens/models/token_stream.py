@@ -43,14 +43,19 @@ def _fix(module: nn.Module, name: str, value: Tensor) -> None:
     module.register_buffer(name, value, persistent=False)
 
 
-class _Identity(nn.Module):
-    """Instead of a norm; `w`, its gain, is 1."""
+class Identity(nn.Module):
+    """Instead of a norm; `w`, its gain, is 1.
+
+    Args:
+        width: of what passes, its last dimension.
+    """
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.register_buffer("w", torch.ones(width), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        """`x`, as it is."""
         return x
 
 
@@ -78,7 +83,7 @@ class TokenSpaceBlock(Block):
     """
 
     def __init__(self, d_model: int, attention: Attention, stream: Stream) -> None:
-        super().__init__(d_model, attention, None, _Identity)
+        super().__init__(d_model, attention, None, Identity)
         self.stream = stream
 
     def forward(self, resid: Tensor, queries: slice | None = None) -> Tensor:
@@ -137,7 +142,7 @@ class TokenSpaceTransformer(Transformer):
         self.stream = stream
         self.embed, self.hook_embed = _IdentityEmbed(sizes.d_model), HookPoint()
         self.blocks = nn.ModuleList(TokenSpaceBlock(sizes.d_model, attention(), stream) for _ in range(sizes.n_layers))
-        self.ln_final = _Identity(sizes.d_model)  # type: ignore[assignment]
+        self.ln_final = Identity(sizes.d_model)  # type: ignore[assignment]
         self.unembed = _SlotUnembed(sizes.d_model, d_out, d_x, stream.sign)
         self._fix_biases()
         self.tie()

@@ -9,7 +9,7 @@ from typing import Any
 
 from compolens.foundation.moved import elsewhere
 from compolens.training.folders import RESUME, card, check_folder, kept_weights
-from compolens.training.initialisation import FanInPower
+from compolens.training.initialisation import INITIALISATIONS, FanInPower, Initialisation, TeacherModules
 from compolens.training.loop import Interrupted, train
 from compolens.training.optimizers import (
     DECAYS,
@@ -25,9 +25,9 @@ from compolens.training.scores import evaluate
 from compolens.training.state import Diverged, Progress, environment
 
 __all__ = [
-    "DECAYS", "RECIPES", "RESUME", "AdamW", "AllButVectors", "Diverged", "FanInPower", "Interrupted", "MatricesOnly",
-    "Progress", "ReferenceAdamW", "Run", "WarmupStableDecay", "card", "check_folder", "environment", "evaluate",
-    "kept_weights", "train",
+    "DECAYS", "INITIALISATIONS", "RECIPES", "RESUME", "AdamW", "AllButVectors", "Diverged", "FanInPower", "Initialisation",
+    "Interrupted", "MatricesOnly", "Progress", "ReferenceAdamW", "Run", "TeacherModules", "WarmupStableDecay", "card",
+    "check_folder", "environment", "evaluate", "kept_weights", "train",
 ]  # fmt: skip
 
 

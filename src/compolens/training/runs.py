@@ -19,7 +19,7 @@ from compolens.foundation.memory import TooLarge
 from compolens.hooks import HookedModel, TaskLoss
 from compolens.models.base import Architecture
 from compolens.tasks.base import TaskFamily
-from compolens.training.initialisation import FanInPower
+from compolens.training.initialisation import Initialisation
 from compolens.training.machine import PRECISIONS
 from compolens.training.optimizers import AdamW
 from compolens.training.sizes import check_model
@@ -48,7 +48,7 @@ class Run:
         precision: what training takes matrix products in, "float32" or "bfloat16" (mixed precision: weights, gradients,
             optimizer, loss, normalisations and softmax stay in float32, and so does everything that is done with the model
             afterwards).
-        initialisation: how matrices are drawn (None: as the architecture draws them).
+        initialisation: what weights start from, `FanInPower(gamma)` or `TeacherModules()` (None: what the architecture draws).
     """
 
     architecture: Architecture
@@ -64,7 +64,7 @@ class Run:
     data_device: str = "cpu"
     answers_only: bool = False
     precision: str = "float32"
-    initialisation: FanInPower | None = added_later(None)
+    initialisation: Initialisation | None = added_later(None)
 
     def __post_init__(self) -> None:
         require_kinds(self)
@@ -98,7 +98,7 @@ class Run:
                 reason = "there is less memory left than this model takes; choose smaller sizes, or end other processes"
                 raise TooLarge(f"{type(self.architecture).__name__}: {reason}") from error
             if self.initialisation is not None:
-                self.initialisation.draw(model)
+                self.initialisation.draw(model, self.task)
             model.task_loss = TaskLoss(self.task.loss)
             return model
 

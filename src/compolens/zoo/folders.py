@@ -26,7 +26,7 @@ from compolens.models import PARTS as MODEL_PARTS
 from compolens.tasks import FAMILIES, TaskFamily
 from compolens.tasks import PARTS as TASK_PARTS
 from compolens.tasks.base import SPLITS
-from compolens.training import DECAYS, RECIPES, RESUME, FanInPower, Run, kept_weights
+from compolens.training import DECAYS, INITIALISATIONS, RECIPES, RESUME, Run, kept_weights
 from compolens.training.machine import check_device
 from compolens.zoo.adopted import NO_UNTRAINED_CONTROL, Adopted
 from compolens.zoo.adopted.layouts import bridge_logits, from_config, language_logits
@@ -85,6 +85,9 @@ class TrainedModel:
         run, architecture = self.run, getattr(self.run, "architecture", None)
         if isinstance(architecture, Adopted):
             run = replace(run, architecture=architecture.untrained())
+        started = getattr(run, "initialisation", None)
+        if started is not None and started.written_down:
+            run = replace(run, initialisation=None)
         return run.build().to(self.device).eval()
 
     def with_untrained_control(self) -> Iterator[tuple[str, HookedModel]]:
@@ -132,7 +135,7 @@ def read_run(folder: str | Path, classes: Iterable[Callable[..., Any]] = ()) -> 
         raise ConfigError(f"{folder} holds no trained model (no config.json); `compolens models DIR` lists those below DIR")
     described = digests.read_run(folder)
     try:
-        run = construct(described, [Run, *RECIPES, *DECAYS, FanInPower, *BUILT_IN, *classes])
+        run = construct(described, [Run, *RECIPES, *DECAYS, *INITIALISATIONS, *BUILT_IN, *classes])
     except ConfigError as error:
         raise ConfigError(f"{folder / 'config.json'}: {error}") from error
     if not isinstance(run, Run):
