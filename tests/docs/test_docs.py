@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import dataclasses
+import importlib
 import importlib.util
 import inspect
 import io
@@ -19,9 +20,10 @@ from pathlib import Path
 import pytest
 from once import done_once
 
-from compolens import citations, cli, recipes, tables
+from compolens import Run, SoftmaxTransformer, citations, cli, load, recipes, tables, train
 from compolens.foundation import files
 from compolens.foundation.builtin import built_in
+from compolens.foundation.configs import DoesNotApply
 from compolens.models import ARCHITECTURES
 from compolens.tasks import FAMILIES
 
@@ -192,6 +194,33 @@ def test_every_block_of_a_page_runs_and_says_what_it_promises(page, started, tmp
         follow(DOCS / f"{page}.md")
     said = capfd.readouterr().out
     assert not [text for text in SAID.get(page, ()) if text not in said]
+
+
+def test_what_a_family_leaves_out_is_what_its_table_says(started, tmp_path):
+    """Rows of the page's table: without a method the probes of its row say that they do not apply, before they measure."""
+    page = (DOCS / "extending.md").read_text()
+    listed = {
+        line.split("`")[1]: re.findall(r"`(\w+)`", line.split("|")[2]) for line in page.splitlines() if line.startswith("| `")
+    }
+    source = next(code for _, caption, code in blocks(DOCS / "extending.md") if caption == "my_task.py")
+    size = {"n_layers": 1, "d_model": 16, "n_heads": 2}
+    without = {
+        "code_kinds": source.replace('{"weights": "continuous"}', "{}"),
+        "render": source.replace("def compositions", 'missing = {"render": "left out"}\n\n    def compositions'),
+        "candidates": source.replace("def candidates", "def other_candidates"),
+    }
+    for method, text in without.items():
+        assert text != source
+        (tmp_path / f"without_{method}.py").write_text(text)
+        with inside(tmp_path):
+            family = importlib.import_module(f"without_{method}").PairSums
+            train(Run(SoftmaxTransformer(**size), family(), steps=0), tmp_path / method)
+        trained = load(tmp_path / method, classes=[family])
+        row = [name for name in listed[method] if name in built_in("probes")]
+        assert row
+        for name in row:
+            with pytest.raises(DoesNotApply):
+                recipes.load_recipe("probes", name)(trained)
 
 
 def test_no_block_escapes_being_run():

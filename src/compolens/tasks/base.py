@@ -128,7 +128,9 @@ class Readouts(NamedTuple):
     inputs: dict[str, Tensor]
 
 
-WHAT_RENDER_UNLOCKS = "it unlocks patching, swap_code, swap_factor, inference_or_execution and repair"
+WHAT_RENDER_UNLOCKS = (
+    "it unlocks patching, components, edges, swap_code, swap_factor, nonlinear_code, inference_or_execution and repair"
+)
 
 MOST_COMPOSITIONS = 50_000
 """How many compositions a family may have: all are listed, looked up and held apart one by one."""
