@@ -95,7 +95,7 @@ def probe(
 
     Raises:
         ConfigError: the family cannot show the same inputs under two codes, or a number is too small.
-        DoesNotApply: the model does not have the hook points of its nodes' inputs, such as an adopted network.
+        DoesNotApply: the model does not have the hook points of its nodes' inputs, or its parts do not add up to the stream.
     """
     require(episodes >= 4, f"episodes must be 4 or more, got {episodes}")
     require(points >= 2, f"points must be 2 or more, got {points}")
@@ -103,11 +103,12 @@ def probe(
     require(draws >= 1, f"draws must be 1 or more, got {draws}")
     task = trained.task
     check_renders(task)
-    graph_of(trained.model)
+    (tried,) = draw(task, "train", 2, "edges", trained.device)
+    graph_of(trained.model, tried.tokens)  # raises before anything is measured
     rows: list[dict] = []
     kept: list[pd.DataFrame] = []
     for control, model in trained.with_untrained_control():
-        graph = graph_of(model)
+        graph = graph_of(model, tried.tokens)
         halves = {
             split: [_side(task, model, graph, half) for half in _halves(task, split, episodes, seed, trained)]
             for split in SPLITS

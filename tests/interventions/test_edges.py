@@ -1,12 +1,15 @@
 """Edges and circuits: the graph, its ends, exchanges by hand, derivatives, and a circuit known by construction."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
 
+import compolens
 from compolens import HypernetworkTransformer, Hyperteacher, SoftmaxTransformer
 from compolens.activations.streams import draw
-from compolens.foundation.configs import ConfigError
+from compolens.foundation.configs import ConfigError, DoesNotApply
 from compolens.interventions.components import answers_of, shift
 from compolens.interventions.edges import (
     SHARES,
@@ -21,6 +24,7 @@ from compolens.interventions.edges import (
 )
 from compolens.models import HYLA, FixedThreshold, LinearAttention, RelativeTransfer, SparseCoding
 from compolens.tasks import Relations, SRaven
+from compolens.zoo.adopted.layouts import from_config
 
 TEACHER = Hyperteacher(d_x=4, d_y=2, d_hidden=6, n_modules=6, n_context=6, n_queries=3)
 SMALL = {"n_layers": 2, "d_model": 16, "n_heads": 2}
@@ -48,7 +52,7 @@ def built(kind):
 @each_kind
 def test_the_whole_circuit_is_the_model_and_the_empty_one_its_donor(kind):
     _, model, base, other = built(kind)
-    graph = graph_of(model)
+    graph = graph_of(model, base.tokens)
     own, donor = written(model, graph, base), written(model, graph, other)
     nothing = np.zeros_like(graph.exists)
     assert torch.allclose(run_circuit(model, graph, base, donor, graph.exists), own.prediction, atol=1e-9)
@@ -75,8 +79,8 @@ def test_splitting_what_heads_read_changes_nothing_and_is_off_by_default(kind):
 
 
 def test_the_graph_of_two_layers_has_every_edge_that_points_forward():
-    _, model, *_ = built("softmax")
-    graph = graph_of(model)
+    _, model, base, _ = built("softmax")
+    graph = graph_of(model, base.tokens)
     assert [w.name for w in graph.writers] == ["embed", "L0H0", "L0H1", "L0MLP", "L1H0", "L1H1", "L1MLP"]
     names = {graph.name(edge) for edge in graph.edges()}
     # layer 0: 6 inputs of heads read 1 node, the MLP 3; layer 1: 6 read 4, the MLP 6; the answer 7
@@ -88,7 +92,7 @@ def test_the_graph_of_two_layers_has_every_edge_that_points_forward():
 def test_an_edge_is_exchanged_as_by_hand():
     """Head 1 of layer 0 into the keys of head 0 of layer 1: its keys, made by hand of the stream with the donor's part."""
     _, model, base, other = built("softmax")
-    graph = graph_of(model)
+    graph = graph_of(model, base.tokens)
     own, donor = written(model, graph, base), written(model, graph, other)
     edge = next(e for e in graph.edges() if graph.name(e) == "L0H1 → L1H0.k")
     block = model.blocks[1]
@@ -109,7 +113,7 @@ def test_an_edge_is_exchanged_as_by_hand():
 @each_kind
 def test_an_edge_score_is_the_derivative_of_the_edges_exchange(kind):
     task, model, base, other = built(kind)
-    graph = graph_of(model)
+    graph = graph_of(model, base.tokens)
     own, donor = written(model, graph, base), written(model, graph, other)
     goal = shift(task, own.prediction, donor.prediction, base.targets)
     scores, small = edge_scores(model, task, graph, base, own, donor, goal), 1e-5
@@ -129,7 +133,7 @@ def test_where_one_path_alone_is_there_its_edges_are_the_circuit():
     model = SoftmaxTransformer(n_layers=1, d_model=16, n_heads=4, attn_only=True).build(**task.dimensions).eval().double()
     with torch.no_grad():
         model.blocks[0].attn.W_O[[0, 1, 3]] = 0
-    graph = graph_of(model)
+    graph = graph_of(model, base.tokens)
     own, donor = written(model, graph, base), written(model, graph, other)
     goal = shift(task, own.prediction, donor.prediction, base.targets)
     names = [graph.name(edge) for edge in graph.edges()]
@@ -149,3 +153,91 @@ def test_areas_are_those_of_known_curves():
     assert areas(SHARES, [1.0] * len(SHARES)) == pytest.approx((1.0, 0.0))
     assert areas(SHARES, SHARES) == pytest.approx((0.5, 0.5))
     assert areas((0, 1), (2.0, 2.0)) == pytest.approx((2.0, 1.0))
+
+
+# ---- adopted networks ------------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def ids(tmp_path_factory):
+    """(a task in tokens, episodes, others): copy the first of 4 ids."""
+    tokens = np.array([(a, b, c, d) for a in range(4) for b in range(4) for c in range(4) for d in (1, 2)])
+    composition = 4 * tokens[:, 0] + tokens[:, 1]
+    split = np.where(composition % 4 == 3, "ood", np.where(np.arange(len(tokens)) % 3 == 0, "test", "train"))
+    task = compolens.FixedEpisodes.write(
+        tmp_path_factory.mktemp("ids") / "ids", tokens=tokens, targets=tokens[:, 0], composition=composition, split=split,
+        codes={"first": tokens[:, 0], "second": tokens[:, 1]}, at_least=1,
+    )  # fmt: skip
+    base = task.sample(6, "train", task.rng(0, "train"))
+    return task, base, base.take(torch.arange(6).roll(1))
+
+
+def foreign(kind):
+    """A network of another library, with weights large enough that attention matters."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 12, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+    gpt2 = {"vocab_size": 12, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 8, "bos_token_id": 0, "eos_token_id": 0}
+    grouped = {"num_key_value_heads": 1, "head_dim": 8, "pad_token_id": None} if kind.startswith(("qwen", "gemma")) else {}
+    if kind == "bridge":
+        from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
+        from transformers import GPT2Config, GPT2LMHeadModel
+
+        config = GPT2Config(**gpt2)
+        module = build_bridge_from_module(GPT2LMHeadModel(config), "GPT2LMHeadModel", hf_config=config).eval()
+    else:
+        module = from_config(json.dumps({"model_type": kind, **(gpt2 if kind == "gpt2" else sizes | grouped)}))
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)
+    return module
+
+
+def test_edge_scores_of_a_bridge_are_those_of_transformer_lens(ids):
+    """Its tool tells queries, keys, values and heads apart: summed over these, its scores are ours."""
+    from transformer_lens.tools.analysis.attribution_patching import EdgeAttributionConfig, attribution_patch
+
+    (task, base, other), bridge = ids, foreign("bridge")
+    model = compolens.adopt(bridge, task).model
+    base, other = (episodes.take(torch.arange(2)) for episodes in (base, other))
+    graph = graph_of(model, base.tokens)
+    own, donor = written(model, graph, base), written(model, graph, other)
+    goal = shift(task, own.prediction, donor.prediction, base.targets)
+    scores = edge_scores(model, task, graph, base, own, donor, goal)
+    summed = {graph.name(edge): 0.0 for edge in graph.edges()}
+    for i in range(2):
+
+        def metric(logits, i=i):
+            answers = answers_of(task, logits[..., : task.d_out], base.targets[i : i + 1])
+            return ((answers - goal.start[i]) * goal.way[i]).sum()
+
+        pair = (e.tokens[i : i + 1].argmax(-1) for e in (other, base))
+        found = attribution_patch(bridge, *pair, metric, EdgeAttributionConfig(granularity="edge"))
+        for (writer, reader), score in found.edge_scores.items():
+            summed[f"{node(writer)} → {node(reader)}"] += score / float(goal.weight.sum())
+    assert summed == pytest.approx({graph.name(e): float(scores[e]) for e in graph.edges()}, rel=1e-4, abs=1e-7)
+
+
+def node(theirs):
+    """What we call a node of TransformerLens' tool."""
+    if theirs.kind in ("embed", "logits"):
+        return {"embed": "embed", "logits": "answer"}[theirs.kind]
+    return f"L{theirs.layer}{'MLP' if theirs.kind.startswith('mlp') else 'A'}"
+
+
+@pytest.mark.parametrize("kind", ["bridge", "gpt2", "llama", "qwen3", "gpt_neox"])
+def test_circuits_of_adopted_networks_end_in_the_model_and_in_its_donor(kind, ids):
+    """Whole layers are nodes; pythia's attention and MLP work side by side, so no edge joins them."""
+    task, base, other = ids
+    model = compolens.adopt(foreign(kind), task).model
+    graph = graph_of(model, base.tokens)
+    own, donor = written(model, graph, base), written(model, graph, other)
+    nothing = np.zeros_like(graph.exists)
+    for kept, wanted in ((graph.exists, own), (nothing, donor)):
+        torch.testing.assert_close(run_circuit(model, graph, base, donor, kept), wanted.prediction, rtol=1e-4, atol=1e-4)
+    names = {graph.name(edge) for edge in graph.edges()}
+    assert len(names) == 1 + 2 + 3 + 4 + 5 - (kind == "gpt_neox") * 2
+    assert ("L0A → L0MLP" in names) == (kind != "gpt_neox") and "L0MLP → L1A" in names
+
+
+def test_a_network_whose_parts_do_not_add_up_has_no_edges(ids):
+    task, base, _ = ids
+    with pytest.raises(DoesNotApply, match=r"add up|with or without"):
+        graph_of(compolens.adopt(foreign("gemma2"), task).model, base.tokens)

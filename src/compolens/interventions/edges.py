@@ -10,7 +10,8 @@ patching, 2310.10348), at the base or over points on the way to the counterfactu
 edges; all others are exchanged, and faithfulness is the share of the model's own answer that is left (MIB, 2504.13151).
 
 Where heads share a value network (HYLA), what one head writes depends on all their queries and keys: there the whole attention
-layer is one node. Its queries, keys and values are told apart, all heads together.
+layer is one node. Its queries, keys and values are told apart, all heads together. Of an adopted network a whole attention
+layer is one node that reads once, since where its heads read apart is not known.
 """
 
 from __future__ import annotations
@@ -106,29 +107,29 @@ class Graph:
         return f"{self.writers[edge[1]].name} → {self.readers[edge[0]].name}"
 
 
-def graph_of(model: HookedModel) -> Graph:
-    """The graph of a transformer of this project.
+def graph_of(model: HookedModel, tokens: Tensor) -> Graph:
+    """The graph of a transformer of this project, or of an adopted network whose stream is the sum of what its parts write.
 
     Args:
         model: the model.
+        tokens: (batch, seq, ...) of a few episodes, on which it is tried that the parts add up to the stream.
 
     Returns:
         The graph.
 
     Raises:
-        DoesNotApply: the model does not have the hook points of its nodes' inputs, such as an adopted network.
+        DoesNotApply: the model does not have the hook points of its nodes' inputs and outputs, or they do not add up.
     """
+    known = f"blocks.{model.cfg.n_layers - 1}.hook_q_input" in model.hook_dict and head_site(model, 0) is not None
+    return _own_graph(model) if known else _adopted_graph(model, tokens)
+
+
+def _own_graph(model: HookedModel) -> Graph:
     last = model.cfg.n_layers
-    sites = [head_site(model, layer) for layer in range(last)]
-    if None in sites or f"blocks.{last - 1}.hook_q_input" not in model.hook_dict:
-        raise DoesNotApply(
-            f"edges need the hook points hook_q_input, hook_k_input and hook_v_input of every block, which "
-            f"{type(model).__name__} does not have; `compolens probe components` measures whole heads and MLPs of any model"
-        )
     writers, readers = [Writer("embed", -1, "blocks.0.hook_resid_pre")], []
     for layer in range(last):
         block = f"blocks.{layer}"
-        apart = sites[layer] == ("hook_z", 2)
+        apart = head_site(model, layer) == ("hook_z", 2)
         heads = range(len(model.get_submodule(f"{block}.attn").W_K)) if apart else (-1,)  # type: ignore[arg-type]
         for head in heads:
             node = f"L{layer}H{head}" if apart else f"L{layer}A"
@@ -139,12 +140,50 @@ def graph_of(model: HookedModel) -> Graph:
         if f"{block}.hook_mlp_out" in model.hook_dict:
             readers.append(Reader(f"L{layer}MLP", f"L{layer}MLP", layer, f"{block}.hook_mlp_in"))
             writers.append(Writer(f"L{layer}MLP", layer, f"{block}.hook_mlp_out"))
-    readers.append(Reader("answer", "answer", last, f"blocks.{last - 1}.hook_resid_post"))
+    return _joined(writers, readers, last, parallel=False)
+
+
+@torch.no_grad()
+def _adopted_graph(model: HookedModel, tokens: Tensor) -> Graph:
+    last = model.cfg.n_layers
+    writers, readers = [Writer("embed", -1, "blocks.0.hook_resid_pre")], []
+    for layer in range(last):
+        for part, name in (("attn", f"L{layer}A"), ("mlp", f"L{layer}MLP")):
+            readers.append(Reader(name, name, layer, f"blocks.{layer}.hook_{part}_in"))
+            writers.append(Writer(name, layer, f"blocks.{layer}.hook_{part}_out"))
+    end = f"blocks.{last - 1}.hook_resid_post"
+    wanted = [*(writer.hook_name for writer in writers), *(reader.hook_name for reader in readers), end]
+    missing = [name for name in wanted if name not in model.hook_dict]
+    if missing:
+        raise DoesNotApply(
+            f"edges need what every part reads and writes, and this model has no hook point {missing[0]!r}; name what reads "
+            "off the stream, such as a block's norms, when it is adopted: sites={'blocks.0.hook_attn_in': ('SUBMODULE', 'input'), "
+            "'blocks.0.hook_mlp_in': …}; `compolens probe components` measures whole heads and MLPs of any model"
+        )
+    seen = model.run_with_cache(tokens, names_filter=wanted)[1]
+    before, attention = seen["blocks.0.hook_resid_pre"], seen["blocks.0.hook_attn_out"]
+    parallel = _equal(seen["blocks.0.hook_mlp_in"], before)
+    if not parallel and not _equal(seen["blocks.0.hook_mlp_in"], before + attention):
+        raise DoesNotApply(
+            "what the first MLP reads is not the stream with or without the attention before it, so no edge is known"
+        )
+    if not _equal(seen[end], torch.stack([seen[writer.hook_name] for writer in writers]).sum(0)):
+        raise DoesNotApply("what attention layers and MLPs write does not add up to the stream, so no edge is known")
+    return _joined(writers, readers, last, parallel)
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and bool((one - other).norm() <= 1e-4 * one.norm())
+
+
+def _joined(writers: list[Writer], readers: list[Reader], last: int, parallel: bool) -> Graph:
+    """All edges that point forward; into an MLP also from the attention of its block, unless they work side by side."""
+    readers = [*readers, Reader("answer", "answer", last, f"blocks.{last - 1}.hook_resid_post")]
     exists = np.zeros((len(readers), len(writers)), dtype=bool)
     for r, reader in enumerate(readers):
         for w, writer in enumerate(writers):
-            same_block = reader.node.endswith("MLP") and writer.layer == reader.layer and not writer.name.endswith("MLP")
-            exists[r, w] = writer.layer < reader.layer or same_block
+            behind = reader.node.endswith("MLP") and writer.layer == reader.layer and not writer.name.endswith("MLP")
+            exists[r, w] = writer.layer < reader.layer or (behind and not parallel)
     return Graph(tuple(writers), tuple(readers), exists)
 
 
@@ -159,9 +198,9 @@ def apart(model: HookedModel) -> Iterator[None]:
         A context.
     """
     settings = ("use_attn_result", "use_split_qkv_input", "use_hook_mlp_in")
-    before = {name: getattr(model.cfg, name) for name in settings}
+    before = {name: getattr(model.cfg, name) for name in settings if hasattr(model.cfg, name)}
     try:
-        for name in settings:
+        for name in before:
             getattr(model, f"set_{name}")(True)
         yield
     finally:
@@ -312,7 +351,8 @@ def _read_gradients(
     held: dict[str, Tensor] = {}
 
     def keep(tensor: Tensor, hook: Any) -> Tensor:
-        held[hook.name] = tensor if tensor.requires_grad else tensor.detach().requires_grad_()
+        """A copy, so that the gradient is that of this reader and not of all who read the same stream."""
+        held[hook.name] = tensor.clone() if tensor.requires_grad else tensor.detach().clone().requires_grad_()
         return held[hook.name]
 
     names = list(dict.fromkeys(reader.hook_name for reader in graph.readers))

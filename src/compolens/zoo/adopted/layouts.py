@@ -22,6 +22,11 @@ ATTENTIONS = {"attn": "c_proj", "self_attn": "o_proj", "attention": "dense"}
 """What a block calls its attention -> what that calls its output projection."""
 DOWN = ("c_proj", "down_proj", "dense_4h_to_h")
 """What an MLP calls its last linear map."""
+READ = {
+    "hook_attn_in": ("ln_1", "input_layernorm", "self_attn_layer_norm"),
+    "hook_mlp_in": ("ln_2", "pre_feedforward_layernorm", "post_attention_layernorm", "final_layer_norm"),
+}
+"""Hook point of what a part reads off the stream -> what a block calls the norm there."""
 
 
 class Layout(NamedTuple):
@@ -152,6 +157,10 @@ def _causal(module: nn.Module, blocks: str, paths: set[str]) -> dict[str, Any]:
                 sites[f"blocks.{i}.hook_attn_out"] = output(f"{here}.{name}")
                 if f"{here}.{name}.{projection}" in paths:
                     sites[f"blocks.{i}.attn.hook_z"] = (f"{here}.{name}.{projection}", "input")
+        for name, norms in READ.items():
+            norm = next((word for word in norms if f"{here}.{word}" in paths), None)
+            if norm is not None:
+                sites[f"blocks.{i}.{name}"] = (f"{here}.{norm}", "input")
         if f"{here}.mlp" in paths:
             sites[f"blocks.{i}.hook_mlp_out"] = output(f"{here}.mlp")
             down = next((word for word in DOWN if f"{here}.mlp.{word}" in paths), None)
@@ -199,6 +208,8 @@ def _bridge(module: Any) -> Layout:
         wanted[f"{at}.attn.hook_code"] = first(f"{at}.attn.hook_pattern")
         wanted[f"{at}.attn.hook_z"] = first(f"{at}.attn.o.hook_in", f"{at}.attn.hook_z")
         wanted[f"{at}.hook_attn_out"] = first(f"{at}.attn.hook_out", f"{at}.hook_attn_out")
+        wanted[f"{at}.hook_attn_in"] = first(f"{at}.ln1.hook_in")
+        wanted[f"{at}.hook_mlp_in"] = first(f"{at}.ln2.hook_in")
         wanted[f"{at}.mlp.hook_post"] = first(f"{at}.mlp.out.hook_in", f"{at}.mlp.hook_post")
         wanted[f"{at}.hook_mlp_out"] = first(f"{at}.mlp.hook_out", f"{at}.hook_mlp_out")
         wanted[f"{at}.hook_resid_post"] = first(f"{at}.hook_out", f"{at}.hook_resid_post")
