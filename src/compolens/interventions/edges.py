@@ -157,7 +157,7 @@ def _adopted_graph(model: HookedModel, tokens: Tensor) -> Graph:
     if missing:
         raise DoesNotApply(
             f"edges need what every part reads and writes, and this model has no hook point {missing[0]!r}; name what reads "
-            "off the stream, such as a block's norms, when it is adopted: sites={'blocks.0.hook_attn_in': ('SUBMODULE', 'input'), "
+            "off the stream, such as a norm, when it is adopted: sites={'blocks.0.hook_attn_in': ('SUBMODULE', 'input'), "
             "'blocks.0.hook_mlp_in': …}; `compolens probe components` measures whole heads and MLPs of any model"
         )
     seen = model.run_with_cache(tokens, names_filter=wanted)[1]
