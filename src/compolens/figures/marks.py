@@ -31,6 +31,7 @@ class Mark(ABC):
     data: pd.DataFrame
     label: str
     color: str | None = None
+    narrowest_in: ClassVar[float] = 1.6  # width of a panel, in inches, below which the drawing has fewer columns
     control: ClassVar[bool] = False  # grey by default, unless it shares its label with a result
 
     def __post_init__(self) -> None:

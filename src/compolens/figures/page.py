@@ -54,7 +54,8 @@ class Page:
         from matplotlib.layout_engine import ConstrainedLayoutEngine
 
         # Narrower panels would have no room for their labels or colour bars.
-        narrowest_in = 2.2 if any(mark.scaled() is not None for panel in panels for mark in panel.marks) else 1.6
+        marks = [mark for panel in panels for mark in panel.marks]
+        narrowest_in = max(2.2 if mark.scaled() is not None else mark.narrowest_in for mark in marks)
         columns = min(columns or max(1, min(3, int(width_in / narrowest_in))), len(panels))
         self.columns, self.sizes = columns, Sizes.in_use()
         self.scenes = scenes_of(panels, columns, labels, _series(), among)
