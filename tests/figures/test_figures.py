@@ -28,10 +28,12 @@ from compolens.figures import (
     Band,
     Bars,
     Drawing,
+    Edges,
     HeatMap,
     Line,
     Look,
     Map,
+    Nodes,
     Panel,
     Points,
     Rule,
@@ -737,3 +739,23 @@ def test_a_line_whose_ends_are_all_missing_has_no_band_and_one_end_is_no_band():
     assert not axes.collections and len(drawing.plotly().data) == 1
     with pytest.raises(ValueError, match="both or neither"):
         Line(data, "layer", "r2", lo="lo")
+
+
+# ---- networks --------------------------------------------------------------------------------------------------------
+def test_edges_join_their_places_vertically_and_are_as_wide_as_their_values():
+    rows = pd.DataFrame({"x0": [0.0, 1.0], "y0": [0.0, 0.0], "x": [2.0, 1.0], "y": [3.0, 3.0], "score": [-0.5, 1.0]})
+    edges = Edges(rows, "x0", "y0", "x", "y", "score", widest=1.0, label="edges")
+    boxes = pd.DataFrame({"x": [0.0, 2.0], "y": [0.0, 3.0], "node": ["a", "b"], "grey": [False, True]})
+    drawing = one(edges, Nodes(boxes, "x", "y", "node", "grey", label="parts"))
+    for curve, (_, row) in zip(edges.curves(), rows.iterrows(), strict=True):
+        assert curve[0].tolist() == [row.x0, row.y0] and curve[-1].tolist() == [row.x, row.y]
+        steps = np.diff(curve, axis=0)
+        assert abs(steps[0, 0] / steps[0, 1]) < 0.15 and abs(steps[-1, 0] / steps[-1, 1]) < 0.15
+    figure = drawing.matplotlib()
+    widths = [line.get_linewidth() for line in figure.axes[0].lines]
+    assert widths == pytest.approx([0.4 + 2.6 * 0.5, 3.0])
+    traces = drawing.plotly().data
+    assert [trace.line.width for trace in traces] == pytest.approx([0.8 + 6.2 * 0.5, 7.0])
+    assert [trace.showlegend for trace in traces].count(False) == 1  # one entry for all curves of a mark
+    assert {text.get_text() for text in figure.axes[0].texts} == {"a", "b"}
+    assert drawing.frame()["value"].dropna().tolist() == [-0.5, 1.0]

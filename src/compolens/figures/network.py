@@ -99,6 +99,7 @@ class Nodes(Mark):
         hover: the column of the words.
         faint: a column of booleans: boxes to be drawn in grey.
         label: of the mark, in the data.
+        color: hex colour of the words and boxes that are not faint.
     """
 
     data: pd.DataFrame
