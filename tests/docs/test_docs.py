@@ -223,6 +223,18 @@ def test_what_a_family_leaves_out_is_what_its_table_says(started, tmp_path):
                 recipes.load_recipe("probes", name)(trained)
 
 
+@pytest.mark.parametrize(
+    ("begins", "ends", "most"),
+    [("## From nothing to a diagnosis", "## A language model", 45), ("## A language model", "## Sites", 30)],
+)
+def test_an_example_that_ends_in_a_diagnosis_is_short(begins, ends, most, tmp_path):
+    text = (DOCS / "bring_your_own.md").read_text(encoding="utf-8")
+    page = tmp_path / "page.md"
+    page.write_text(text[text.index(begins) : text.index(ends)])
+    lines = [line for _, _, code in blocks(page) for line in code.splitlines() if line.strip()]
+    assert any(line.startswith("compolens explain") for line in lines) and len(lines) <= most
+
+
 def test_no_block_escapes_being_run():
     fences = {page.stem: len(re.findall(r"^```\S", page.read_text(), re.MULTILINE)) for page in PAGES}
     assert fences == {page.stem: len(blocks(page)) for page in PAGES}

@@ -47,6 +47,23 @@ def test_a_prompt_says_what_its_codes_say(split):
     assert not drawn.tokens[:, 0].any() or drawn.tokens.any(-1).all(), "padding comes first"
 
 
+def test_an_example_asked_again_is_answered_as_it_was_shown():
+    shown = TASK.sample(12, "ood", TASK.rng(1, "ood"))
+    tokens, targets = TASK.context_asked(shown)
+    assert tokens.shape == (12, 2, *shown.tokens.shape[1:]) and targets.shape == (12, 2, TASK.seq)
+    for row in range(12):
+        head, example = TASK.prompt(shown.codes, shown.inputs, row), []
+        for i in range(2):
+            text = spelled(TASK, tokens[row, i])
+            inputs = shown.inputs.clone()
+            inputs[:, -1] = inputs[:, i]
+            assert text.split() == TASK.prompt(shown.codes, inputs, row).split()
+            example.append(text.split()[-3:])
+            answer, question = TASK._pieces[int(targets[row, i, -1])], " ".join(text.split()[-3:])
+            assert f"{question} {answer} " in " ".join(head.split()).replace(" ; ", " ") + " "
+        assert example[0] != example[1]
+
+
 def test_every_part_is_trained_and_only_pairs_are_held_out():
     for seed in range(5):
         task = FewShot(n_examples=1, split_seed=seed)

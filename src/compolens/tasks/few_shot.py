@@ -303,6 +303,15 @@ class FewShot(TaskFamily):
         own = {name: codes[name].to(device) for name in self.code_kinds}
         return Episodes(tokens, targets, own, composition, inputs, {})
 
+    def context_asked(self, episodes: Episodes) -> tuple[Tensor, Tensor]:
+        """Each example's words as the question after all examples; only its answer's target is known."""
+        asked = []
+        for i in range(self.n_examples):
+            inputs = episodes.inputs.clone()
+            inputs[:, -1] = inputs[:, i]
+            asked.append(self.render(episodes.codes, inputs))
+        return torch.stack([one.tokens for one in asked], 1), torch.stack([one.targets for one in asked], 1)
+
     def candidates(self, episodes: Episodes, allowed: Sequence[int]) -> tuple[Tensor, Tensor] | None:
         """As in the base class, of small vocabularies; beyond, the answers of all compositions would take too much memory."""
         return super().candidates(episodes, allowed) if self._vocabulary <= SMALL else None
