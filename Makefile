@@ -14,6 +14,7 @@ PRINT := --dpi 150
 MODELS := $(ZOO)/*-?
 RELATIONS := $(ZOO)/relations
 REGRESSION := $(ZOO)/regression
+HEADS := $(ZOO)/module_heads
 LEARNERS := $(REGRESSION)/linear-* $(REGRESSION)/softmax-4heads-?
 DUAL := $(ZOO)/F-softmax-[012] $(ZOO)/fuzzy-softmax-? $(ZOO)/sraven3-softmax-0
 WHY := $(ZOO)/F-softmax-? $(ZOO)/F-hypernetwork-?
@@ -88,6 +89,7 @@ figures: setup  ## redraw every figure of docs/findings from the shipped tables
 	$(BIN)/compolens analyze layers_are_gradient_steps $(REGRESSION)/linear-?L-* --out $(ZOO)/figures/regression $(PRINT)
 	$(BIN)/compolens analyze newton_or_gradient $(REGRESSION)/linear-5L-? --out $(ZOO)/figures/regression $(PRINT)
 	$(BIN)/compolens analyze attention_modifications $(REGRESSION) --out $(ZOO)/figures/regression $(PRINT)
+	$(BIN)/compolens analyze heads_are_modules $(HEADS)/constructed-? $(HEADS)/trained-? --out $(ZOO)/figures/module_heads $(PRINT)
 	$(BIN)/compolens analyze dual_model_agrees random_features_converge $(DUAL) --out $(ZOO)/figures/dual $(PRINT)
 
 zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept) and measure it
@@ -107,6 +109,8 @@ zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept
 	$(BIN)/compolens probe generalization $(REGRESSION) --episodes 4096 --jobs $(JOBS)
 	$(BIN)/compolens probe gd_equivalence algorithm_steps weight_structure $(LEARNERS) --jobs $(JOBS)
 	$(BIN)/compolens probe dual_model $(REGRESSION)/softmax-4heads-? $(DUAL) --jobs $(JOBS)
+	$(BIN)/compolens train trained_models/module_heads.py --out $(HEADS) --jobs $(JOBS)
+	$(BIN)/compolens probe generalization module_alignment $(HEADS) --episodes 1024 --jobs $(JOBS)
 
 notebooks: setup  ## execute the notebooks in place
 	$(BIN)/python notebooks/execute.py notebooks/*.ipynb
