@@ -7,6 +7,7 @@ export PYTHONDONTWRITEBYTECODE :=  # or every process of the tests compiles the 
 MEASURES := generalization latent_code patching
 CODES := attention_code latent_geometry activation_sparsity
 CLAIMS := who_generalizes where_codes_live where_the_task_is_decided
+CIRCUITS := which_heads_carry_the_code same_circuit_on_held_out circuits_are_faithful
 DEMO := runs/demo
 ZOO := trained_models
 # what the repository holds is for reading; papers draw their own
@@ -72,6 +73,8 @@ figures: setup  ## redraw every figure of docs/findings from the shipped tables
 	$(BIN)/compolens analyze failure_has_a_place decodable_is_not_used factors_are_reused when_codes_appear $(WHY) --out $(ZOO)/figures/why $(PRINT)
 	$(BIN)/compolens analyze which_factors_fail $(ZOO)/F-softmax-? --out $(ZOO)/figures/why $(PRINT)
 	$(BIN)/compolens analyze diagnoses $(WHY) $(ZOO)/R-* $(ZOO)/F-bottleneck-wide-? --out $(ZOO)/figures/why $(PRINT)
+	$(BIN)/compolens analyze $(CIRCUITS) circuit_diagram $(ZOO)/F-softmax-? $(ZOO)/F-hypernetwork-? --out $(ZOO)/figures/circuits/F $(PRINT)
+	$(BIN)/compolens analyze $(CIRCUITS) $(ZOO)/R-softmax-? $(ZOO)/R-hypernetwork-? --out $(ZOO)/figures/circuits/R $(PRINT)
 	$(BIN)/compolens analyze ablations scaling $(ZOO)/fuzzy-* --out $(ZOO)/figures/fuzzy $(PRINT)
 	$(BIN)/compolens analyze codes_decode_rules $(FUZZY) --out $(ZOO)/figures/fuzzy $(PRINT)
 	$(BIN)/compolens analyze codes_decode_rules $(ZOO)/sraven3-* --out $(ZOO)/figures/sraven3 $(PRINT)
@@ -101,6 +104,7 @@ zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept
 	$(BIN)/compolens probe inference_or_execution $(ZOO)/F-softmax-0 $(ZOO)/F-hypernetwork-0 --steps all --jobs $(JOBS)
 	$(BIN)/compolens probe swap_factor swap_code erase_code $(WHY) --jobs $(JOBS)
 	$(BIN)/compolens probe repair $(WHY) $(ZOO)/R-hypernetwork-? --jobs $(JOBS)
+	$(BIN)/compolens probe components edges $(ZOO)/[FR]-softmax-? $(ZOO)/[FR]-hypernetwork-? --jobs $(JOBS)
 	$(BIN)/compolens probe generalization $(ZOO)/fuzzy-*-0 $(ZOO)/sraven3-*-0 --steps all --jobs $(JOBS)
 	$(BIN)/compolens train trained_models/relations.py --out $(RELATIONS) --jobs $(JOBS)
 	$(BIN)/compolens probe generalization transfer $(RELATIONS) --episodes 512 --jobs $(JOBS)

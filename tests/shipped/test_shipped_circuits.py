@@ -1,0 +1,127 @@
+"""What docs/findings/circuits.md says, and the tables that it rests on."""
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from compolens import tables
+from compolens.measures.intervals import mean_interval
+
+REPOSITORY = Path(__file__).parents[2]
+ZOO = REPOSITORY / "trained_models"
+PAGE = (REPOSITORY / "docs" / "findings" / "circuits.md").read_text(encoding="utf-8")
+COLUMNS = ("F-softmax", "F-hypernetwork")
+MODELS = [f for size in "FR" for name in ("softmax", "hypernetwork") for f in sorted(ZOO.glob(f"{size}-{name}-?"))]
+
+
+def of(prefix, probe):
+    return tables.gather(sorted(ZOO.glob(f"{prefix}-?")), probe)
+
+
+def number(text):
+    return float(text.replace("−", "-"))
+
+
+def cells(first):
+    """The cells of the page's row that begins so."""
+    line = next(line for line in PAGE.splitlines() if line.startswith(f"| {first}"))
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+@pytest.mark.parametrize("folder", MODELS, ids=lambda f: f.name)
+@pytest.mark.parametrize("probe", ["components", "edges"])
+def test_the_tables_are_fresh(folder, probe):
+    assert tables.why_not(folder, probe) == ""
+
+
+def effects(prefix):
+    rows = of(prefix, "components")
+    return rows[(rows["metric"] == "effect") & (rows["control"] == "") & (rows["counterfactual"] == "whole code")]
+
+
+@pytest.mark.parametrize("layer", range(3))
+def test_effects_of_mlps_are_those_of_the_tables(layer):
+    shown = [number(cell) for cell in cells(f"MLP of layer {layer}")[1:]]
+    found = []
+    for prefix in COLUMNS:
+        rows = effects(prefix)
+        for split in ("test", "ood"):
+            found.append(rows[(rows["component"] == f"L{layer}MLP") & (rows["split"] == split)]["value"].mean())
+    assert shown == pytest.approx(found, abs=0.0051)
+
+
+def test_the_largest_head_is_that_of_the_tables():
+    found = []
+    for prefix in COLUMNS:
+        rows = effects(prefix)
+        heads = rows[rows["component"].str.contains("H")]
+        found += [heads[heads["split"] == split].groupby("component")["value"].mean().max() for split in ("test", "ood")]
+    assert [number(cell) for cell in cells("largest head")[1:]] == pytest.approx(found, abs=0.0051)
+
+
+def beyond(prefix, by="heads and MLPs", counterfactual="whole code"):
+    """Similarity less that of left-out sets, per model; and both mean errors."""
+    rows = of(prefix, "components")
+    rows = rows[(rows["control"] == "") & (rows["by"] == by) & (rows["counterfactual"] == counterfactual)]
+    wide = rows.pivot_table(index="model", columns=["metric", "split"], values="value")
+    return pd.DataFrame(
+        {
+            "beyond": wide["similarity", "ood"] - wide["similarity", "test"],
+            "error": wide["mean error", "ood"],
+            "left out": wide["mean error", "test"],
+        }
+    )
+
+
+@pytest.mark.parametrize("size", ["F", "R"])
+@pytest.mark.parametrize("name", ["vanilla", "hypernetwork"])
+def test_the_circuit_is_the_same_within_the_margin(size, name):
+    line = next(line for line in PAGE.splitlines() if line.startswith(f"| {size} | {name} |"))
+    _, _, error, left_out, similarity = [cell.strip() for cell in line.strip("|").split("|")]
+    found = beyond(f"{size}-{'softmax' if name == 'vanilla' else name}")
+    shown = [number(text) for text in re.findall(r"−?\.\d+", similarity)]
+    ends = mean_interval(found["beyond"].to_numpy()) if size == "F" else ()
+    assert shown == pytest.approx([found["beyond"].mean(), *ends], abs=0.00051)
+    assert [number(error), number(left_out)] == pytest.approx([found["error"].mean(), found["left out"].mean()], abs=0.0051)
+    assert size == "R" or ends[0] > -0.05
+
+
+@pytest.mark.parametrize(
+    ("prefix", "shown"), [("F-softmax", (-0.009, -0.011, -0.007)), ("F-hypernetwork", (-0.004, -0.006, -0.001))]
+)
+def test_where_one_factor_is_exchanged(prefix, shown):
+    mean, lo, hi = (f"{value:.3f}".replace("0.", ".").replace("-", "−") for value in shown)
+    assert f"{mean} [{lo}, {hi}]" in " ".join(PAGE.split())
+    found = beyond(prefix, counterfactual="one factor")["beyond"].to_numpy()
+    assert (found.mean(), *mean_interval(found)) == pytest.approx(shown, abs=0.0011)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "shown"), [("F-softmax", (-0.021, -0.058, 0.015)), ("F-hypernetwork", (-0.123, -0.312, 0.067))]
+)
+def test_heads_alone_cannot_be_told(prefix, shown):
+    found = beyond(prefix, by="heads alone")["beyond"].to_numpy()
+    assert (found.mean(), *mean_interval(found)) == pytest.approx(shown, abs=0.00051)
+    assert shown[1] < -0.05 < shown[2]
+
+
+DISTANCES = {
+    "edges found on held-out compositions": ("ood", "", "integrated attribution"),
+    "edges found on training compositions": ("test", "", "integrated attribution"),
+    "edges ranked by magnitude": ("ood", "magnitude", "magnitude"),
+    "random edges": ("ood", "random", "random"),
+    "untrained model, edges of its own": ("ood", "untrained", "integrated attribution"),
+}
+
+
+@pytest.mark.parametrize("row", DISTANCES)
+def test_distances_of_circuits_are_those_of_the_tables(row):
+    found_on, control, by = DISTANCES[row]
+    for prefix, cell in zip(COLUMNS, cells(row)[1:], strict=True):
+        rows = of(prefix, "edges")
+        rows = rows[(rows["metric"] == "CMD") & (rows["split"] == "ood") & (rows["found on"] == found_on)]
+        values = rows[(rows["control"] == control) & (rows["by"] == by)]["value"].to_numpy()
+        shown = [number(text) for text in re.findall(r"\.\d+", cell)]
+        assert shown == pytest.approx([values.mean(), *mean_interval(values)], abs=0.00051)
