@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from compolens import citations, tables
-from compolens.foundation import digests, versions
+from compolens.foundation import digests, model_folders, versions
 from compolens.foundation.configs import ConfigError
 from compolens.measures.intervals import paired_interval, two_level_interval, weighted_mean
 from compolens.tables import COLUMNS, StaleTable
@@ -77,7 +77,7 @@ def test_a_probe_that_a_folder_names_is_read_if_it_is_a_file_of_pythons(model, r
 
 
 def test_a_root_that_has_no_end_is_refused(model, monkeypatch):
-    monkeypatch.setattr(tables, "MOST_FOLDERS", 3)
+    monkeypatch.setattr(model_folders, "MOST_FOLDERS", 3)
     with pytest.raises(ConfigError, match="has more than 3 folders; name one that is nearer to the models"):
         tables.find([model.parent.parent])
 

@@ -9,12 +9,15 @@ import re
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from compolens import adopt, load, recipes
+from compolens.activations import record
 from compolens.explore import State, Subject, edits, views
 from compolens.explore.explorer import DEPENDS, Explorer
 from compolens.explore.frozen import frozen
@@ -101,6 +104,38 @@ def test_intervals_run_over_compositions_then_episodes_then_nothing():
     assert (lo[1], hi[1]) == pytest.approx((1.0, 1.0))  # what does not vary has no interval
 
 
+def test_intervals_of_means_and_of_differences_are_the_textbooks_where_units_weigh_the_same():
+    """Student's t over units: of the units' means, and of the paired differences of two models."""
+    rng, composition = np.random.default_rng(0), np.repeat(np.arange(7), 4)
+    values = rng.normal(size=(28, 2))
+    for k, (middle, *ends) in enumerate(zip(*mean(values, composition), strict=True)):
+        of_units = values[:, k].reshape(7, 4).mean(1)
+        assert middle == pytest.approx(of_units.mean())
+        assert ends == pytest.approx(stats.t.interval(0.95, 6, of_units.mean(), stats.sem(of_units)), rel=5e-3)
+    one, two = (pd.DataFrame({"error": e, "weight": 1.0, "composition": composition}) for e in np.abs(values).T)
+    found, paired = difference(one, two), (two["error"] - one["error"]).to_numpy().reshape(7, 4).mean(1)
+    assert found.value == pytest.approx(paired.mean()) and found.unit == "compositions"
+    wanted = stats.ttest_1samp(paired, 0).confidence_interval(0.95)
+    assert (found.lo, found.hi) == pytest.approx((wanted.low, wanted.high), rel=5e-3)
+    alone = difference(one[:4], two[:4])
+    assert math.isnan(alone.lo) and alone.unit == ""
+
+
+def test_the_interval_of_a_difference_covers_where_percentiles_do_not():
+    """Five compositions of unequal weight, two models whose true scores differ by 0.1, 400 times."""
+    hits = 0
+    for k in range(400):
+        rng = np.random.default_rng(k)
+        weight = np.exp(0.8 * rng.normal(size=5))
+        frames = [
+            pd.DataFrame({"error": weight * lack * rng.gamma(4.0, 0.25, size=5), "weight": weight, "composition": range(5)})
+            for lack in (0.2, 0.3)
+        ]
+        found = difference(*frames)
+        hits += found.lo <= 0.1 <= found.hi
+    assert 0.92 <= hits / 400 <= 0.99, "percentiles of a bootstrap: about 0.8"
+
+
 # ---- every view of every family --------------------------------------------------------------------------------------
 VIEWS = ("grid", "worst", "sites", "heads", "attention", "code", "ladder")
 
@@ -181,7 +216,7 @@ def test_random_subspaces_make_moves_of_the_same_length_and_rank(subjects):
     subject = subjects["softmax"]
     site = subject.site(replace(SET, at=1, role="context"))
     at, base = subject.code_at(site), subject.bases(SET)
-    (seen,) = edits.record(subject.model, [base], [site[1]])
+    (seen,) = record(subject.model, [base], [site[1]])
     where = edits.positions(subject.model, site.role)
     shown = at.shown(seen.sites[site[1]][:, where])
     for code in (subject.features(base), torch.rand(len(base.tokens), 6).double()):

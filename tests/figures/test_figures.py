@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import itertools
 import json
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import zlib
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import matplotlib.style
@@ -41,6 +43,7 @@ from compolens.figures import (
     save,
 )
 from compolens.figures.page import print_style
+from compolens.figures.plain import PlainFigure
 
 SOURCE = Path(__file__).parents[2] / "src"
 NAN = float("nan")
@@ -759,3 +762,54 @@ def test_edges_join_their_places_vertically_and_are_as_wide_as_their_values():
     assert [trace.showlegend for trace in traces].count(False) == 1  # one entry for all curves of a mark
     assert {text.get_text() for text in figure.axes[0].texts} == {"a", "b"}
     assert drawing.frame()["value"].dropna().tolist() == [-0.5, 1.0]
+
+
+# ---- the figure as plotly.js takes it --------------------------------------------------------------------------------
+@pytest.mark.parametrize(("count", "columns"), [(1, 1), (2, 3), (5, 3), (7, 2)])
+def test_axes_stand_where_plotly_puts_them(count: int, columns: int) -> None:
+    from plotly.subplots import make_subplots
+
+    across, down, titles = 0.09, 0.2, [f"panel {i}" for i in range(count)]
+    rows = -(-count // columns)
+    specs = [[{} if i * columns + j < count else None for j in range(columns)] for i in range(rows)]
+    wanted = make_subplots(
+        rows, columns, specs=specs, subplot_titles=titles, horizontal_spacing=across, vertical_spacing=down
+    ).update_annotations(font_size=14)
+    figure = PlainFigure(titles, columns, (across, down))
+    for i in range(count):
+        cell = {"row": i // columns + 1, "col": i % columns + 1}
+        shape = {"type": "rect", "x0": 0, "x1": 1, "y0": 0, "y1": 1, "xref": "x domain"}
+        figure.add_trace({"type": "scatter", "y": [i]}, **cell)
+        figure.add_shape(shape, **cell)
+        wanted.add_trace({"type": "scatter", "y": [i]}, **cell)
+        wanted.add_shape(**shape, **cell)
+    made, wanted = (one.to_plotly_json() for one in (figure.plotly(), wanted))
+    assert made["data"] == wanted["data"]
+    for part in ("shapes", "annotations"):
+        for one, other in zip(made["layout"].get(part, []), wanted["layout"].get(part, []), strict=True):
+            assert {k: v for k, v in one.items() if k not in "xy"} == {k: v for k, v in other.items() if k not in "xy"}
+            assert [one.get(k) for k in "xy"] == pytest.approx([other.get(k) for k in "xy"])
+    for name, axis in wanted["layout"].items():
+        if name.startswith(("xaxis", "yaxis")):
+            assert made["layout"][name]["anchor"] == axis["anchor"]
+            assert made["layout"][name]["domain"] == pytest.approx(axis["domain"])
+
+
+def test_the_plain_figure_is_the_validated_one() -> None:
+    """plotly leaves out what is None, and may write -0 or a tuple otherwise; else both say the same."""
+
+    def decoded(value: Any) -> Any:
+        if isinstance(value, dict) and "bdata" in value:
+            flat = np.frombuffer(base64.b64decode(value["bdata"]), dtype=value["dtype"])
+            return decoded(flat.reshape([int(n) for n in value.get("shape", str(len(flat))).split(",")]).tolist())
+        if isinstance(value, dict):
+            return {key: decoded(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [decoded(item) for item in value]
+        return None if isinstance(value, float) and np.isnan(value) else value
+
+    drawing = everything()
+    plain = json.loads(json.dumps(drawing.json(), allow_nan=False))
+    checked = json.loads(drawing.plotly().to_json())
+    checked["layout"].pop("template")
+    assert decoded(plain) == decoded(checked)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from compolens.cli.flags import Parser, command_parser, common_flags, finished_models, outside
+from compolens.foundation import model_folders
 from compolens.foundation.configs import ConfigError
 
 
@@ -42,10 +43,8 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         ConfigError: what the page needs is not installed.
     """
-    from compolens import tables
-
     named = [Path(folder) for folder in options.folders]
-    models = finished_models(tables.find(named), named)
+    models = finished_models(model_folders.find(named), named)
     try:
         from compolens.explore.page import serve
     except ModuleNotFoundError as error:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from compolens.foundation import model_folders
 from compolens.foundation.configs import ConfigError, nearest, shown
 from compolens.foundation.terminal import one_line, red
 
@@ -237,9 +238,7 @@ def finished_models(models: list[Path], named: list[Path]) -> list[Path]:
     Raises:
         ConfigError: none is left.
     """
-    from compolens import tables
-
-    kept = [m for m in models if tables.finished(m) or m in named]
+    kept = [m for m in models if model_folders.finished(m) or m in named]
     for model in models:
         if model not in kept:
             print(f"{model.name}: not finished, left out", file=sys.stderr)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from compolens.activations.sites import Site, positions, put
-from compolens.activations.streams import BATCH, record
+from compolens.activations.streams import BATCH
 from compolens.explore.sets import Number, pooled
 from compolens.explore.state import State
 from compolens.explore.subjects import Subject, code_numbers
@@ -169,8 +169,7 @@ def edit(subject: Subject, state: State, site: Site, code: Tensor, untrained: bo
         DoesNotApply: no direction at the site goes with the code.
     """
     model, base = subject.untrained if untrained else subject.model, subject.bases(state)
-    at = subject.code_at(site, untrained)
-    (seen,) = record(model, [base], [site.hook_name])
+    at, seen = subject.code_at(site, untrained), subject.seen(state, site, untrained)
     own, where = seen.sites[site.hook_name], positions(model, site.role)
     started = own.clone()
     started[:, where] = at.shown(own[:, where])
@@ -181,15 +180,13 @@ def edit(subject: Subject, state: State, site: Site, code: Tensor, untrained: bo
             f"nothing can be written at layer {site.layer}, {site.role}: no direction there goes with the code; "
             "choose another site"
         )
-    after = _answers(model, base.tokens, site, moved)
-    random = []
+    put_there = [moved]
     for i in range(0 if untrained else SUBSPACES):
         rng = torch.Generator().manual_seed(stream(subject.seed, "random subspace", i))
         other = Subspace.random(basis.shape[0], basis.shape[1], rng).basis.to(own)
-        random.append(started + (moved - started) @ basis @ other.T)
-    if random:
-        tokens = base.tokens.repeat(SUBSPACES, *[1] * (base.tokens.ndim - 1))
-        random = list(_answers(model, tokens, site, torch.cat(random)).chunk(SUBSPACES))
+        put_there.append(started + (moved - started) @ basis @ other.T)
+    tokens = base.tokens.repeat(len(put_there), *[1] * (base.tokens.ndim - 1))
+    after, *random = _answers(model, tokens, site, torch.cat(put_there)).chunk(len(put_there))
     return Edit(seen.prediction, after, random, basis.shape[1], basis.shape[0])
 
 
@@ -214,29 +211,40 @@ def _answers(model: HookedModel, tokens: Tensor, site: Site, activation: Tensor)
 
 # ---- what came of it -------------------------------------------------------------------------------------------------
 @torch.no_grad()
-def share(subject: Subject, state: State, made: Edit, goal: Episodes, untrained: bool = False) -> Number:
-    """How much of the way the answers moved to those that the same model gives to the goal's episodes; over the episodes in
-    which there is a way to go.
+def wanted(subject: Subject, goal: Episodes, untrained: bool = False) -> Tensor:
+    """The answers to which an edit should move those of the base: the same model's, to the goal's episodes.
+
+    Args:
+        subject: the model under study.
+        goal: the episodes under the code that is written.
+        untrained: those of the untrained control instead.
+
+    Returns:
+        (n, seq, d_out).
+    """
+    model = subject.untrained if untrained else subject.model
+    return torch.cat([model(part) for part in goal.tokens.split(BATCH)])
+
+
+def share(subject: Subject, state: State, made: Edit, goal: Tensor) -> Number:
+    """How much of the way the answers moved; over the episodes in which there is a way to go.
 
     Args:
         subject: the model under study.
         state: what the reader has chosen.
         made: the edit.
-        goal: the episodes under the code that was written.
-        untrained: whether the edit was made in the untrained control, whose own answers are then the goal.
+        goal: (n, seq, d_out) where they should come to, as `wanted` returns it.
 
     Returns:
         1: all of the way; 0: none; negative: away from it. NaN where there is no way to go.
     """
-    model = subject.untrained if untrained else subject.model
-    error, weight = remaining(made.after, made.before, model(goal.tokens), subject.task.answers)
+    error, weight = remaining(made.after, made.before, goal, subject.task.answers)
     kept = weight > SAME * weight.max()
     composition = subject.bases(state).composition
     return pooled(*(part[kept].cpu().numpy() for part in (error, weight, composition)))
 
 
-@torch.no_grad()
-def random_share(subject: Subject, made: Edit, goal: Episodes) -> Number:
+def random_share(subject: Subject, made: Edit, goal: Tensor) -> Number:
     """What `share` is for the random subspaces.
 
     Args:
@@ -247,10 +255,9 @@ def random_share(subject: Subject, made: Edit, goal: Episodes) -> Number:
     Returns:
         Their mean, with the least and the largest in place of an interval.
     """
-    wanted = subject.model(goal.tokens)
     found = []
     for after in made.random:
-        error, weight = remaining(after, made.before, wanted, subject.task.answers)
+        error, weight = remaining(after, made.before, goal, subject.task.answers)
         kept = weight > SAME * weight.max()
         error, weight = error[kept], weight[kept]
         found.append(float(1 - error.sum() / weight.sum()) if float(weight.sum()) > 0 else float("nan"))

@@ -57,8 +57,8 @@ def _panel(explorer: Explorer, name: str, state: State) -> dict[str, Any]:
     except ConfigError as error:
         return panel | {"missing": str(error)}
     drawing = replace(view.drawing, columns=4 if name == "heads" else 2)
-    figure = drawing.plotly()
+    figure = drawing.json()
     return panel | {
-        "json": plotlyjs.inline(figure), "height": int(figure.layout.height or 420), "number": f"{view.what}: {view.number}",
+        "json": plotlyjs.inline(figure), "height": int(figure["layout"]["height"]), "number": f"{view.what}: {view.number}",
         "caption": drawing.caption, "python": view.python, "claim": drawing.claim,
     }  # fmt: skip

@@ -6,9 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from compolens.measures.intervals import summarise
-
-DRAWS = 2000
+from compolens.measures.intervals import Scale, summarise
 
 
 class Number(NamedTuple):
@@ -69,7 +67,7 @@ def pooled(error: np.ndarray, weight: np.ndarray, composition: np.ndarray) -> Nu
 
 
 def mean(values: np.ndarray, composition: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Means over episodes, with intervals.
+    """Means over episodes, each with its t interval by the jackknife.
 
     Args:
         values: (n, k) for n episodes.
@@ -79,12 +77,23 @@ def mean(values: np.ndarray, composition: np.ndarray) -> tuple[np.ndarray, np.nd
         (mean, lo, hi), each (k,), with 95 % intervals over `units`; the bounds are NaN for one episode.
     """
     groups, unit = units(composition)
-    middle = values.mean(0)
-    if not unit:
-        return middle, np.full_like(middle, np.nan), np.full_like(middle, np.nan)
-    ids = np.unique(groups)
-    sums = np.stack([values[groups == g].sum(0) for g in ids])
-    counts = np.array([(groups == g).sum() for g in ids], dtype=float)
-    times = np.random.default_rng(0).multinomial(len(ids), np.full(len(ids), 1 / len(ids)), size=DRAWS).astype(float)
-    lo, hi = np.quantile(times @ sums / (times @ counts)[:, None], [0.025, 0.975], axis=0)
-    return middle, lo, hi
+    ends = np.full((2, values.shape[1]), np.nan)
+    if unit:
+        ends = np.array([differing(-column, np.ones(len(column)), groups)[1:] for column in values.T]).T
+    return values.mean(0), ends[0], ends[1]
+
+
+def differing(error: np.ndarray, weight: np.ndarray, groups: np.ndarray) -> tuple[float, float, float]:
+    """-sum(error) / sum(weight), where errors may have either sign, with its t interval over groups by the jackknife.
+
+    Args:
+        error: (n,) such as the errors of one model minus those of another on the same episodes.
+        weight: (n,) at least 0.
+        groups: (n,) the unit of replication of every episode.
+
+    Returns:
+        (value, lo, hi): 0 where errors are alike, above 0 where the first model's are smaller; the ends are NaN for one group.
+    """
+    found = summarise(error, weight, groups)
+    lo, hi = found.interval_on(Scale.PLAIN)
+    return found.score - 1, lo - 1, hi - 1

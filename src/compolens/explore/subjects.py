@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from compolens.activations.sites import Site, sites
-from compolens.activations.streams import BATCH, draw, record
+from compolens.activations.streams import BATCH, Activations, draw, record
 from compolens.explore.state import State
 from compolens.foundation.configs import DoesNotApply, nearest, require
 from compolens.hooks import HookedModel
@@ -73,6 +73,7 @@ class Subject:
         self._answers: dict[str, Tensor] = {}
         self._codes: dict[tuple[Site, bool], CodeAt] = {}
         self._read: dict[str, Tensor] = {}
+        self._seen: dict[tuple[str, tuple[int, ...], str, bool], Activations] = {}
 
     @property
     def title(self) -> str:
@@ -201,6 +202,25 @@ class Subject:
                 return site
         names = [f"layer {site.layer}, {site.role}" for site in self.sites]
         raise DoesNotApply(f"no site at layer {state.at}, {state.role}; {nearest(f'layer {state.at}, {state.role}', names)}")
+
+    def seen(self, state: State, site: Site, untrained: bool = False) -> Activations:
+        """The chosen episodes at a site's hook point, with the answers to them.
+
+        Args:
+            state: what the reader has chosen.
+            site: whose hook point is recorded.
+            untrained: in the untrained control instead.
+
+        Returns:
+            What was recorded; kept while a code is moved, which changes neither episodes nor site.
+        """
+        key = (state.split, state.chosen, site.hook_name, untrained)
+        if key not in self._seen:
+            while len(self._seen) >= 4:
+                del self._seen[next(iter(self._seen))]  # the oldest
+            model = self.untrained if untrained else self.model
+            (self._seen[key],) = record(model, [self.bases(state)], [site.hook_name])
+        return self._seen[key]
 
     @cached_property
     def patterns(self) -> list[str]:

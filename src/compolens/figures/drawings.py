@@ -197,7 +197,15 @@ class Drawing:
 
     def plotly(self) -> go.Figure:
         """The interactive figure: as wide as its container, with a fixed height in pixels."""
-        return on_screen(self.panels, self.columns, self.labels)
+        return on_screen(self.panels, self.columns, self.labels).plotly()
+
+    def json(self) -> dict[str, Any]:
+        """The interactive figure as plotly.js takes it, which is ten times as quick as `plotly`: nothing is validated.
+
+        Returns:
+            {"data": ..., "layout": ...}, which JSON can hold, without a template.
+        """
+        return on_screen(self.panels, self.columns, self.labels).json()
 
 
 def save(

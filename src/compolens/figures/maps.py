@@ -15,8 +15,9 @@ from compolens.figures.stage import Stage
 from compolens.figures.words import as_text, cell_texts, is_categorical
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
     from matplotlib.axes import Axes
+
+    from compolens.figures.plain import PlainFigure
 
 _MISSING = "#d0d0d0"  # behind heat maps: a missing cell must not look like the white in the middle of a diverging scale
 
@@ -65,8 +66,8 @@ class HeatMap(Mark):
         self.hatches()
 
     def rows(self) -> pd.DataFrame:
-        rows = pd.DataFrame({"x": self._column("x"), "y": self._column("y"), "value": self._numbers("value")})
-        return rows if self.hover is None else rows.assign(hover=self._column("hover"))
+        told = {} if self.hover is None else {"hover": self._column("hover")}
+        return pd.DataFrame({"x": self._column("x"), "y": self._column("y"), "value": self._numbers("value"), **told})
 
     def grid(self) -> tuple[np.ndarray, list[Any], list[Any]]:
         """Values (rows, columns) with NaN where there is none, and the categories of the columns and of the rows."""
@@ -125,7 +126,7 @@ class HeatMap(Mark):
         axes.tick_params(length=0)
         scene.colorbar(axes, mesh)
 
-    def trace(self, figure: go.Figure, scene: Stage) -> None:
+    def trace(self, figure: PlainFigure, scene: Stage) -> None:
         values, columns, names = self.grid()
         where = {"x": np.arange(len(columns)), "y": np.arange(len(names)), "z": values, "hoverongaps": False}
         lines = [f"{scene.panel.x}: %{{x}}", f"{scene.panel.y}: %{{y}}", f"{self.label or self.value}: %{{z:.4~g}}"]
@@ -141,10 +142,10 @@ class HeatMap(Mark):
         figure.add_trace({"type": "heatmap", **where, **style}, **scene.cell)
         at, texts = self.ticked(names, scene.shown)
         ticks = {"tickvals": at, "ticktext": texts, "range": [len(names) - 0.5, -0.5]}
-        figure.update_yaxes(ticks="", showline=False, **ticks, **scene.cell)
-        figure.update_xaxes(ticks="", showline=False, **scene.cell)
+        figure.axis("y", **scene.cell).update(ticks="", showline=False, **ticks)
+        figure.axis("x", **scene.cell).update(ticks="", showline=False)
         behind = {"x0": 0, "x1": 1, "y0": 0, "y1": 1, "xref": "x domain", "yref": "y domain", "layer": "below"}
-        figure.add_shape(type="rect", fillcolor=_MISSING, line_width=0, **behind, **scene.cell)
+        figure.add_shape({"type": "rect", "fillcolor": _MISSING, "line": {"width": 0}, **behind}, **scene.cell)
         if hatches := self.hatches():
             row, column = np.array(hatches).T
             figure.add_trace({"type": "bar", "x": column, "y": np.ones(len(row)), "base": row - 0.5, **_HATCH}, **scene.cell)
@@ -205,7 +206,7 @@ class Map(Mark):
             (points,) = axes.plot(x, rows["y"], "o", color=color, ms=size, mew=0, zorder=3, rasterized=many)
             scene.legend.enter(self._entry(category), color, points)
 
-    def trace(self, figure: go.Figure, scene: Stage) -> None:
+    def trace(self, figure: PlainFigure, scene: Stage) -> None:
         # WebGL only for many points, since browsers allow a page few of its contexts.
         kind, size = "scattergl" if len(self.data) > 5_000 else "scatter", 2 * _diameter(len(self.data))
         for category, rows in [("", self.shown.dropna(subset="value"))] if scene.scale else self.groups():

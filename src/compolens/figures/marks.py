@@ -14,8 +14,9 @@ from compolens.figures.stage import Stage
 from compolens.figures.words import unknown
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
     from matplotlib.axes import Axes
+
+    from compolens.figures.plain import PlainFigure
 
 DASHES = ((5, 2.5), (1.2, 1.8), (6, 2, 1.2, 2), (10, 3))  # on, off, ... in line widths
 SHARE = 0.8  # of a category's width that its bars, points and band may take
@@ -56,7 +57,7 @@ class Mark(ABC):
         """
 
     @abstractmethod
-    def trace(self, figure: go.Figure, scene: Stage) -> None:
+    def trace(self, figure: PlainFigure, scene: Stage) -> None:
         """Add to the subplot `scene.cell` of a plotly figure.
 
         Args:
@@ -76,7 +77,9 @@ class Mark(ABC):
         name = getattr(self, role)
         if name not in self.data.columns:
             raise unknown(f"column for {type(self).__name__}.{role}", name, self.data.columns)
-        return self.data[name].reset_index(drop=True)
+        column, index = self.data[name], self.data.index
+        counted = isinstance(index, pd.RangeIndex) and (index.start, index.step) == (0, 1)
+        return column if counted else column.reset_index(drop=True)  # a copy each, where there is something to reset
 
     def _numbers(self, role: str) -> pd.Series:
         column = self._column(role)
@@ -96,7 +99,7 @@ def _shade(axes: Axes, outlines: list[np.ndarray], **style: Any) -> None:
     axes.autoscale_view()
 
 
-def _fill(figure: go.Figure, scene: Stage, outlines: list[np.ndarray], color: str, width: float, **style: Any) -> None:
+def _fill(figure: PlainFigure, scene: Stage, outlines: list[np.ndarray], color: str, width: float, **style: Any) -> None:
     """The same on a page, with a line of this width around them."""
     x, y = outlined(outlines)
     where = {"type": "scatter", "x": x, "y": y, "mode": "lines", "line": {"color": color, "width": width}}
@@ -134,8 +137,8 @@ class Line(Mark):
         super().__post_init__()
 
     def rows(self) -> pd.DataFrame:
-        rows = pd.DataFrame({"x": self._column("x"), "y": self._numbers("y")})
-        return rows if self.lo is None else rows.assign(lo=self._numbers("lo"), hi=self._numbers("hi"))
+        ends = {} if self.lo is None else {"lo": self._numbers("lo"), "hi": self._numbers("hi")}
+        return pd.DataFrame({"x": self._column("x"), "y": self._numbers("y"), **ends})
 
     def _band(self, scene: Stage) -> list[np.ndarray]:
         """The shaded polygons around the line; none without a band."""
@@ -150,7 +153,7 @@ class Line(Mark):
         (line,) = axes.plot(scene.positions(rows["x"]), rows["y"], color=color, lw=1.2, ms=2.2, zorder=3, **style)
         scene.legend.enter(self.label if self.keyed else "", color, line)
 
-    def trace(self, figure: go.Figure, scene: Stage) -> None:
+    def trace(self, figure: PlainFigure, scene: Stage) -> None:
         rows, color = self.shown, scene.legend.color(self)
         if shaded := self._band(scene):
             group = scene.shown(self.label) or None
@@ -187,8 +190,8 @@ class Points(Mark):
     keyed: bool = True
 
     def rows(self) -> pd.DataFrame:
-        rows = pd.DataFrame({"x": self._column("x"), "y": self._numbers("y")})
-        return rows if self.hover is None else rows.assign(hover=self._column("hover"))
+        told = {} if self.hover is None else {"hover": self._column("hover")}
+        return pd.DataFrame({"x": self._column("x"), "y": self._numbers("y"), **told})
 
     def draw(self, axes: Axes, scene: Stage) -> None:
         rows, color, (x, width) = self.shown, scene.legend.color(self), scene.seats(self)
@@ -199,7 +202,7 @@ class Points(Mark):
         (points,) = axes.plot(x, rows["y"], "o", ms=min(max(0.8 * room, 2.9), 4), zorder=4, **style)
         scene.legend.enter(self.label if self.keyed else "", color, points)
 
-    def trace(self, figure: go.Figure, scene: Stage) -> None:
+    def trace(self, figure: PlainFigure, scene: Stage) -> None:
         rows, color = self.shown, scene.legend.color(self)
         where = {"x": scene.seats(self)[0], "y": rows["y"].to_numpy()}
         style: dict[str, Any] = {"symbol": "circle-open", "line": {"width": 1.5}}
@@ -259,7 +262,7 @@ class Band(Mark):
         _shade(axes, self.outlines(scene), zorder=2.2, **style)
         scene.legend.enter(self.label, color, Patch(**style))
 
-    def trace(self, figure: go.Figure, scene: Stage) -> None:
+    def trace(self, figure: PlainFigure, scene: Stage) -> None:
         color = scene.legend.color(self)
         _fill(figure, scene, self.outlines(scene), color, width=1, opacity=0.25, **scene.legend.entry(self.label, color))
 
@@ -291,8 +294,8 @@ class Bars(Mark):
         super().__post_init__()
 
     def rows(self) -> pd.DataFrame:
-        rows = pd.DataFrame({"x": self._column("x"), "y": self._numbers("y")})
-        return rows if self.lo is None else rows.assign(lo=self._numbers("lo"), hi=self._numbers("hi"))
+        ends = {} if self.lo is None else {"lo": self._numbers("lo"), "hi": self._numbers("hi")}
+        return pd.DataFrame({"x": self._column("x"), "y": self._numbers("y"), **ends})
 
     def error_bars(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """x and y of the ends: lo, hi and a NaN for each error bar.
@@ -323,7 +326,7 @@ class Bars(Mark):
         axes.plot(*self.error_bars(x), color="black", lw=0.9, zorder=3.5, path_effects=halo, **caps)
         scene.legend.enter(self.label, color, Patch(color=color))
 
-    def trace(self, figure: go.Figure, scene: Stage) -> None:
+    def trace(self, figure: PlainFigure, scene: Stage) -> None:
         rows, color, (x, width) = self.shown, scene.legend.color(self), scene.seats(self)
         bars = {"type": "bar", "x": x, "y": rows["y"].to_numpy(), "width": 0.94 * width, "marker": {"color": color}}
         figure.add_trace({**bars, **scene.hover(rows), **scene.legend.entry(self.label, color)}, **scene.cell)
@@ -371,14 +374,16 @@ class Rule(Mark):
         dash = (0, scene.legend.dash(self)) if self.dash else "-"
         scene.legend.enter(self.label, color, axes.axhline(self.value, color=color, lw=1, ls=dash, zorder=2.4))
 
-    def trace(self, figure: go.Figure, scene: Stage) -> None:
-        color, across = scene.legend.color(self), {"x0": 0, "x1": 1, "xref": "x domain", **scene.cell}
+    def trace(self, figure: PlainFigure, scene: Stage) -> None:
+        color, across = scene.legend.color(self), {"x0": 0, "x1": 1, "xref": "x domain"}
         entry = scene.legend.entry(self.label, color)
         line = {"color": color, "width": 1.5, "dash": _css(scene.legend.dash(self), 1.5) if self.dash else "solid"}
-        figure.add_shape(type="line", y0=self.value, y1=self.value, line=line, layer="above", **across, **entry)
+        shape = {"type": "line", "y0": self.value, "y1": self.value, "line": line, "layer": "above"}
+        figure.add_shape({**shape, **across, **entry}, **scene.cell)
         if self.lo is not None:
-            style = {"fillcolor": color, "opacity": 0.15, "line_width": 0, "legendgroup": entry["legendgroup"]}
-            figure.add_shape(type="rect", y0=self.lo, y1=self.hi, layer="below", **style, **across)
+            style = {"fillcolor": color, "opacity": 0.15, "line": {"width": 0}, "legendgroup": entry["legendgroup"]}
+            shape = {"type": "rect", "y0": self.lo, "y1": self.hi, "layer": "below"}
+            figure.add_shape({**shape, **style, **across}, **scene.cell)
 
 
 _REACH = np.array([[-SHARE / 2, 0, 0], [SHARE / 2, 0, 0]])

@@ -12,8 +12,9 @@ from compolens.figures.marks import Mark
 from compolens.figures.stage import Stage
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
     from matplotlib.axes import Axes
+
+    from compolens.figures.plain import PlainFigure
 
 _STEPS = 24
 _FAINT = "#9a9a9a"
@@ -76,7 +77,7 @@ class Edges(Mark):
             handle = Line2D([], [], color=color, lw=1.5)
             scene.legend.enter(self.label, color, handle)
 
-    def trace(self, figure: go.Figure, scene: Stage) -> None:
+    def trace(self, figure: PlainFigure, scene: Stage) -> None:
         color = scene.legend.color(self)
         words = self.shown.get("hover", pd.Series([""] * len(self.shown)))
         entry = scene.legend.entry(self.label, color) if self.keyed else {"name": scene.shown(self.label), "showlegend": False}
@@ -131,13 +132,12 @@ class Nodes(Mark):
         axes.set_axis_off()
         axes.set(xlim=_around(self.shown["x"], 0.6), ylim=_around(self.shown["y"], 0.5))
 
-    def trace(self, figure: go.Figure, scene: Stage) -> None:
+    def trace(self, figure: PlainFigure, scene: Stage) -> None:
         for x, y, words, ink in self._boxes():
             style = {"bgcolor": "white", "bordercolor": ink, "borderpad": 3, "font": {"size": 11, "color": ink}}
             figure.add_annotation({"x": x, "y": y, "text": words, "showarrow": False, **style}, **scene.cell)
-        axis = {"visible": False, **scene.cell}
-        figure.update_xaxes(range=_around(self.shown["x"], 0.6), **axis)
-        figure.update_yaxes(range=_around(self.shown["y"], 0.5), **axis)
+        figure.axis("x", **scene.cell).update(visible=False, range=_around(self.shown["x"], 0.6))
+        figure.axis("y", **scene.cell).update(visible=False, range=_around(self.shown["y"], 0.5))
 
 
 def _around(values: pd.Series, more: float) -> tuple[float, float]:

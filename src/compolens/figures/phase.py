@@ -13,8 +13,9 @@ from compolens.figures.maps import HeatMap
 from compolens.figures.stage import Stage
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
     from matplotlib.axes import Axes
+
+    from compolens.figures.plain import PlainFigure
 
 _INK = "#ffffff"
 _DASH = (4, 2)
@@ -113,7 +114,7 @@ class PhaseMap(HeatMap):
         axes.set_xlim(limits if limits[0] < limits[1] else (-0.5, len(self.grid()[1]) - 0.5))
         axes.set_xlim(-0.5, len(self.grid()[1]) - 0.5)
 
-    def trace(self, figure: go.Figure, scene: Stage) -> None:
+    def trace(self, figure: PlainFigure, scene: Stage) -> None:
         super().trace(figure, scene)
         for contour in self.contours:
             levels = self._levels(contour)

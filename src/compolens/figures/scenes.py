@@ -18,8 +18,9 @@ from compolens.figures.panels import Panel
 from compolens.figures.words import as_text, displayed, is_categorical
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
     from matplotlib.axes import Axes
+
+    from compolens.figures.plain import PlainFigure
 
 _RED_BLUE = "#053061 #2166ac #4393c3 #92c5de #d1e5f0 #f7f7f7 #fddbc7 #f4a582 #d6604d #b2182b #67001f"
 _VIRIDIS = "#440154 #482878 #3e4989 #31688e #26828e #1f9e89 #35b779 #6ece58 #b5de2b #fde725"
@@ -210,8 +211,9 @@ class Scene:
             Keyword arguments of a trace.
         """
         names = {"x": self.panel.x, "y": self.panel.y, "lo": "from", "hi": "to", "hover": extra}
-        shown = [(html.escape(str(name)), rows[key]) for key, name in names.items() if key in rows]
-        lines = ["<br>".join(f"{name}: {html.escape(as_text(c[i]))}" for name, c in shown) for i in rows.index]
+        shown = {html.escape(str(name)): rows[key] for key, name in names.items() if key in rows}
+        told = [[f"{name}: {html.escape(as_text(value))}" for value in column] for name, column in shown.items()]
+        lines = ["<br>".join(parts) for parts in zip(*told, strict=True)]
         return {"hovertext": lines, "hoverinfo": "text+name"}
 
     def x_axis(self) -> dict[str, Any]:
@@ -231,7 +233,7 @@ class Scene:
         colors = LinearSegmentedColormap.from_list("compolens", list(self.scale.stops))
         return {"cmap": colors, "vmin": self.scale.lo, "vmax": self.scale.hi}
 
-    def screen_scale(self, figure: go.Figure, prefix: str) -> dict[str, Any]:
+    def screen_scale(self, figure: PlainFigure, prefix: str) -> dict[str, Any]:
         """plotly attributes of the colour scale.
 
         Args:
@@ -244,8 +246,7 @@ class Scene:
         assert self.scale is not None
         stops = [[i / (len(self.scale.stops) - 1), stop] for i, stop in enumerate(self.scale.stops)]
         style = {f"{prefix}min": self.scale.lo, f"{prefix}max": self.scale.hi, "colorscale": stops}
-        subplot = figure.get_subplot(self.row, self.column)
-        (_, right), (bottom, top) = subplot.xaxis.domain, subplot.yaxis.domain
+        (_, right), (bottom, top) = figure.domain(**self.cell)
         place = {"x": right + 0.008, "xpad": 0, "y": (bottom + top) / 2, "len": top - bottom, "ypad": 0}
         title = {"text": self.scale.title, "side": "right"}
         return {**style, "showscale": self.bar, "colorbar": {**place, "title": title, "thickness": 12}}

@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
     from matplotlib.axes import Axes
+
+    from compolens.figures.plain import PlainFigure
 
 
 class Entries(Protocol):
@@ -99,7 +100,7 @@ class Stage(Protocol):
     def print_scale(self) -> dict[str, Any]:
         """matplotlib attributes of the colour scale."""
 
-    def screen_scale(self, figure: go.Figure, prefix: str) -> dict[str, Any]:
+    def screen_scale(self, figure: PlainFigure, prefix: str) -> dict[str, Any]:
         """plotly attributes of the colour scale.
 
         Args:

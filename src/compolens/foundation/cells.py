@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
+if TYPE_CHECKING:
+    import pandas as pd
 
 FORMULA = re.compile(r"'*[=+\-@\t]")
 ESCAPED = re.compile(r"'+[=+\-@\t]")
@@ -72,6 +73,8 @@ def unescaped(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _each(frame: pd.DataFrame, change: Callable[[Any], Any]) -> pd.DataFrame:
+    import pandas as pd
+
     texts = [i for i, kind in enumerate(frame.dtypes) if not pd.api.types.is_numeric_dtype(kind)]
     made = frame.copy(deep=False)
     for i in texts:

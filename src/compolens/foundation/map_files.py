@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from compolens.foundation import cells, digests, files
 from compolens.foundation.configs import ConfigError
 from compolens.foundation.files import DamagedFile
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 CONFIG, TABLE, HISTORY, PROVENANCE = "config.json", "table.csv", "history.csv", "provenance.json"
 CELLS = "cells"
@@ -133,6 +134,8 @@ def read_table(folder: str | Path, name: str = TABLE) -> pd.DataFrame:
         DamagedFile: it is not what was written.
         ConfigError: there is no such table.
     """
+    import pandas as pd
+
     if not (Path(folder) / name).is_file():
         raise ConfigError(f"{folder} has no {name}; it is kept where the map is described with keep_history=True")
     text = ["cell", "run", "architecture", "task", "score_name", "note"]

@@ -120,10 +120,10 @@ def on_page(drawing: Drawing) -> dict[str, Any]:
         "json": plotly's, without the template that all share; "height" in pixels; "panels": how many stand side by side;
         "name": what a screen reader says.
     """
-    figure = drawing.plotly()
+    figure = drawing.json()
     name = f"{drawing.claim} {'; '.join(panel.title for panel in drawing.panels)}"
     side_by_side = min(drawing.columns or 3, len(drawing.panels))
-    return {"json": plotlyjs.inline(figure), "height": int(figure.layout.height or 420), "panels": side_by_side, "name": name}
+    return {"json": plotlyjs.inline(figure), "height": int(figure["layout"]["height"]), "panels": side_by_side, "name": name}
 
 
 def inapplicable(

@@ -125,6 +125,7 @@ def _episode() -> html.Section:
             ),
             html.P(id="extent", className="extent"),
             dcc.Loading(html.Div(id="sheets"), type="dot", delay_show=300),
+            dcc.Store(id={"asked": "task"}),
         ],
         className="panel",
     )
@@ -209,7 +210,7 @@ def _panel(name: str, controls: Any = None) -> html.Section:
             html.P(id={"number": name}, className="number", **dict[str, Any]({"aria-live": "polite"})),
             html.P(id={"caption": name}, className="caption"),
             html.Div(tools, className="tools"),
-            dcc.Store(id={"key": name}),
+            dcc.Store(id={"asked": name}),
         ],
         className="panel", id=f"panel-{name}", **_said(title),
     )  # fmt: skip

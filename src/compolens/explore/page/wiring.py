@@ -6,18 +6,23 @@ address; one per view draws it, unless what it depends on is what it shows alrea
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+import json
+from collections.abc import Iterable
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
 
 import dash
 from dash import ALL, Dash, Input, Output, State, ctx, dcc, html, no_update, set_props
 
-from compolens.explore.explorer import Explorer, Facts
+from compolens.explore.explorer import DEPENDS, MODEL, Explorer, Facts
 from compolens.explore.frozen import frozen
 from compolens.explore.page.layout import BLANK, PANELS
 from compolens.explore.state import State as Chosen
 from compolens.explore.state import from_ranges, to_ranges
 from compolens.foundation.configs import ConfigError
+
+if TYPE_CHECKING:
+    from compolens.figures import Drawing
 
 CONTROLS = (
     "model", "step", "other", "other_step", "split", "chosen", "donor", "colour", "write", "layer", "head", "site", "search",
@@ -25,6 +30,15 @@ CONTROLS = (
 """The controls that show a setting each."""
 NARROW = "(search) => window.innerWidth < 720"
 """Whether panels of a figure stand below one another, decided where the page is shown."""
+ASKED = """(search, narrow, shown) => {
+    if (narrow === null || narrow === undefined) return window.dash_clientside.no_update;
+    const settings = new URLSearchParams(search || "");
+    for (const name of %s) settings.delete(name);
+    const asked = {search: settings.toString(), narrow};
+    const same = shown && shown.search === asked.search && shown.narrow === asked.narrow;
+    return same ? window.dash_clientside.no_update : asked;
+}"""
+"""What of an address is of a panel's concern: where that is what it shows, its server is not asked."""
 
 
 def wire(app: Dash, explorer: Explorer) -> None:
@@ -256,10 +270,14 @@ def _sliders(facts: Facts) -> list[Any]:
 
 # ---- from the address to what is shown -------------------------------------------------------------------------------
 def _task(app: Dash, explorer: Explorer) -> None:
-    @app.callback(Output("sheets", "children"), Output("extent", "children"), Input("address", "search"))
-    def show(search: str | None) -> tuple[Any, Any]:
+    _asked(app, "task", (*MODEL, "split", "chosen"))
+
+    @app.callback(Output("sheets", "children"), Output("extent", "children"), Input({"asked": "task"}, "data"))
+    def show(asked: dict[str, Any] | None) -> tuple[Any, Any]:
+        if asked is None:  # the browser has not said yet
+            return no_update, no_update
         try:
-            state = read(search)
+            state = read(asked["search"])
             told, sheets = explorer.sheets(state)
         except ConfigError as error:
             return html.P(str(error), className="missing"), ""
@@ -272,29 +290,58 @@ def _table(sheet: Any) -> html.Figure:
     return html.Figure([html.Figcaption(sheet.title), html.Div(html.Table([*head, body]), className="scroll")])
 
 
+def _asked(app: Dash, name: str, settings: Iterable[str]) -> None:
+    """A panel asks the server only when a setting changes that it depends on."""
+    others = sorted({field.name for field in fields(Chosen)} - set(settings))
+    app.clientside_callback(
+        ASKED % json.dumps(others), Output({"asked": name}, "data"),
+        Input("address", "search"), Input("narrow", "data"), State({"asked": name}, "data"),
+    )  # fmt: skip
+
+
 def _panel(app: Dash, explorer: Explorer, name: str) -> None:
+    _asked(app, name, DEPENDS[name])
+
     @app.callback(
         Output({"graph": name}, "figure"), Output({"number": name}, "children"), Output({"caption": name}, "children"),
-        Output({"python": name}, "children"), Output({"key": name}, "data"),
-        Input("address", "search"), Input("narrow", "data"), State({"key": name}, "data"),
+        Output({"python": name}, "children"), Input({"asked": name}, "data"),
     )  # fmt: skip
-    def draw(search: str | None, narrow: bool | None, shown: str | None) -> tuple:
-        if narrow is None:  # the browser has not said yet
-            return (no_update,) * 5
+    def draw(asked: dict[str, Any] | None) -> tuple:
+        if asked is None:  # the browser has not said yet
+            return (no_update,) * 4
         try:
-            state = read(search)
-            key = f"{explorer.key(name, state)} {narrow}"
-            if key == shown:
-                return (no_update,) * 5
-            view = explorer.view(name, state)
+            view = explorer.view(name, read(asked["search"]))
         except ConfigError as error:
-            return BLANK, "", html.Span(f"Not shown: {error}", className="missing"), "", None
-        columns = 2 if name == "heads" else 1
-        figure = (replace(view.drawing, columns=columns) if narrow else view.drawing).plotly()
-        figure.update_layout(margin={"l": 50, "r": 20}, clickmode="event", dragmode="select" if name == "worst" else "zoom")
-        if narrow and name == "heads":  # thumbnails: ticks beside one another would run together
-            figure.update_xaxes(tickangle=-90, tickfont_size=9).update_yaxes(tickfont_size=9)
-        return figure, f"{view.what}: {view.number}", view.drawing.caption, view.python, key
+            return BLANK, "", html.Span(f"Not shown: {error}", className="missing"), ""
+        figure = _figure(name, view.drawing, asked["narrow"])
+        return figure, f"{view.what}: {view.number}", view.drawing.caption, view.python
+
+
+def _figure(name: str, drawing: Drawing, narrow: bool) -> dict[str, Any]:
+    """A view's figure as its panel shows it.
+
+    Args:
+        name: the view's.
+        drawing: what is shown.
+        narrow: whether panels of a figure stand below one another.
+
+    Returns:
+        What plotly.js takes.
+    """
+    from compolens.figures import plotlyjs
+
+    figure = (replace(drawing, columns=2 if name == "heads" else 1) if narrow else drawing).json()
+    layout = figure["layout"]
+    layout |= {
+        "template": plotlyjs.shared_template(),
+        "clickmode": "event",
+        "dragmode": "select" if name == "worst" else "zoom",
+    }
+    layout["margin"] |= {"l": 50, "r": 20}
+    if narrow and name == "heads":  # thumbnails: ticks beside one another would run together
+        for axis in (key for key in layout if key.startswith(("xaxis", "yaxis"))):
+            layout[axis] |= {"tickfont": {"size": 9}} | ({"tickangle": -90} if axis.startswith("x") else {})
+    return figure
 
 
 def _saving(app: Dash, explorer: Explorer, name: str) -> None:

@@ -7,9 +7,8 @@ import pandas as pd
 from torch import Tensor
 
 from compolens.activations.sites import Site
-from compolens.activations.streams import record
 from compolens.explore import edits
-from compolens.explore.sets import Number, mean
+from compolens.explore.sets import Number
 from compolens.explore.state import State
 from compolens.explore.subjects import Subject
 from compolens.explore.views.base import View, extent, opening
@@ -45,8 +44,9 @@ def code(subject: Subject, state: State) -> View:
         number, what = edits.score(subject, state, made.after, aims.own), f"{subject.task.score_name} against its own task"
         notes.append(_why_no_goal(aims, state))
     else:
-        number, what = edits.share(subject, state, made, goal), f"share of the way to the answers of the {_written(state)}"
-        panels.insert(1, _moves(subject, state, wanted, made, goal, number, notes))
+        there = edits.wanted(subject, goal)
+        number, what = edits.share(subject, state, made, there), f"share of the way to the answers of the {_written(state)}"
+        panels.insert(1, _moves(subject, state, wanted, made, goal, there, number, notes))
     if _continuous(subject) and state.single:
         panels.append(_answer(subject, made, aims.own, goal))
     drawing = Drawing(f"Code written: {subject.title}", panels, " ".join([*notes, extent(subject, state)]), columns=2)
@@ -81,17 +81,15 @@ def decoded(subject: Subject, state: State) -> Tensor:
         (n, parts) float64, in the order of `code_numbers`.
     """
     site = subject.site(state)
-    (seen,) = record(subject.model, [subject.bases(state)], [site.hook_name])
-    return subject.code_at(site).decode(subject.model, seen.sites[site.hook_name])
+    return subject.code_at(site).decode(subject.model, subject.seen(state, site).sites[site.hook_name])
 
 
 def _codes(subject: Subject, state: State, wanted: Tensor) -> Panel:
     true, names = subject.features(subject.bases(state)), subject.part_names()
-    composition = subject.bases(state).composition.cpu().numpy()
     parts = {"true": (true, "#444444"), "decoded": (decoded(subject, state), "#0072B2"), "written": (wanted, "#D55E00")}
     marks = []
     for label, (values, color) in parts.items():
-        middle = mean(values.double().cpu().numpy(), composition)[0]
+        middle = values.double().cpu().numpy().mean(0)
         x = names if len(names) <= NAMED else np.arange(len(names), dtype=float)
         data = pd.DataFrame({"part": x, "value": middle, "name": names})
         marks.append(Points(data, "part", "value", label=label, color=color, open=label == "true", hover="name"))
@@ -100,12 +98,19 @@ def _codes(subject: Subject, state: State, wanted: Tensor) -> Panel:
 
 
 def _moves(
-    subject: Subject, state: State, wanted: Tensor, made: edits.Edit, goal: Episodes, number: Number, notes: list[str]
+    subject: Subject,
+    state: State,
+    wanted: Tensor,
+    made: edits.Edit,
+    goal: Episodes,
+    there: Tensor,
+    number: Number,
+    notes: list[str],
 ) -> Panel:
-    controls = {"random subspace": edits.random_share(subject, made, goal)}
+    controls = {"random subspace": edits.random_share(subject, made, there)}
     try:
         control = edits.edit(subject, state, subject.site(state), wanted, untrained=True)
-        controls["untrained control"] = edits.share(subject, state, control, goal, untrained=True)
+        controls["untrained control"] = edits.share(subject, state, control, edits.wanted(subject, goal, untrained=True))
     except DoesNotApply as reason:
         notes.append(f"No untrained control: {reason}.")
     notes.append(f"Random subspaces: mean, least and largest of {edits.SUBSPACES}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from compolens.explore.sets import Number, mean
+from compolens.explore.sets import Number, differing
 from compolens.explore.state import State
 from compolens.explore.subjects import Subject
 from compolens.explore.views.attention import head_panel, labels_of, pattern_of
@@ -13,30 +13,22 @@ from compolens.explore.views.base import View, loading, opening
 from compolens.explore.views.grid import HELD_OUT, NAMED, SEEN, pair_of
 from compolens.figures import Drawing, HeatMap, Panel, Points, Rule
 from compolens.foundation.configs import require
-from compolens.measures.intervals import summarise
 
 
 def difference(left: pd.DataFrame, right: pd.DataFrame) -> Number:
-    """Score of left minus score of right, pooled over the same episodes, with an interval over compositions.
+    """Score of left minus score of right, pooled over the same episodes.
 
     Args:
         left: a row per episode, as `Subject.results` returns them.
         right: the same episodes of the other model.
 
     Returns:
-        The difference; from 2 compositions on, with a paired 95 % interval.
+        The difference; from 2 compositions on, with a 95 % t interval over compositions by the jackknife, which is paired:
+        each composition is left out of both.
     """
-    ids = sorted(set(left["composition"]))
-    rows = [(f["error"].to_numpy(), f["weight"].to_numpy(), f["composition"].to_numpy()) for f in (left, right)]
-    one, two = (summarise(*each) for each in rows)
-    weights = np.array([one.per_composition[c][1] for c in ids])
-    gaps = np.array([one.per_composition[c][0] - two.per_composition[c][0] for c in ids])
-    value = one.score - two.score
-    if len(ids) < 2:
-        return Number(value, float("nan"), float("nan"), "")
-    pick = np.random.default_rng(0).integers(len(ids), size=(2000, len(ids)))
-    lo, hi = np.quantile((gaps[pick] * weights[pick]).sum(1) / weights[pick].sum(1), [0.025, 0.975])
-    return Number(value, float(lo), float(hi), "compositions")
+    gap = left["error"].to_numpy() - right["error"].to_numpy()
+    value, lo, hi = differing(gap, left["weight"].to_numpy(), left["composition"].to_numpy())
+    return Number(value, lo, hi, "compositions" if len(set(left["composition"])) > 1 else "")
 
 
 def diff(subject: Subject, other: Subject, state: State) -> View:
@@ -109,10 +101,9 @@ def _attention(subject: Subject, other: Subject, state: State) -> list[Panel]:
     if found[0][1].shape != found[1][1].shape or state.head >= found[0][1].shape[1]:
         return []
     gap = (found[0][1] - found[1][1])[:, state.head].double().cpu().numpy()
-    middle, _, _ = mean(gap.reshape(len(gap), -1), subject.bases(state).composition.cpu().numpy())
     labels, mask = labels_of(gap.shape[-1], subject.model.roles), found[0][2]
     panel = head_panel(
-        f"attention, layer {state.layer}, head {state.head}", middle.reshape(gap.shape[1:]), labels,
+        f"attention, layer {state.layer}, head {state.head}", gap.mean(0), labels,
         None if mask is None else mask.cpu().numpy(), "difference in weight", True,
     )  # fmt: skip
     return [panel]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
+from typing import Any
 
 BUNDLE = Path(__file__).with_name("plotly-cartesian.min.js")
 """plotly.js-cartesian-dist-min 4.1.1 as npm has it; LICENSE lies beside it."""
@@ -18,22 +17,27 @@ def script() -> str:
     return BUNDLE.read_text(encoding="utf-8")
 
 
-def template() -> str:
-    """The template that all figures share, as JSON."""
+@cache
+def shared_template() -> dict[str, Any]:
+    """The template that all figures share: plotly's "simple_white". Not to be changed in place."""
     import plotly.io
 
-    kept: str = json.dumps(plotly.io.templates["simple_white"].to_plotly_json(), separators=(",", ":"))
+    kept: dict[str, Any] = plotly.io.templates["simple_white"].to_plotly_json()
     return kept
 
 
-def inline(figure: go.Figure) -> str:
+def template() -> str:
+    """The same as JSON."""
+    return json.dumps(shared_template(), separators=(",", ":"))
+
+
+def inline(figure: Mapping[str, Any]) -> str:
     """A figure as JSON that can stand in a page's script element.
 
     Args:
-        figure: loses its template, which a page holds once.
+        figure: as `Drawing.json` returns it, without a template: a page holds that once.
 
     Returns:
         JSON without a closing tag.
     """
-    figure.layout.template = None
-    return json.dumps(json.loads(figure.to_json()), separators=(",", ":")).replace("</", "<\\/")
+    return json.dumps(figure, separators=(",", ":"), allow_nan=False).replace("</", "<\\/")
