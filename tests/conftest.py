@@ -26,7 +26,7 @@ from compolens.models import (
     SoftmaxSelfAttention,
     SparseCoding,
 )
-from compolens.tasks import FuzzyLogic, LinearRegression, Relations, SRaven
+from compolens.tasks import BurstyClassification, FuzzyLogic, LinearRegression, Relations, SRaven
 
 torch.set_num_threads(1)
 settings.register_profile("unhurried", deadline=None)  # an example that takes long says that the machine is busy
@@ -85,13 +85,17 @@ def tiny_models(tiny_task, shared):
 
 @pytest.fixture(scope="session")
 def tiny_categorical_models(shared):
-    """The same on families whose code is categorical: S-RAVEN with two features, fuzzy logic, relations."""
+    """The same on families whose code is categorical: S-RAVEN with two features, fuzzy logic, relations, labelled items."""
     sizes, raven = {"n_layers": 2, "d_model": 16, "n_heads": 4}, SRaven(n_features=2)
     pairs = {
         "hyla": (HYLA(**sizes, n_ctx=18), raven),
         "raven-softmax": (SoftmaxTransformer(**sizes, n_ctx=18), raven),
         "fuzzy": (HYLA(**sizes, n_ctx=8), FuzzyLogic(length=8)),
         "sparse": (SparseCoding(**sizes, threshold=FixedThreshold(0.1), transfer=RelativeTransfer()), Relations()),
+        "bursty": (
+            SoftmaxTransformer(**sizes, attn_only=True),
+            BurstyClassification(n_classes=8, n_labels=4, n_context=4, n_positions=12, d_item=8),
+        ),
     }
     return Tiny(shared / "categorical", pairs)
 

@@ -21,8 +21,16 @@ from compolens import HypernetworkTransformer, Hyperteacher, Run, recipes
 from compolens.foundation import versions
 from compolens.foundation.builtin import built_in
 from compolens.foundation.configs import DoesNotApply
-from compolens.models import HYLA, FixedThreshold, LinearSelfAttention, RelativeTransfer, SoftmaxSelfAttention, SparseCoding
-from compolens.tasks import LinearRegression, Relations, SRaven
+from compolens.models import (
+    HYLA,
+    FixedThreshold,
+    LinearSelfAttention,
+    RelativeTransfer,
+    SoftmaxSelfAttention,
+    SoftmaxTransformer,
+    SparseCoding,
+)
+from compolens.tasks import BurstyClassification, LinearRegression, Relations, SRaven
 from compolens.zoo.folders import TrainedModel
 
 HELD = Path(__file__).parent / "data" / "probe_numbers"
@@ -49,8 +57,11 @@ MODELS = {
     "relations": Run(SparseCoding(**SMALL, threshold=FixedThreshold(0.1), transfer=RelativeTransfer()), Relations(), steps=0),
     "softmax": Run(SoftmaxSelfAttention(n_layers=1, attends_to_itself=True, n_heads=2), REGRESSION, steps=0),
     "linear": Run(LinearSelfAttention(n_layers=2, tied=True, init_scale=1.0), REGRESSION, steps=0),
+    "bursty": Run(SoftmaxTransformer(**SMALL, attn_only=True), BurstyClassification(n_classes=9, n_labels=4), steps=0),
 }
 """Continuous, categorical and regressed codes; weights that are generated, thresholded, transferred, softmax and linear."""
+ONLY = {"bursty": ("in_context_or_in_weights",)}
+"""Models that are there for some probes, which apply to no other; the rest is measured enough without them."""
 
 
 def command(name: str) -> str:
@@ -68,7 +79,7 @@ def measure(name: str, noise: int | None = None) -> pd.DataFrame:
     arguments = {option: FEW[option] for option in recipes.options(function) if option in FEW}
     parts = []
     for model, run in MODELS.items():
-        if name in run.task.missing:
+        if name in run.task.missing or name not in ONLY.get(model, (name,)):
             continue
         try:
             found = function(TrainedModel(run, weights_of(run, noise), run.task, Path(model), 0), **arguments)

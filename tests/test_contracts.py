@@ -38,6 +38,8 @@ SMALL_TASK = {
     "size": 4,
     "patches": 1,
     "n_examples": 2,
+    "n_classes": 8,
+    "n_labels": 8,
 }
 FURTHER_MODELS = {
     "SoftmaxTransformer": [{"causal": True}, {"d_head": 5, "d_value": 3, "d_mlp": 7}, {"n_ctx": None}],

@@ -37,13 +37,16 @@ MODELS = ("softmax", "hypernetwork")
 """On a family with a continuous code."""
 CATEGORICAL = ("hyla", "raven-softmax", "fuzzy", "sparse")
 REGRESSION = ("descent", "plain", "regularized")
-ALL = (*MODELS, *CATEGORICAL, *REGRESSION)
+LABELLED, OF_LABELS = "bursty", "in_context_or_in_weights"
+"""The model on labelled items is there for the probe of these alone."""
+ALL = (*MODELS, *CATEGORICAL, *REGRESSION, LABELLED)
 NOT_FOR = {
     "attention_code": (*MODELS, *REGRESSION), "latent_geometry": (*MODELS, *REGRESSION),
     **dict.fromkeys(("inference_or_execution", "which_prior", "erase_code", "repair", "swap_factor"), REGRESSION),
     "code_structure": REGRESSION,
     "transfer": tuple(name for name in ALL if name != "sparse"),
     "dual_model": tuple(name for name in ALL if name not in (*MODELS, "raven-softmax", "plain")),
+    OF_LABELS: tuple(name for name in ALL if name != LABELLED),
     **dict.fromkeys(("gd_equivalence", "algorithm_steps", "weight_structure"), (*MODELS, *CATEGORICAL)),
     **dict.fromkeys(("activation_sparsity", "generalization", "patching", "swap_code"), ()),
 }  # fmt: skip
@@ -59,6 +62,8 @@ ON_RAVEN_SOFTMAX = ("generalization", "attention_code", "latent_geometry", "patc
 
 def asked(model):
     """The probes that a model is measured with, if they apply; a new one is tried on all."""
+    if model == LABELLED:
+        return [OF_LABELS]
     return [name for name in PROBES if model != "raven-softmax" or name in ON_RAVEN_SOFTMAX or name not in NOT_FOR]
 
 
@@ -118,7 +123,8 @@ def by_model(cases):
     return {model: [name for name, other in cases if other == model] for _, model in cases}
 
 
-SAME_SEED, OTHER_SEED = one_each("hypernetwork", "sparse", "descent"), one_each("plain", "softmax", "fuzzy", "sparse")
+SAME_SEED = [*one_each("hypernetwork", "sparse", "descent"), (OF_LABELS, LABELLED)]
+OTHER_SEED = [*one_each("plain", "softmax", "fuzzy", "sparse"), (OF_LABELS, LABELLED)]
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +139,7 @@ def otherwise(tiny, shared):
     return Measured(tiny, shared / "otherwise", by_model(OTHER_SEED), 6)
 
 
-DRAWN = (*MODELS, "hyla", "sparse", *REGRESSION)
+DRAWN = (*MODELS, "hyla", "sparse", *REGRESSION, LABELLED)
 """Enough for every analysis; each panel more takes its time."""
 
 
