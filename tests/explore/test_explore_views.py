@@ -27,6 +27,7 @@ from compolens.explore.views.attention import labels_of, ticks_of
 from compolens.explore.views.diff import difference
 from compolens.explore.views.grid import by_composition
 from compolens.explore.views.ladder import SEARCHED, rungs
+from compolens.explore.views.parts import effects
 from compolens.explore.views.sites import patched
 from compolens.figures import plotlyjs
 from compolens.foundation.configs import ConfigError
@@ -137,7 +138,7 @@ def test_the_interval_of_a_difference_covers_where_percentiles_do_not():
 
 
 # ---- every view of every family --------------------------------------------------------------------------------------
-VIEWS = ("grid", "worst", "sites", "heads", "attention", "code", "ladder")
+VIEWS = ("grid", "worst", "sites", "heads", "attention", "code", "ladder", "parts")
 
 
 @pytest.mark.parametrize("state", [ONE, SET], ids=["one", "set"])
@@ -168,6 +169,20 @@ def test_patching_over_a_set_is_what_the_probe_measures(subjects, tiny_models):
             row = table.loc[(site.layer, site.role)]
             wanted = (row["value"], row["lo"], row["hi"])
             assert (number.value, number.lo, number.hi) == pytest.approx(wanted, abs=1e-4, nan_ok=True)
+
+
+def test_effects_of_parts_over_a_set_are_what_the_probe_measures(subjects, tiny_models):
+    table, _ = recipes.load_recipe("probes", "components")(load(tiny_models["hypernetwork"]), episodes=DRAWN)
+    subject, state = subjects["hypernetwork"], State(episodes=DRAWN, chosen=tuple(range(DRAWN)))
+    table = table[(table["split"] == "ood") & (table["control"] == "") & (table["metric"] == "effect")]
+    table = table[table["counterfactual"] == "whole code"].set_index("component")
+    found = effects(subject, state)
+    assert [part.name for part, _ in found] == list(table.index)
+    for part, number in found:
+        row = table.loc[part.name]
+        assert (number.value, number.lo, number.hi) == pytest.approx(
+            (row["value"], row["lo"], row["hi"]), abs=1e-4, nan_ok=True
+        )
 
 
 def test_scores_are_those_of_the_task(subjects):

@@ -53,7 +53,12 @@ def test_attention_of_any_cache_is_shown_by_layer_head_and_episode(cache, subjec
 def test_each_shows_widgets_and_keeps_a_picture(subject, tiny_models):
     pytest.importorskip("ipywidgets")
     other = load(tiny_models["softmax"], step=0)
-    for shown in (show.grid(subject), show.patch(subject, episodes=0), show.diff(subject, Subject(other, 32))):
+    for shown in (
+        show.grid(subject),
+        show.patch(subject, episodes=0),
+        show.parts(subject, episodes=0),
+        show.diff(subject, Subject(other, 32)),
+    ):
         assert WIDGET in shown._repr_mimebundle_()
         assert shown._repr_png_().startswith(b"\x89PNG")
         assert shown.python.startswith("import torch")

@@ -46,23 +46,24 @@ def units(composition: np.ndarray) -> tuple[np.ndarray, str]:
     return np.arange(len(composition)), "episodes"
 
 
-def pooled(error: np.ndarray, weight: np.ndarray, composition: np.ndarray) -> Number:
+def pooled(error: np.ndarray, weight: np.ndarray, composition: np.ndarray, scale: Scale = Scale.LOG_LACK) -> Number:
     """1 - sum(error) / sum(weight) of episodes; those of compositions without any weight are left out.
 
     Args:
         error: (n,) at least 0.
         weight: (n,) at least 0.
         composition: (n,) the composition of every episode.
+        scale: what the standard error is taken on; `Scale.PLAIN` for what may exceed 1.
 
     Returns:
-        At most 1; NaN where no episode has any weight. The interval runs over `units`.
+        At most 1 unless an error is below 0; NaN where no episode has any weight. The interval runs over `units`.
     """
     kept = np.isin(composition, np.unique(composition[weight > 0]))
     if not kept.any():  # no way to go, or no episode at all
         return Number(float("nan"), float("nan"), float("nan"), "")
     groups, unit = units(composition[kept])
     found = summarise(error[kept], weight[kept], groups)
-    lo, hi = found.interval if unit else (float("nan"), float("nan"))
+    lo, hi = found.interval_on(scale) if unit else (float("nan"), float("nan"))
     return Number(found.score, lo, hi, unit)
 
 

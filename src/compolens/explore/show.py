@@ -28,7 +28,7 @@ from compolens.explore.views.code import code as code_view
 from compolens.foundation.configs import ConfigError, nearest, require
 from compolens.zoo.folders import TrainedModel, load
 
-__all__ = ["attention", "code", "diff", "explore", "grid", "ladder", "patch"]
+__all__ = ["attention", "code", "diff", "explore", "grid", "ladder", "parts", "patch"]
 
 Model = str | Path | TrainedModel | Subject
 
@@ -109,6 +109,23 @@ def patch(model: Model, episodes: Sequence[int] | int | None = None, split: str 
     state = State(split=split, donor=donor, chosen=_chosen(subject, split, episodes))
     controls = [Control("colour", COLOURS, COLOURS[0])]
     return _live(lambda state: views.sites(subject, state), state, controls)
+
+
+def parts(model: Model, episodes: Sequence[int] | int | None = None, split: str = "ood", donor: int = -1) -> Live:
+    """How far every head and MLP alone moves the answer, when its activation comes from a run under the donor's code.
+
+    Args:
+        model: a folder, or what `compolens.load` returned.
+        episodes: number of an episode among those drawn, or several; None: all, with intervals over compositions.
+        split: "test" or "ood".
+        donor: the donor of episode i is episode i + donor.
+
+    Returns:
+        Something that a notebook shows: live, or as a picture.
+    """
+    subject = _subject(model)
+    state = State(split=split, donor=donor, chosen=_chosen(subject, split, episodes))
+    return _live(lambda state: views.parts(subject, state), state, [Control("split", ("test", "ood"), split)])
 
 
 def code(model: Model, episode: int = 0, split: str = "ood", at: int | None = None, role: str = "") -> Live:

@@ -7,6 +7,7 @@ from compolens.explore.views.diff import diff
 from compolens.explore.views.episodes import worst
 from compolens.explore.views.grid import grid
 from compolens.explore.views.ladder import ladder
+from compolens.explore.views.parts import parts
 from compolens.explore.views.sites import sites
 
-__all__ = ["View", "attention", "code", "diff", "grid", "heads", "ladder", "sites", "worst"]
+__all__ = ["View", "attention", "code", "diff", "grid", "heads", "ladder", "parts", "sites", "worst"]
