@@ -294,7 +294,9 @@ def _click_figures(reader):
     reader.click("grid", 0, 3)  # modules 0 and 3: held out
     reader.leads_to(split=None)
     assert "composition 0+3" in reader.page.inner_text("#sheets")
-    reader.used |= {f"{name} Graph" for name in ("code", "ladder", "attention", "diff")}  # looked at, with nothing to click
+    reader.used |= {
+        f"{name} Graph" for name in ("code", "ladder", "attention", "parts", "diff")
+    }  # looked at, with nothing to click
 
 
 def _move_a_part(reader):

@@ -27,6 +27,7 @@ DEPENDS = {
     "heads": (*MODEL, "split", "chosen", "layer"),
     "attention": (*MODEL, "split", "chosen", "layer", "head"),
     "code": (*MODEL, "split", "chosen", "donor", "at", "role", "write", "parts"),
+    "parts": (*MODEL, "split", "chosen", "donor"),
     "ladder": (*MODEL, "split", "chosen", "at", "role", "search"),
     "diff": (*MODEL, "other", "other_step", "split", "chosen", "layer", "head"),
 }
@@ -176,7 +177,7 @@ class Explorer:
             return views.diff(subject, other, state)
         made: dict[str, Callable[[Any, State], View]] = {
             "grid": views.grid, "worst": views.worst, "sites": views.sites, "heads": views.heads,
-            "attention": views.attention, "code": views.code, "ladder": views.ladder,
+            "attention": views.attention, "code": views.code, "ladder": views.ladder, "parts": views.parts,
         }  # fmt: skip
         return made[name](subject, state)
 

@@ -14,7 +14,8 @@ from compolens.foundation.configs import ConfigError
 PAGE = Path(__file__).with_name("frozen.html")
 TITLES = {
     "grid": "Compositions", "worst": "Episodes", "sites": "Layers by token roles", "code": "The code, written",
-    "ladder": "Ladder", "heads": "Attention", "attention": "One head", "diff": "Compared",
+    "ladder": "Ladder", "heads": "Attention", "attention": "One head",
+    "parts": "Heads and MLPs", "diff": "Compared",
 }  # fmt: skip
 """View -> what its panel is called."""
 

@@ -21,6 +21,7 @@ HINTS = {
     "ladder": "Whose work loses the answer: from left to right, more of it is done right.",
     "heads": "Click a head, or press Shift and an arrow key: up and down for layers, left and right for heads.",
     "attention": "Masked pairs are grey.",
+    "parts": "What each carries of the donor's code: alone, it takes its activation from the donor's run.",
     "diff": "The first model minus the second.",
 }
 PANELS = {name: (TITLES[name], hint) for name, hint in HINTS.items()}
@@ -66,6 +67,7 @@ def page(names: Sequence[str]) -> html.Div:
                             _panel("code", _code()),
                             _panel("heads", _heads()),
                             _panel("attention"),
+                            _panel("parts"),
                         ],
                         className="wide",
                     ),
