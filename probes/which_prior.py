@@ -20,6 +20,8 @@ from compolens.references import (
     AllCompositions,
     BayesMarginals,
     BayesPanel,
+    BayesUnshuffled,
+    CopyPanel,
     InContextNearest,
     InContextRidge,
     InContextSmoothing,
@@ -29,20 +31,22 @@ from compolens.references import (
 from compolens.tasks import Episodes, TaskFamily
 from compolens.zoo.folders import TrainedModel
 
-version = 2  # raised whenever its numbers change
-values_since = 1  # its values; version 2 changed intervals alone
+version = 3  # raised whenever its numbers change
+values_since = 1  # its values; version 2 changed intervals, version 3 added references of S-RAVEN
 
 MODEL, UNTRAINED, TRUTH = "model", "untrained control", "truth"
 LEARNERS = {"": MODEL, "untrained": UNTRAINED}
 """control -> what the column `learner` says."""
 RECOMBINES = {
-    "best of all compositions": True, "Bayes, whole panel": True, "Bayes, each feature": True,
-    "best training composition": False, "in-context ridge": False, "in-context smoothing": False, "nearest example": False,
+    "best of all compositions": True, "Bayes, whole panel": True, "Bayes, each feature": True, "Bayes, shuffles ignored": True,
+    "best training composition": False, "copy of a panel": False,
+    "in-context ridge": False, "in-context smoothing": False, "nearest example": False,
     "frozen features": False, "linearised net": False,
 }  # fmt: skip
 """Reference -> whether it answers with parts that it knows from other compositions."""
 CLOSED = (
-    AllCompositions, TrainingCompositions, BayesPanel, BayesMarginals, InContextRidge, InContextSmoothing, InContextNearest,
+    AllCompositions, TrainingCompositions, BayesPanel, BayesMarginals, BayesUnshuffled, CopyPanel,
+    InContextRidge, InContextSmoothing, InContextNearest,
 )  # fmt: skip
 MEASURES = ("feature accuracy", "pixel R²", "R²")
 """The metric whose errors are the distances, where a family has one of them; else its score. Where a score only counts (whole
@@ -70,8 +74,9 @@ def probe(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Distance of the model's answers to those of learners that recombine the code's parts, and of learners that do not.
 
-    Learners that recombine: "best of all compositions" (knows the parts and allows the full product) and Bayes posteriors.
-    Learners that do not: "best training composition" (knows the parts and allows training compositions only); ridge, kernel
+    Learners that recombine: "best of all compositions" (knows the parts and allows the full product) and Bayes posteriors, one
+    of which takes S-RAVEN's features for unshuffled. Learners that do not: "best training composition" (knows the parts and
+    allows training compositions only); S-RAVEN's copy of a panel; ridge, kernel
     smoothing and the nearest example, which know the episode's examples alone; a linear readout of the untrained control's
     features; the network linearised at its start (1806.07572, 1812.07956). To ask which prior answers reveal follows
     2306.15063.

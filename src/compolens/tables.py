@@ -631,7 +631,7 @@ def pooled(folder: str | Path, metric: str = "score") -> pd.DataFrame:
 
 IN_CONTEXT = ("in-context ridge", "in-context smoothing", "nearest example")
 """The references that know an episode's examples and nothing else."""
-WEAK = (*IN_CONTEXT, "best training composition")
+WEAK = (*IN_CONTEXT, "copy of a panel", "best training composition")
 """The references that recombine nothing: the best of them is the floor of what counts as recombining."""
 
 

@@ -172,7 +172,10 @@ def share_of_what_can_be_had(models: Sequence[Measured], scores: dict[str, float
 FITTED = ("frozen features", "linearised net")
 """The learners of `which_prior` that know nothing of compositions, but are fitted to training compositions. All that lack a
 code err towards the mean, as these do: only answers that are near to theirs, and that no code mends, are taken for theirs."""
-OWN_ERRORS = {"generic regression": tables.IN_CONTEXT, "memorised": ("best training composition",)}
+OWN_ERRORS = {
+    "generic regression": (*tables.IN_CONTEXT, "copy of a panel"),
+    "memorised": ("best training composition",),
+}
 """Label -> the learners whose errors nothing else shares: they know the context alone, or training compositions alone."""
 
 
@@ -284,7 +287,7 @@ def _label(
     models: Sequence[Measured], scores: dict[str, float], share: Loss, lost: dict[str, Loss], beside: dict[str, Beside]
 ) -> tuple[str, list[str], str]:
     """(label, reasons, blamed part): the first rule that holds."""
-    generic = [beside[split].taken_for(tables.IN_CONTEXT) for split in ("test", "ood")]
+    generic = [beside[split].taken_for(OWN_ERRORS["generic regression"]) for split in ("test", "ood")]
     if generic[0] and generic[1]:
         return "generic regression", [f"its answers are those of {generic[1]}, on training compositions too"], ""
     top, gap = scores["ceiling"], scores["test"] - scores["ood"]

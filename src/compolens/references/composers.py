@@ -4,7 +4,7 @@ Each explains the context with every combination it allows: the coefficients are
 (the task network is linear in them before its relu), and the combination that leaves the smallest error answers. Confined
 to training combinations, this is what perfect memory of the training tasks achieves on new ones; over all combinations,
 what perfect recombination achieves from N examples. Fuzzy functions and relations between blocks have no coefficients: the one
-that fits best answers.
+that fits best answers. Of S-RAVEN's multisets of rules it is the one that explains the panels with the fewest slips.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ import torch
 from torch import Tensor
 
 from compolens.references.base import Reference
+from compolens.references.oracle import SURE
 from compolens.tasks.base import Episodes, TaskFamily
 from compolens.tasks.hyperteacher import _Teacher
+from compolens.tasks.sraven.explanations import MOST_FEATURES
+from compolens.tasks.sraven.family import SRaven
 
 STEPS = 20
 
@@ -117,8 +120,19 @@ class TrainingCompositions(_Composer):
     def name(self) -> str:
         return "best training composition"
 
+    def why_not(self, task: TaskFamily) -> str:
+        if not isinstance(task, SRaven):
+            return super().why_not(task)
+        many = task.n_features > MOST_FEATURES
+        return f"with more than {MOST_FEATURES} features the sum over shuffles is too long" if many else ""
+
     def predict(self, task: TaskFamily, episodes: Episodes) -> Tensor:
-        return self._explain(task, episodes, task.compositions("train"))
+        if not isinstance(task, SRaven):
+            return self._explain(task, episodes, task.compositions("train"))
+        logits = torch.zeros(len(episodes.targets), task.seq, task.d_out, dtype=torch.float64)
+        best = task.explained(episodes, "train").best.argmax(-1)
+        logits[:, list(task.answers)] = SURE * torch.nn.functional.one_hot(best, task.d_out).double()
+        return logits.to(episodes.targets.device)
 
 
 @dataclass(frozen=True)
@@ -128,6 +142,10 @@ class AllCompositions(_Composer):
     @property
     def name(self) -> str:
         return "best of all compositions"
+
+    def why_not(self, task: TaskFamily) -> str:
+        exact = "the exact posterior over all compositions stands for it: Bayes, whole panel"
+        return exact if isinstance(task, SRaven) else super().why_not(task)
 
     def predict(self, task: TaskFamily, episodes: Episodes) -> Tensor:
         return self._explain(task, episodes, tuple(range(task.n_compositions)))

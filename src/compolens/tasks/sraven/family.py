@@ -32,6 +32,7 @@ from torch.nn.functional import cross_entropy, embedding, one_hot, pad
 
 from compolens.foundation.configs import ConfigError, frozen, nearest, require, require_positive
 from compolens.tasks.base import Episodes, Readouts, Sheet, TaskFamily, one_of, require_few
+from compolens.tasks.sraven.explanations import Explained, explained
 from compolens.tasks.sraven.posterior import Posterior, posterior
 from compolens.tasks.sraven.rules import (
     ADDITION,
@@ -411,8 +412,35 @@ class SRaven(TaskFamily):
         """
         if known is not None:
             self.check_split(known)
-        shown = episodes.targets[:, : 8 * self.n_features].to("cpu", torch.int32).numpy()
-        return _posterior(self, known, shown.tobytes())
+        return _posterior(self, known, self._shown(episodes))
+
+    def explained(self, episodes: Episodes, known: str) -> Explained:
+        """How well each multiset of a split explains the shown panels, slips allowed, and what they say.
+
+        Args:
+            episodes: a batch of episodes, which none of these multisets need have made.
+            known: the split.
+
+        Returns:
+            What they say, on the CPU.
+        """
+        self.check_split(known)
+        return _explained(self, known, self._shown(episodes))
+
+    def _shown(self, episodes: Episodes) -> bytes:
+        return episodes.targets[:, : 8 * self.n_features].to("cpu", torch.int32).numpy().tobytes()
+
+    def context_asked(self, episodes: Episodes) -> tuple[Tensor, Tensor]:
+        """Each example row again as the last one, its third panel withheld."""
+        row, tokens, targets = 3 * self.n_features, [], []
+        for first in (0, row):
+            panels = episodes.targets.clone()
+            panels[:, 2 * row :] = episodes.targets[:, first : first + row]
+            shown = embedding(panels, self._table("one-hot", panels.device, self._make_one_hot))
+            shown[:, 8 * self.n_features :] = 0
+            tokens.append(shown.to(episodes.tokens.dtype))
+            targets.append(panels)
+        return torch.stack(tokens, 1), torch.stack(targets, 1)
 
     def strata(self, episodes: Episodes) -> dict[str, Tensor]:
         """Episodes whose panels leave a single answer possible, under some multiset, held out or not."""
@@ -452,11 +480,22 @@ class SRaven(TaskFamily):
 @lru_cache(maxsize=4)
 def _posterior(task: SRaven, known: str | None, shown: bytes) -> Posterior:
     """The same panels are asked for by strata and by each reference; the answers are not even handed over."""
-    k = task.n_features
-    context = torch.from_numpy(np.frombuffer(shown, dtype=np.int32).reshape(-1, 8 * k).astype(np.int64))
-    panels = pad(context, (0, k)).view(-1, 3, 3, k)
     prior = torch.ones(len(task._universe), dtype=torch.float64)
     if known is not None:
         prior = torch.zeros_like(prior)
         prior[list(task.compositions(known))] = 1
-    return posterior(panels, task.n_values, task.rules, task.permuted, prior / prior.sum())
+    return posterior(_panels(task, shown), task.n_values, task.rules, task.permuted, prior / prior.sum())
+
+
+@lru_cache(maxsize=4)
+def _explained(task: SRaven, known: str, shown: bytes) -> Explained:
+    """The same panels are asked for by each reference."""
+    allowed = torch.tensor(task.compositions(known))
+    return explained(_panels(task, shown), task.n_values, task.rules, task.permuted, allowed)
+
+
+def _panels(task: SRaven, shown: bytes) -> Tensor:
+    """(batch, 3, 3, K), the last panel empty."""
+    k = task.n_features
+    context = torch.from_numpy(np.frombuffer(shown, dtype=np.int32).reshape(-1, 8 * k).astype(np.int64))
+    return pad(context, (0, k)).view(-1, 3, 3, k)
