@@ -182,6 +182,22 @@ def _edge_rows(
             yield _row("rank agreement", agreement, site="every edge", by=metric, **common | {"n": len(highest)})
 
 
+class Way(NamedTuple):
+    """One way of ranking edges.
+
+    Args:
+        by: how.
+        control: "" or which control.
+        order: (reader, writer); higher is kept first.
+        signed: whether the sign counts, as CPR wants it; CMD and the curve go by size.
+    """
+
+    by: str
+    control: str
+    order: np.ndarray
+    signed: bool = False
+
+
 def _curve(
     task: TaskFamily,
     model: HookedModel,
@@ -195,43 +211,59 @@ def _curve(
     draws: int,
 ) -> Iterator[dict]:
     """Faithfulness by share, and what it comes to, of circuits ranked in every way."""
-    rng = np.random.default_rng(stream(seed, "circuits", 0))
-    ways: list[tuple[str, str, np.ndarray]] = [(BY, control, np.abs(ranks[BY])), ("signed", control, ranks[BY])]
+    ways = [Way(BY, control, np.abs(ranks[BY])), Way(BY, control, ranks[BY], signed=True)]
     if not control:
-        ways += [("attribution", "", np.abs(ranks["attribution"])), (MAGNITUDE, MAGNITUDE, ranks[MAGNITUDE])]
-        ways += [(RANDOM, RANDOM, rng.random(graph.exists.shape)) for _ in range(draws if found_on == split else 0)]
-    composition, weight = side.base.composition.cpu().numpy(), side.goal.weight.cpu().numpy()
-    where = {"split": split, "site": "every edge", "role": "all", "n": len(composition), "found on": found_on}
-    random: list[list[float]] = []
+        ways += [Way("attribution", "", np.abs(ranks["attribution"])), Way(MAGNITUDE, MAGNITUDE, ranks[MAGNITUDE])]
+    where = {"split": split, "site": "every edge", "role": "all", "n": len(side.base.tokens), "found on": found_on}
     seen: dict[bytes, Evaluation] = {}  # small graphs have the same circuit at several shares
-    for by, shown, order in ways:
-        curve = []
-        for share in SHARES:
-            chosen = circuit(graph, order, share)
-            if chosen.tobytes() not in seen:
-                prediction = run_circuit(model, graph, side.base, side.donor, chosen)
-                part = faithfulness(task, side.goal, prediction, side.base.targets)
-                seen[chosen.tobytes()] = summarise(weight - part, weight, composition)
-            pooled = seen[chosen.tobytes()]
-            curve.append(pooled.score)
-            if by not in ("signed", RANDOM):
-                lo, hi = pooled.interval_on(Scale.PLAIN)
-                yield _row("faithfulness", pooled.score, lo=lo, hi=hi, control=shown, by=by, share=share, **where)
-        if by == RANDOM:
-            random.append(curve)
-        elif by == "signed":
-            yield _row("CPR", areas(SHARES, curve).cpr, control=shown, by=BY, **where)
-        else:
-            yield _row("CMD", areas(SHARES, curve).cmd, control=shown, by=by, **where)
-            enough = [min(curve[at:]) >= ENOUGH for at in range(len(curve))]
-            yield _row("sufficient share", SHARES[enough.index(True)], control=shown, by=by, **where)
-    if random:
-        every = np.array(random)
-        for share, values in zip(SHARES, every.T, strict=True):
-            ends = {"lo": float(values.min()), "hi": float(values.max())}  # the range of the draws
-            yield _row("faithfulness", float(values.mean()), control=RANDOM, by=RANDOM, share=share, **ends, **where)
-        yield _row("CMD", float(np.mean([areas(SHARES, c).cmd for c in random])), control=RANDOM, by=RANDOM, **where)
-        yield _row("CPR", float(np.mean([areas(SHARES, c).cpr for c in random])), control=RANDOM, by=RANDOM, **where)
+    for way in ways:
+        yield from _rows_of(way, _cut(task, model, graph, side, way.order, seen), where)
+    if not control and found_on == split:
+        rng = np.random.default_rng(stream(seed, "circuits", 0))
+        orders = [rng.random(graph.exists.shape) for _ in range(draws)]
+        yield from _random_rows([_cut(task, model, graph, side, order, seen) for order in orders], where)
+
+
+def _cut(
+    task: TaskFamily, model: HookedModel, graph: Graph, side: Side, order: np.ndarray, seen: dict[bytes, Evaluation]
+) -> list[Evaluation]:
+    """Faithfulness at every share; `seen` keeps that of circuits already run."""
+    composition, weight = side.base.composition.cpu().numpy(), side.goal.weight.cpu().numpy()
+    found = []
+    for share in SHARES:
+        chosen = circuit(graph, order, share)
+        if chosen.tobytes() not in seen:
+            prediction = run_circuit(model, graph, side.base, side.donor, chosen)
+            part = faithfulness(task, side.goal, prediction, side.base.targets)
+            seen[chosen.tobytes()] = summarise(weight - part, weight, composition)
+        found.append(seen[chosen.tobytes()])
+    return found
+
+
+def _rows_of(way: Way, found: list[Evaluation], where: dict) -> Iterator[dict]:
+    curve = [pooled.score for pooled in found]
+    common = where | {"control": way.control, "by": way.by}
+    if way.signed:
+        yield _row("CPR", areas(SHARES, curve).cpr, **common)
+        return
+    for share, pooled in zip(SHARES, found, strict=True):
+        lo, hi = pooled.interval_on(Scale.PLAIN)
+        yield _row("faithfulness", pooled.score, lo=lo, hi=hi, share=share, **common)
+    yield _row("CMD", areas(SHARES, curve).cmd, **common)
+    enough = [min(curve[at:]) >= ENOUGH for at in range(len(curve))]
+    yield _row("sufficient share", SHARES[enough.index(True)], **common)
+
+
+def _random_rows(draws: list[list[Evaluation]], where: dict) -> Iterator[dict]:
+    """Means over draws; lo and hi of faithfulness are their range."""
+    common = where | {"control": RANDOM, "by": RANDOM}
+    every = np.array([[pooled.score for pooled in found] for found in draws])
+    for share, values in zip(SHARES, every.T, strict=True):
+        ends = {"lo": float(values.min()), "hi": float(values.max())}
+        yield _row("faithfulness", float(values.mean()), share=share, **ends, **common)
+    found = [areas(SHARES, curve) for curve in every]
+    yield _row("CMD", float(np.mean([area.cmd for area in found])), **common)
+    yield _row("CPR", float(np.mean([area.cpr for area in found])), **common)
 
 
 def _row(metric: str, value: float, **more: object) -> dict:
