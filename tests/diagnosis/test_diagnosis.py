@@ -229,7 +229,7 @@ def test_a_code_that_mends_a_model_that_should_execute_none_contradicts_its_labe
 
 def test_a_repair_that_harms_contradicts_what_it_repairs(tmp_path, tiny_task):
     found, text = standing_of(tmp_path, tiny_task, (-0.3, -0.31, -0.3, -0.29, -0.3), INFERENCE, gain=-0.2)
-    assert found == "contradicted" and "gains -0.200" in text
+    assert found == "contradicted" and "loses 0.200" in text
 
 
 def test_every_number_of_a_clause_is_finite(tmp_path, tiny_task):

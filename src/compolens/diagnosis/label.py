@@ -296,7 +296,7 @@ def _label(
         return "has not learned its training compositions", [reason], ""
     had = f"of what can be had above the floor {scores['floor']:.3f} it has {share} on held-out compositions"
     if share.lo > 1 - MARGIN:
-        return "compositional", [f"{had}, above 1 - {MARGIN}"], ""
+        return "compositional", [f"{had}, the whole interval above {1 - MARGIN:g}"], ""
     if gap < FAILS:
         return "undecided", [f"{had}, but only {gap:.3f} less than on training compositions: nothing to explain"], ""
     reasons = [f"from training to held-out compositions {gap:.3f} is lost: {in_words(lost)}"]

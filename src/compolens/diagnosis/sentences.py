@@ -324,7 +324,8 @@ class _Repaired:
     @property
     def text(self) -> str:
         spread = f"[{self.lo:.3f}, {self.hi:.3f}]"
-        return f"gains {self.gain:.3f} on held-out compositions, {self.margin:+.3f} {spread} beside the best placebo"
+        change = f"{'gains' if self.gain >= 0 else 'loses'} {abs(self.gain):.3f} on held-out compositions"
+        return f"{change} ({self.margin:+.3f} {spread} against the best placebo)"
 
 
 def _repaired(group: Group, repair: str) -> _Repaired | None:
@@ -611,7 +612,8 @@ def compare(left: Group, right: Group) -> Clause | None:
     side = "above" if value >= 0 else "below"
     who = f"{left.label} scores {abs(value):.3f} {side} {right.label} on held-out compositions"
     if len(pairs) < SEEDS:
-        return Clause(f"{who}; with {len(pairs)} paired seed(s) no difference is claimed", (evidence,))
+        seeds = f"{len(pairs)} paired seed{'s' * (len(pairs) > 1)}"
+        return Clause(f"{who}; with {seeds} no difference is claimed", (evidence,))
     sure = "" if lo > 0 or hi < 0 else ", which is within the noise"
     return Clause(f"{who} (95 % interval [{lo:.3f}, {hi:.3f}], {len(pairs)} paired seeds){sure}", (evidence,))
 

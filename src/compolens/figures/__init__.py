@@ -16,10 +16,11 @@ from compolens.figures.marks import Band, Bars, Line, Mark, Points, Rule
 from compolens.figures.network import Edges, Nodes
 from compolens.figures.panels import Panel
 from compolens.figures.phase import Contour, PhaseMap, Route
+from compolens.figures.screen import WIDE
 from compolens.figures.widths import WIDTHS, inches
 
 __all__ = [
-    "ARCHITECTURE_COLORS", "CONTROL_COLORS", "SERIES_COLORS", "WIDTHS", "Band", "Bars", "Contour", "Drawing", "Edges",
+    "ARCHITECTURE_COLORS", "CONTROL_COLORS", "SERIES_COLORS", "WIDE", "WIDTHS", "Band", "Bars", "Contour", "Drawing", "Edges",
     "HeatMap", "Line", "Look", "Map", "Mark", "Nodes", "Panel", "PhaseMap", "Points", "Route", "Rule", "color_of",
     "inches", "save",
 ]  # fmt: skip

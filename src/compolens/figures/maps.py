@@ -25,7 +25,7 @@ _HATCH: dict[str, Any] = {
     "width": 1.0, "hoverinfo": "skip", "showlegend": False,
     "marker": {
         "color": "rgba(0,0,0,0)", "line": {"width": 0},
-        "pattern": {"shape": "/", "fgcolor": "rgba(255,255,255,0.6)", "size": 8},
+        "pattern": {"shape": "/", "fgcolor": "rgba(255,255,255,0.4)", "size": 9, "solidity": 0.15},
     },
 }  # fmt: skip
 """plotly hatches bars alone, so a hatched cell is a bar that lets everything else through."""
@@ -142,8 +142,9 @@ class HeatMap(Mark):
         figure.add_trace({"type": "heatmap", **where, **style}, **scene.cell)
         at, texts = self.ticked(names, scene.shown)
         ticks = {"tickvals": at, "ticktext": texts, "range": [len(names) - 0.5, -0.5]}
-        figure.axis("y", **scene.cell).update(ticks="", showline=False, **ticks)
-        figure.axis("x", **scene.cell).update(ticks="", showline=False)
+        off = {"ticks": "", "showline": False, "ticklabelstandoff": 4}  # labels do not touch the cells
+        figure.axis("y", **scene.cell).update(**off, **ticks)
+        figure.axis("x", **scene.cell).update(**off)
         behind = {"x0": 0, "x1": 1, "y0": 0, "y1": 1, "xref": "x domain", "yref": "y domain", "layer": "below"}
         figure.add_shape({"type": "rect", "fillcolor": _MISSING, "line": {"width": 0}, **behind}, **scene.cell)
         if hatches := self.hatches():

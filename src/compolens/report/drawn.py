@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from compolens import recipes, tables, zoo
-from compolens.figures import Drawing, plotlyjs
+from compolens.figures import WIDE, Drawing, plotlyjs
 from compolens.foundation.configs import ConfigError
 
 DECISIVE = ("diagnoses", "who_generalizes")
 """The first of these that can be drawn stands beside the cards: the shares and parts that labels are read off."""
+BESIDE = 560
+"""Pixels that the figure beside the cards has."""
 SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z(])")
 """Between two sentences of a caption."""
 
@@ -89,7 +91,7 @@ def decisive(made: list[dict[str, Any]]) -> dict[str, Any] | None:
             if entry["id"] == name:
                 entry = made.pop(i)
                 drawing = replace(entry["drawing"], columns=1)
-                return entry | on_page(drawing)
+                return entry | on_page(drawing, BESIDE)
     return None
 
 
@@ -110,17 +112,18 @@ def shared(entries: Sequence[dict[str, Any]]) -> list[str]:
     return often
 
 
-def on_page(drawing: Drawing) -> dict[str, Any]:
+def on_page(drawing: Drawing, width: int = WIDE) -> dict[str, Any]:
     """A drawing as the page holds it.
 
     Args:
         drawing: what is shown.
+        width: pixels that it has there.
 
     Returns:
         "json": plotly's, without the template that all share; "height" in pixels; "panels": how many stand side by side;
         "name": what a screen reader says.
     """
-    figure = drawing.json()
+    figure = drawing.json(width)
     name = f"{drawing.claim} {'; '.join(panel.title for panel in drawing.panels)}"
     side_by_side = min(drawing.columns or 3, len(drawing.panels))
     return {"json": plotlyjs.inline(figure), "height": int(figure["layout"]["height"]), "panels": side_by_side, "name": name}

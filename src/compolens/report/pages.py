@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from compolens import tables, zoo
 from compolens.diagnosis import cards, sentences
 from compolens.diagnosis.decomposition import NOTHING
 from compolens.figures import plotlyjs
+from compolens.foundation import versions
 from compolens.foundation.configs import ConfigError
 from compolens.foundation.files import write_atomically
 from compolens.report.attention import attention
@@ -20,6 +22,8 @@ from compolens.report.drawn import inapplicable as refused
 from compolens.report.evidence import Cited
 from compolens.tasks import TaskFamily
 
+OLDER = re.compile(rf"tables '(\w+)': {re.escape(versions.INTERVALS)}")
+"""What a warning says of tables whose intervals are of an older version."""
 PAGE = Path(__file__).with_name("page.html")
 SPLITS = ("train", "test", "ood")
 
@@ -98,7 +102,7 @@ def page(
         judged, compared = sentences.judgements(measured)
         drawn = figures(measured, refused(measured, classes, inapplicable))
         maps, without = attention(measured, classes)
-    notes += sorted({str(w.message) for w in caught if issubclass(w.category, tables.StaleTable)} - set(notes))
+    notes += in_one(sorted({str(w.message) for w in caught if issubclass(w.category, tables.StaleTable)} - set(notes)))
     cited = Cited(measured, path)
     told = [cards.card(one) for one in judged]
     first = decisive(drawn.made)
@@ -125,6 +129,23 @@ def page(
     )
     write_atomically(path, text.encode())
     return Page(path, told, list(compared), plain(sentences.in_order(judged, compared)))
+
+
+def in_one(told: Sequence[str]) -> list[str]:
+    """What is told of tables whose intervals are of an older version, as one sentence for all of them.
+
+    Args:
+        told: warnings of tables.
+
+    Returns:
+        The other warnings as they are, then that sentence.
+    """
+    older = [found[1] for found in map(OLDER.match, told) if found]
+    if len(older) < 2:
+        return list(told)
+    said = f"{len(older)} tables hold the values that their probes give, with intervals computed in an older way; "
+    others = [text for text in told if not OLDER.match(text)]
+    return [*others, f"{said}measure again with: compolens probe {' '.join(older)} FOLDER"]
 
 
 def _choose(folders: Sequence[Path], classes: tuple[type, ...]) -> tuple[list[Path], list[str]]:

@@ -24,6 +24,9 @@ from compolens.foundation.configs import ConfigError
 if TYPE_CHECKING:
     from compolens.figures import Drawing
 
+WIDTHS = {"code": 780, "heads": 780, "attention": 780}
+SIDE_WIDTH, NARROW_WIDTH = 350, 330
+"""Pixels that figures have: those of the wide column, all others, and where panels stand below one another."""
 CONTROLS = (
     "model", "step", "other", "other_step", "split", "chosen", "donor", "colour", "write", "layer", "head", "site", "search",
 )  # fmt: skip
@@ -330,14 +333,15 @@ def _figure(name: str, drawing: Drawing, narrow: bool) -> dict[str, Any]:
     """
     from compolens.figures import plotlyjs
 
-    figure = (replace(drawing, columns=2 if name == "heads" else 1) if narrow else drawing).json()
+    width = NARROW_WIDTH if narrow else WIDTHS.get(name, SIDE_WIDTH)
+    figure = (replace(drawing, columns=2 if name == "heads" else 1) if narrow else drawing).json(width)
     layout = figure["layout"]
     layout |= {
         "template": plotlyjs.shared_template(),
         "clickmode": "event",
         "dragmode": "select" if name == "worst" else "zoom",
     }
-    layout["margin"] |= {"l": 50, "r": 20}
+    layout["margin"]["l"] = 50
     if narrow and name == "heads":  # thumbnails: ticks beside one another would run together
         for axis in (key for key in layout if key.startswith(("xaxis", "yaxis"))):
             layout[axis] |= {"tickfont": {"size": 9}} | ({"tickangle": -90} if axis.startswith("x") else {})
