@@ -813,3 +813,23 @@ def test_the_plain_figure_is_the_validated_one() -> None:
     checked = json.loads(drawing.plotly().to_json())
     checked["layout"].pop("template")
     assert decoded(plain) == decoded(checked)
+
+
+def test_names_that_do_not_fit_below_a_panel_are_broken_or_turned_and_have_room() -> None:
+    names = ["own answer", "own code written", "true code written"]
+    drawing = one(Bars(pd.DataFrame({"x": names, "y": [1.0, 2.0, 3.0]}), "x", "y"))
+    wide, narrow, least = (drawing.json(width)["layout"] for width in (1000, 330, 120))
+    assert wide["xaxis"]["ticktext"] == names and "tickangle" not in wide["xaxis"]
+    assert narrow["xaxis"]["ticktext"] == ["own answer", "own code<br>written", "true code<br>written"]
+    assert narrow["xaxis"]["tickangle"] == 0 and least["xaxis"]["tickangle"] == -90
+    assert least["xaxis"]["ticktext"] == names
+    assert wide["margin"]["b"] < narrow["margin"]["b"] < least["margin"]["b"]
+
+
+def test_panels_close_together_say_their_rows_once() -> None:
+    panels = [Panel(str(i), "head", "layer", [HeatMap(GRID, "head", "layer", "effect", label="Δ")]) for i in range(4)]
+    for width, said in ((2000, ["layer"] * 4), (500, ["layer", "", "layer", ""])):
+        layout = Drawing("", panels, columns=2).json(width)["layout"]
+        axes = [layout[name] for name in ("yaxis", "yaxis2", "yaxis3", "yaxis4")]
+        assert [axis["title"]["text"] for axis in axes] == said
+        assert [axis.get("showticklabels", True) for axis in axes] == [bool(text) for text in said]

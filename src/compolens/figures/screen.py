@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,8 @@ WIDE = 1000
 """Pixels that a figure has on a page, where nothing else is said."""
 LETTER = 6.5
 """Pixels of a letter of a name below an axis."""
+TIGHT = 260
+"""Pixels of a panel below which there is no room to say again what stands beside its neighbour."""
 
 
 def on_screen(panels: Sequence[Panel], columns: int | None, labels: Mapping[str, str], width: int = WIDE) -> PlainFigure:
@@ -42,16 +45,13 @@ def on_screen(panels: Sequence[Panel], columns: int | None, labels: Mapping[str,
     body = rows * axes + (rows - 1) * (head + foot)
     legend = 24 * math.ceil(sum(len(displayed(label, labels)) + 8 for label in scenes[0].legend.colors) * 8.4 / width)
     figure = PlainFigure(titles, columns, (across, (head + foot) / body if rows > 1 else 0))
-    tight, before = width / columns < 260, ""
     for scene, (ticks, _) in zip(scenes, below, strict=True):
         figure.axis("x", **scene.cell).update(title={"text": scene.panel.x}, automargin=True, **ticks)
-        said = tight and scene.column > 1 and scene.panel.y == before  # there is no room to say it again
-        figure.axis("y", **scene.cell).update(
-            title={"text": "" if said else scene.panel.y}, automargin=True, range=scene.panel.y_range
-        )
-        before = scene.panel.y
+        figure.axis("y", **scene.cell).update(title={"text": scene.panel.y}, automargin=True, range=scene.panel.y_range)
         for mark in scene.panel.marks:
             mark.trace(figure, scene)
+    if width / columns < TIGHT:
+        _said_once(figure, scenes)
     figure.layout.update(
         barmode="overlay",  # bars come with positions of their own
         height=head + 20 + body + foot + legend,
@@ -60,6 +60,15 @@ def on_screen(panels: Sequence[Panel], columns: int | None, labels: Mapping[str,
         hoverlabel={"namelength": -1},
     )
     return figure
+
+
+def _said_once(figure: PlainFigure, scenes: Sequence[Scene]) -> None:
+    """Where panels stand close together, the title and names of a y axis are not repeated in the panel to the right."""
+    for left, scene in itertools.pairwise(scenes):
+        axis, before = (figure.axis("y", **one.cell) for one in (scene, left))
+        if scene.row == left.row and scene.panel.y == left.panel.y:
+            axis["title"] = {"text": ""}
+            axis["showticklabels"] = axis.get("ticktext") is None or axis["ticktext"] != before.get("ticktext")
 
 
 def _below(scene: Scene, width: float) -> tuple[dict[str, Any], float]:
