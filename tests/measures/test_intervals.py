@@ -108,6 +108,17 @@ def test_a_model_without_errors_or_with_errors_in_one_place_has_no_interval():
     assert found.interval[0] <= found.score <= found.interval[1] <= 1
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_composition_without_weight_has_no_score_and_changes_no_other():
+    error, weight, composition = np.array([0.1, 0.3, 0.0]), np.array([1.0, 2.0, 0.0]), np.arange(3)
+    with_it, without = summarise(error, weight, composition), summarise(error[:2], weight[:2], composition[:2])
+    assert with_it.score == without.score == pytest.approx(1 - 0.4 / 3)
+    assert np.isnan(with_it.per_composition[2][0]) and with_it.per_composition[2][1:] == (0.0, 1)
+    assert {c: with_it.per_composition[c] for c in (0, 1)} == without.per_composition
+    assert np.isnan(with_it.interval).all() and not np.isnan(without.interval).any()
+    assert np.isnan(summarise(error[2:], weight[2:], composition[2:]).score)
+
+
 def test_the_effective_number_counts_equal_weights_and_nothing_else():
     assert effective_number(np.full(7, 0.3)) == pytest.approx(7)
     assert effective_number(np.array([5.0, 0.0, 0.0])) == 1

@@ -213,19 +213,25 @@ def summarise(error: np.ndarray, weight: np.ndarray, composition: np.ndarray) ->
         composition: (n,) ints.
 
     Returns:
-        The score, its standard error, and the scores by composition.
+        The score, its standard error, and the scores by composition: NaN for one without weight, which adds nothing to the
+        pooled score, and with which there is no interval.
     """
     ids = np.unique(composition)
     errors = np.array([error[composition == c].sum() for c in ids])
     weights = np.array([weight[composition == c].sum() for c in ids])
     counts = [int((composition == c).sum()) for c in ids]
-    score = 1 - errors.sum() / weights.sum()
+    score = _share(errors.sum(), weights.sum())
     se = float("nan")
     if len(ids) > 1:
         left_out = _left_out(errors, weights)
         se = float(np.sqrt((len(ids) - 1) * np.mean((left_out - left_out.mean()) ** 2)))
     rows = zip(ids, errors, weights, counts, strict=True)
-    return Evaluation(float(score), se, {int(c): (float(1 - e / w), float(w), k) for c, e, w, k in rows})
+    return Evaluation(score, se, {int(c): (_share(e, w), float(w), k) for c, e, w, k in rows})
+
+
+def _share(error: float, weight: float) -> float:
+    """1 - error / weight; NaN where nothing was to be had."""
+    return float(1 - error / weight) if weight else float("nan")
 
 
 def _left_out(errors: np.ndarray, weights: np.ndarray) -> np.ndarray:
