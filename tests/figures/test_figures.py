@@ -639,14 +639,13 @@ def test_only_and_ordered_choose_panels_labels_and_categories() -> None:
 
 
 def test_what_is_higher_than_a_page_becomes_pages_with_the_same_colours(tmp_path: Path) -> None:
-    labels = [f"series {i}" for i in range(20)]
+    labels = [f"series {i}" for i in range(8)]
     drawing = Drawing("tall", [Panel(label, "", "", [Line(BY_LAYER, "layer", "r2", label)]) for label in labels], columns=1)
-    pages = drawing.pages("page")
-    assert len(pages) > 1 and max(page.get_figheight() for page in pages) <= 9 < drawing.matplotlib().get_figheight()
+    pages, whole = drawing.pages("page"), drawing.matplotlib()
+    assert len(pages) > 1 and max(page.get_figheight() for page in pages) <= 9 < whole.get_figheight()
     shown = [axes for page in pages for axes in page.axes]
     assert [axes.get_title() for axes in shown] == labels
-    whole = drawing.matplotlib().axes
-    assert [axes.lines[0].get_color() for axes in shown] == [axes.lines[0].get_color() for axes in whole]
+    assert [axes.lines[0].get_color() for axes in shown] == [axes.lines[0].get_color() for axes in whole.axes]
     paths = save(drawing, tmp_path, "tall", dpi=60)
     assert [path.name for path in paths[4:]] == [f"tall.page{i}.png" for i in range(2, len(pages) + 1)]
     assert paths[0].read_bytes().count(b"/Type /Page ") == len(pages)

@@ -158,9 +158,13 @@ class Drawing:
             count = min(rows, math.ceil(page.figure.get_figheight() / highest))
             while count > 1:
                 step = math.ceil(rows / count) * page.columns
-                parts = [self.panels[i : i + step] for i in range(0, len(self.panels), step)]
-                found = [Page(part, page.columns, inches(width), self.labels, self.panels).figure for part in parts]
-                if count == rows or max(figure.get_figheight() for figure in found) <= highest:
+                found: list[Figure] = []
+                for i in range(0, len(self.panels), step):
+                    part = self.panels[i : i + step]
+                    found.append(Page(part, page.columns, inches(width), self.labels, self.panels).figure)
+                    if count < rows and found[-1].get_figheight() > highest:
+                        break  # and the others need not be laid out
+                else:
                     return found
                 count += 1
             return [page.figure]
