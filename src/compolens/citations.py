@@ -187,11 +187,14 @@ def _probe_texts(path: Path | None) -> str:
     return "\n".join([*texts, *(text for name in _imported(tree) for text in _instrument_texts(name, seen))])
 
 
-def _imported(tree: ast.Module) -> list[str]:
-    """What a file imports from the instruments: compolens.measures.erasure.Eraser, …; by its name of now, if it moved."""
+@functools.lru_cache(maxsize=512)
+def _imported(tree: ast.Module) -> tuple[str, ...]:
+    """What a file imports from the instruments: compolens.measures.erasure.Eraser, …; by its name of now, if it moved.
+
+    `_tree` gives equal files one tree, and many names lead to the same files."""
     nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
     names = [f"{_module_now(str(node.module))}.{alias.name}" for node in nodes for alias in node.names]
-    return [name for name in names if name.split(".")[0] == "compolens" and name.split(".")[1] in INSTRUMENTS]
+    return tuple(name for name in names if name.split(".")[0] == "compolens" and name.split(".")[1] in INSTRUMENTS)
 
 
 def _module_now(module: str) -> str:
