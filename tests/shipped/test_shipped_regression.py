@@ -21,7 +21,7 @@ from compolens.zoo.folders import read_run
 REPOSITORY = Path(__file__).parents[2]
 ZOO = REPOSITORY / "trained_models" / "regression"
 RUNS = read_runs(str(REPOSITORY / "trained_models" / "regression.py"))
-TASKS, MANY = LinearRegression.von_oswald(), 100_000
+TASKS, MANY = LinearRegression.von_oswald(), 40_000
 PAGE = (REPOSITORY / "docs" / "findings" / "which_learner.md").read_text(encoding="utf-8")
 LEARNERS = ("gd_equivalence", "algorithm_steps", "weight_structure")
 
@@ -48,14 +48,14 @@ def answers(folder):
 
 
 @lru_cache
-def slopes(folder, n=20_000):
+def slopes(folder, n=8_000):
     """(n, d_x, 1): the derivative of the model's answer by the query, on the first n tasks."""
     tokens = episodes().tokens[:n].clone().requires_grad_()
     (grad,) = torch.autograd.grad(compolens.load(folder).model(tokens)[:, -1].sum(), tokens)
     return grad[:, -1, :10, None].double()
 
 
-def weights(learner, n=20_000):
+def weights(learner, n=8_000):
     x, y, _, _ = TASKS.prompts(episodes())
     return learner.for_task(TASKS).weights(x[:n], y[:n], [10])[:, 0]
 
@@ -130,7 +130,7 @@ def test_four_softmax_heads_show_the_four_patterns_in_every_seed():
 
 def test_four_softmax_heads_are_nearer_debiased_descent_than_descent_in_every_seed():
     he = LinearRegression.he()
-    batch = he.sample(20_000, "test", he.rng("anchors", "test"))
+    batch = he.sample(6_000, "test", he.rng("anchors", "test"))
     references = [
         learner.for_task(he).predict(he, batch)[:, -1] for learner in (DebiasedGradientDescent(), GradientDescent(1))
     ]
