@@ -241,7 +241,7 @@ def share(subject: Subject, state: State, made: Edit, goal: Tensor) -> Number:
     error, weight = remaining(made.after, made.before, goal, subject.task.answers)
     kept = weight > SAME * weight.max()
     composition = subject.bases(state).composition
-    return pooled(*(part[kept].cpu().numpy() for part in (error, weight, composition)))
+    return pooled(error[kept].cpu().numpy(), weight[kept].cpu().numpy(), composition[kept].cpu().numpy())
 
 
 def random_share(subject: Subject, made: Edit, goal: Tensor) -> Number:

@@ -169,7 +169,8 @@ def _steps(k: int, n_rules: int) -> tuple[_Step, ...]:
                     for rule in range(n_rules):
                         key = (used_0 | 1 << a, used_1 | 1 << b, tuple(sorted((*some, rule))))
                         rows.append((number, (a * k + b) * n_rules + rule, after.setdefault(key, len(after))))
-        found.append(_Step(*torch.tensor(rows).T.contiguous(), len(after)))
+        source, option, target = torch.tensor(rows).T.contiguous()
+        found.append(_Step(source, option, target, len(after)))
         states = after
     return tuple(found)
 
