@@ -21,12 +21,15 @@ from compolens.tasks.base import Episodes, TaskFamily
 from compolens.zoo.folders import TrainedModel
 
 version = 3  # raised whenever its numbers change
-values_since = 1  # its values; version 2 changed intervals, version 3 added the best code of S-RAVEN
+values_since = 1  # its values; version 2 changed intervals, version 3 added the best code of S-RAVEN, where one is read
 
 NEARLY = 0.8
 """Places where writing another code moves the answers by at least this share of the most that it does anywhere."""
 AS_WELL = 0.05
 """Places whose readout's R² on left-out training compositions is within this of the best: each may know the code."""
+
+STILL = 0.02
+"""Where writing another code moves the answers less than this share of the way, no code is searched for: nothing reads it."""
 
 
 def probe(
@@ -42,7 +45,8 @@ def probe(
 
     Rungs (column `rung`), on the same questions: "own answer"; "own code written", where what a linear readout finds of the
     code is written at the site; "true code written", the episode's own code; "best code", a code that is searched for through
-    the frozen rest of the model, fitted to the context's examples alone and scored on fresh questions. Steps up the ladder are
+    the frozen rest of the model, fitted to the context's examples alone and scored on fresh questions ("not
+    available" where writing another code moves the answers less than 0.02 of the way). Steps up the ladder are
     the loss to use, to inference, and to the form of codes; what is missing at the top is lost to execution. Whether the right
     latent code helps is asked as in 2405.19162; codes are written by erasing first what is there (2306.03819).
 
@@ -105,6 +109,7 @@ class _Ladder:
 
     def __init__(self, task: TaskFamily, model: HookedModel, control: str, seed: int, device: torch.device) -> None:
         self.task, self.model, self.control, self.seed, self.device = task, model, control, seed, device
+        self.moved: dict[Site, float] = {}
         self.rows: list[dict] = []
         self.parts: dict[int, str] = {}
 
@@ -117,13 +122,14 @@ class _Ladder:
             pairs = draw(self.task, "train", max(n // 2, 2), f"{self.seed}/choose", self.device)
             pooled = recovered(self.model, self.task, at, pairs)
             self._row("recovered", "another code written", "train", at.site, pooled.score, pooled.interval, n // 2)
+            self.moved[at.site] = pooled.score
             if not self.control:
                 self._row("left-out R²", "decoded", "train", at.site, at.left_out, n=n)
         if given is not None:
             known = {at.site: at for at in self.codes}
             again = ([known[at.site] for at in part] for part in (given.effective, given.sources))
             return _Found(known[given.read.site], *map(tuple, again))
-        moved = [row["value"] for row in self.rows if row["metric"] == "recovered"]
+        moved = [self.moved[at.site] for at in self.codes]
         effective = [at for at, value in zip(self.codes, moved, strict=True) if value >= NEARLY * max(moved)]
         sources = [at for at in self.codes if at.left_out >= max(other.left_out for other in self.codes) - AS_WELL]
         return _Found(self.codes[int(np.argmax(moved))], tuple(effective), tuple(sources))
@@ -208,6 +214,8 @@ class _Ladder:
         """The rung "best code", and the own answers to the same questions; a row that says why where there is none."""
         read, source, parts = found.read, found.sources[0], []
         try:
+            if (moved := self.moved[read.site]) < STILL:
+                raise DoesNotApply(f"writing another code moves the answers {moved:.3f} of the way, so none is searched for")
             for batch in draw(self.task, split, n, f"{self.seed}/search", self.device, batch=min(n, 64)):
                 (seen,) = record(self.model, [batch], [source.site.hook_name])
                 starts = self._starts(batch, source.decode(self.model, seen.sites[source.site.hook_name]))
