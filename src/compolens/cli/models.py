@@ -76,8 +76,9 @@ def _with_scores(folders: list[Path]) -> list[Path]:
     kept = []
     for folder in folders:
         try:
+            (alone,) = groups.group([folder])
             for split in ("test", "ood"):
-                sentences.score(groups.group([folder])[0], split)
+                sentences.score(alone, split)
             _parameters(folder)
         except ConfigError as error:
             print(f"{folder.name} is left out: {error}", file=sys.stderr)

@@ -122,10 +122,12 @@ def readout(group: Group, layer_role: tuple[float, str], fit: str, split: str, c
 
 def _rows(folder: Path, table: str, **where: object) -> pd.DataFrame:
     frame = tables.at_last_step(tables.read(folder, table))
+    kept = np.ones(len(frame), dtype=bool)
     for column, value in where.items():
         if column not in frame:
             raise tables.lacks(folder, table, column)
-        frame = frame[frame[column] == value]
+        kept &= (frame[column] == value).to_numpy(dtype=bool)
+    frame = frame[kept]
     if frame.empty:
         wanted = ", ".join(f"{k}={v}" for k, v in where.items())
         raise ConfigError(f"{folder}: table {table} has no row with {wanted}; type: compolens probe {table} {folder} --again")
