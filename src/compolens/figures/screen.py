@@ -83,7 +83,8 @@ def _below(scene: Scene, width: float) -> tuple[dict[str, Any], float]:
     """
     ticks = scene.x_axis()
     names = ticks.get("ticktext", [])
-    room = int(width / max(len(names), 1) / LETTER)
+    beside = max((len(scene.shown(name)) for name in scene.heat.grid()[2]), default=0) if scene.heat else 0
+    room = int(max(width - LETTER * max(beside - 8, 0), 0) / max(len(names), 1) / LETTER)
     if max(map(len, names), default=0) <= room:
         return ticks, 0
     broken = [textwrap.wrap(name, max(room, 1), break_long_words=False) or [""] for name in names]
