@@ -16,6 +16,7 @@ MODELS := $(ZOO)/*-?
 RELATIONS := $(ZOO)/relations
 REGRESSION := $(ZOO)/regression
 HEADS := $(ZOO)/module_heads
+BURSTY := $(ZOO)/bursty
 LEARNERS := $(REGRESSION)/linear-* $(REGRESSION)/softmax-4heads-?
 DUAL := $(ZOO)/F-softmax-[012] $(ZOO)/fuzzy-softmax-? $(ZOO)/sraven3-softmax-0
 WHY := $(ZOO)/F-softmax-? $(ZOO)/F-hypernetwork-?
@@ -93,6 +94,7 @@ figures: setup  ## redraw every figure of docs/findings from the shipped tables
 	$(BIN)/compolens analyze newton_or_gradient $(REGRESSION)/linear-5L-? --out $(ZOO)/figures/regression $(PRINT)
 	$(BIN)/compolens analyze attention_modifications $(REGRESSION) --out $(ZOO)/figures/regression $(PRINT)
 	$(BIN)/compolens analyze heads_are_modules $(HEADS)/constructed-? $(HEADS)/trained-? --out $(ZOO)/figures/module_heads $(PRINT)
+	$(BIN)/compolens analyze when_context_wins $(BURSTY)/softmax-? --out $(ZOO)/figures/bursty $(PRINT)
 	$(BIN)/compolens analyze dual_model_agrees random_features_converge $(DUAL) --out $(ZOO)/figures/dual $(PRINT)
 
 zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept) and measure it
@@ -115,6 +117,8 @@ zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept
 	$(BIN)/compolens probe dual_model $(REGRESSION)/softmax-4heads-? $(DUAL) --jobs $(JOBS)
 	$(BIN)/compolens train trained_models/module_heads.py --out $(HEADS) --jobs $(JOBS)
 	$(BIN)/compolens probe generalization module_alignment $(HEADS) --episodes 1024 --jobs $(JOBS)
+	$(BIN)/compolens train trained_models/bursty.py --out $(BURSTY) --jobs $(JOBS)
+	$(BIN)/compolens probe in_context_or_in_weights $(BURSTY) --steps all --jobs $(JOBS)
 
 notebooks: setup  ## execute the notebooks in place
 	$(BIN)/python notebooks/execute.py notebooks/*.ipynb

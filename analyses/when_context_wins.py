@@ -1,12 +1,12 @@
-"""Labels come to be read from the context all at once, and then overrule what weights say of known classes."""
+"""Labels come to be read from the context all at once, shifted labels of known classes like those of novel ones."""
 
 from pathlib import Path
 
 import pandas as pd
 
 from compolens import tables
-from compolens.diagnosis.groups import SEEDS, group, over_seeds, title
-from compolens.figures import Drawing, Line, Mark, Panel, Points
+from compolens.diagnosis.groups import group, title
+from compolens.figures import Drawing, Line, Mark, Panel, Rule
 
 needs = ("in_context_or_in_weights",)
 WAYS = {
@@ -16,7 +16,6 @@ MEASURES = {
     "label to its item, layer 0 (ILA1)": "#332288", "question to right label, last layer (TILA2)": "#CC6677",
     "question to labels, last layer (TLA2)": "#44AA99", "answer is a label of the context (CLA)": "#DDCC77",
 }  # fmt: skip
-CHANCE = "a label of the context, at random"
 
 
 def analyze(models: list[Path]) -> Drawing:
@@ -28,8 +27,7 @@ def analyze(models: list[Path]) -> Drawing:
         models: folders of the models to draw, in this order.
 
     Returns:
-        The drawing. Lines are means over seeds at steps that all of them have, points are seeds; dashed: a label of the
-        context at random.
+        The drawing, a line per seed.
     """
     groups, panels = group(models), []
     for g in groups:
@@ -37,19 +35,20 @@ def analyze(models: list[Path]) -> Drawing:
         name = title(g, groups)
         accuracy = rows[rows["metric"] == "accuracy"]
         right = accuracy[accuracy["control"] == ""].assign(line=accuracy["evaluation"])
-        guessed = accuracy[(accuracy["control"] == "a label of the context") & (accuracy["evaluation"] == "novel classes")]
-        marks = [*_marks(right, WAYS, len(g.folders)), *_marks(guessed.assign(line=CHANCE), {CHANCE: "#888888"}, 0)]
-        panels.append(Panel(f"{name}: accuracy", "training step", "accuracy", tuple(marks), y_range=(-0.03, 1.03)))
+        given = accuracy[(accuracy["control"] == "a label of the context") & (accuracy["evaluation"] == "novel classes")]
+        guess = Rule(float(given["value"].mean()), label="a label of the context, at random")
+        marks = (*_marks(right, WAYS), guess)
+        panels.append(Panel(f"{name}: accuracy", "training step", "accuracy", marks, y_range=(-0.03, 1.03)))
         measures = _measures(rows)
-        marks = _marks(measures[measures["control"] == ""], MEASURES, len(g.folders))
-        panels.append(Panel(f"{name}: progress", "training step", "share", tuple(marks), y_range=(-0.03, 1.03)))
+        marks = tuple(_marks(measures[measures["control"] == ""], MEASURES))
+        panels.append(Panel(f"{name}: progress", "training step", "share", marks, y_range=(-0.03, 1.03)))
     caption = (
         "Accuracy, fresh episodes: novel classes, whose labels the context alone tells; training classes with shifted labels "
         "(pairs of class and label never trained on), where context and weights contradict each other; training classes with "
-        "their own labels; and training classes that are not in the context, which weights alone can answer. Grey: a label of "
+        "their own labels; and training classes that are not in the context, which weights alone can answer. Dashed: a label of "
         "the context at random. Progress: attention of labels to the items before them in the first layer, of the question to "
         "the right label and to all labels in the last, on novel classes; and how often the answer is a label of the context. "
-        f"Lines are means over seeds, points seeds; bands from {SEEDS} seeds on. With fewer nothing is claimed."
+        "A line is a seed: they wait for different times, and a mean would show no transition."
     )
     return Drawing("When does the context win?", tuple(panels), caption, columns=2)
 
@@ -71,16 +70,11 @@ def _measures(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def _marks(rows: pd.DataFrame, lines: dict[str, str], seeds: int) -> list[Mark]:
-    """A line over seeds, with points where there are several; none of what the rows do not have."""
+def _marks(rows: pd.DataFrame, lines: dict[str, str]) -> list[Mark]:
+    """A line per seed; none of what the rows do not have."""
     marks: list[Mark] = []
     for line, color in lines.items():
-        here = rows[rows["line"] == line].sort_values("step", kind="stable")
-        if not len(here):
-            continue
-        shared = here[here.groupby("step")["model"].transform("nunique") == here["model"].nunique()]
-        mean = over_seeds(shared, "step")
-        marks.append(Line(mean, "step", "value", label=line, color=color, dash=line == CHANCE, lo="lo", hi="hi"))
-        if seeds > 1:
-            marks.append(Points(here, "step", "value", color=color, hover="model"))
+        seeds = rows[rows["line"] == line].sort_values("step", kind="stable").groupby("model", sort=False)
+        for number, (_, own) in enumerate(seeds):
+            marks.append(Line(own, "step", "value", label=line, color=color, keyed=number == 0))
     return marks
