@@ -45,7 +45,7 @@ def analyze(models: list[Path]) -> Drawing:
     caption = (
         "Accuracy, fresh episodes: novel classes, whose labels the context alone tells; training classes with shifted labels "
         "(pairs of class and label never trained on), where context and weights contradict each other; training classes with "
-        "their own labels; and training classes that are not in the context, which weights alone can answer. Dashed: a label of "
+        "their own labels; and training classes that are not in the context, which weights alone answer. Dashed: a label of "
         "the context at random. Progress: attention of labels to the items before them in the first layer, of the question to "
         "the right label and to all labels in the last, on novel classes; and how often the answer is a label of the context. "
         "A line is a seed: they wait for different times, and a mean would show no transition."
