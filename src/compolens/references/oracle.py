@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from compolens.references.base import Reference
 from compolens.tasks.base import Episodes, TaskFamily
@@ -27,4 +27,9 @@ class TrueCode(Reference):
 
     def predict(self, task: TaskFamily, episodes: Episodes) -> Tensor:
         answers = task.render(episodes.codes, episodes.inputs).targets
-        return answers if answers.is_floating_point() else SURE * one_hot(answers.clamp(min=0), task.d_out).double()
+        if answers.is_floating_point():
+            return answers
+        logits = torch.zeros(
+            *answers.shape, task.d_out, dtype=torch.float64, device=answers.device
+        )  # one, however many classes
+        return logits.scatter_(-1, answers.clamp(min=0)[..., None], SURE)
