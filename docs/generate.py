@@ -114,7 +114,7 @@ def shapes(architecture: type) -> dict[str, str]:
     _, cache = model.run_with_cache(episodes.tokens)
     names = {
         24: "d_model", 96: "d_mlp", 4: "n_heads", 10: "d_code", 14: "d_hidden", BATCH: "batch", 12: "n_context + 1",
-        task.d_in: "d_in", task.d_out: "d_out", task.seq: "seq", 5: "d_x",
+        getattr(model.cfg, "d_model", 24): "d_model", task.d_in: "d_in", task.d_out: "d_out", task.seq: "seq", 5: "d_x",
     }  # fmt: skip
     found = {}
     for hook, value in cache.items():
@@ -420,7 +420,7 @@ def notebook_page(notebook: dict[str, Any], name: str, folder: Path) -> str:
     for number, cell in enumerate(notebook["cells"]):
         source = "".join(cell["source"]).strip()
         if cell["cell_type"] == "markdown":
-            parts.append(source)
+            parts.append(source.replace("](../docs/", "](../../"))  # as seen from the page
             continue
         parts.append(f"{FENCE}python\n{source}\n{FENCE}")
         for place, output in enumerate(cell.get("outputs", [])):

@@ -97,11 +97,13 @@ def probe(
 
 
 class _Found(NamedTuple):
-    """Where the code is read most; all sites where it is read nearly as much; where it is decoded best, or nearly so."""
+    """Where the code is read most; all sites where it is read nearly as much; where it is decoded best, or nearly so; and how far
+    another code, written at the first, moves the answers of the model (not of its control)."""
 
     read: CodeAt
     effective: tuple[CodeAt, ...]
     sources: tuple[CodeAt, ...]
+    moves: float
 
 
 class _Ladder:
@@ -128,11 +130,11 @@ class _Ladder:
         if given is not None:
             known = {at.site: at for at in self.codes}
             again = ([known[at.site] for at in part] for part in (given.effective, given.sources))
-            return _Found(known[given.read.site], *map(tuple, again))
+            return _Found(known[given.read.site], *map(tuple, again), given.moves)
         moved = [self.moved[at.site] for at in self.codes]
         effective = [at for at, value in zip(self.codes, moved, strict=True) if value >= NEARLY * max(moved)]
         sources = [at for at in self.codes if at.left_out >= max(other.left_out for other in self.codes) - AS_WELL]
-        return _Found(self.codes[int(np.argmax(moved))], tuple(effective), tuple(sources))
+        return _Found(self.codes[int(np.argmax(moved))], tuple(effective), tuple(sources), max(moved))
 
     def _row(
         self,
@@ -214,7 +216,7 @@ class _Ladder:
         """The rung "best code", and the own answers to the same questions; a row that says why where there is none."""
         read, source, parts = found.read, found.sources[0], []
         try:
-            if (moved := self.moved[read.site]) < STILL:
+            if (moved := found.moves) < STILL:
                 raise DoesNotApply(f"writing another code moves the answers {moved:.3f} of the way, so none is searched for")
             for batch in draw(self.task, split, n, f"{self.seed}/search", self.device, batch=min(n, 64)):
                 (seen,) = record(self.model, [batch], [source.site.hook_name])

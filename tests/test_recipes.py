@@ -39,14 +39,15 @@ CATEGORICAL = ("hyla", "raven-softmax", "fuzzy", "sparse")
 REGRESSION = ("descent", "plain", "regularized")
 LABELLED, OF_LABELS = "bursty", "in_context_or_in_weights"
 """The model on labelled items is there for the probe of these alone."""
-ALL = (*MODELS, *CATEGORICAL, *REGRESSION, LABELLED)
+MEASURED = (*MODELS, *CATEGORICAL, *REGRESSION)
+ALL = (*MEASURED, LABELLED)
 NOT_FOR = {
     "attention_code": (*MODELS, *REGRESSION), "latent_geometry": (*MODELS, *REGRESSION),
     **dict.fromkeys(("inference_or_execution", "which_prior", "erase_code", "repair", "swap_factor"), REGRESSION),
     **dict.fromkeys(("code_structure", "nonlinear_code", "predictors", "task_vectors"), REGRESSION),
     "module_alignment": tuple(name for name in ALL if name != "hypernetwork"),
     "transfer": tuple(name for name in ALL if name != "sparse"),
-    "dual_model": tuple(name for name in ALL if name not in (*MODELS, "raven-softmax", "plain")),
+    "dual_model": tuple(name for name in ALL if name not in (*MODELS, "raven-softmax", "plain", LABELLED)),
     OF_LABELS: tuple(name for name in ALL if name != LABELLED),
     **dict.fromkeys(("gd_equivalence", "algorithm_steps", "weight_structure"), (*MODELS, *CATEGORICAL)),
     **dict.fromkeys(("activation_sparsity", "generalization", "patching", "swap_code"), ()),
@@ -391,7 +392,7 @@ def test_stale_tables_are_dropped_with_the_reason(models, tmp_path):
 
 
 # ---- generalization --------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("model", ALL)
+@pytest.mark.parametrize("model", MEASURED)
 def test_pooled_scores_are_weighted_means_over_compositions(models, model):
     table = rows(models / model, "generalization", metric="score")
     table = table[table["value"].notna() & table["split"].isin(SPLITS)]
@@ -413,7 +414,7 @@ def test_pooled_scores_are_weighted_means_over_compositions(models, model):
 
 
 @pytest.mark.parametrize("split", SPLITS)
-@pytest.mark.parametrize("model", ALL)
+@pytest.mark.parametrize("model", MEASURED)
 def test_scores_are_the_tasks_own(models, model, split):
     trained = load(models / model)
     (batch,) = draw(trained.task, split, EPISODES, 5)
@@ -440,7 +441,7 @@ def test_variants_are_scored_on_episodes_of_their_own(models, model):
         assert row["composition"].tolist() == ["all"] and row["value"].item() == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
-@pytest.mark.parametrize("model", ALL)
+@pytest.mark.parametrize("model", MEASURED)
 def test_the_share_of_the_ceiling_is_the_score_over_that_of_the_marked_reference(models, model):
     table = rows(models / model, "generalization", composition="all")
     for split, part in table.groupby("split"):
@@ -453,7 +454,7 @@ def test_the_share_of_the_ceiling_is_the_score_over_that_of_the_marked_reference
             assert share == pytest.approx(own / top["value"].item(), rel=1e-4, abs=1e-6)
 
 
-@pytest.mark.parametrize("model", ALL)
+@pytest.mark.parametrize("model", MEASURED)
 def test_the_true_code_scores_1_and_the_untrained_control_is_another_model(models, model):
     table = rows(models / model, "generalization", composition="all")
     true = table[(table["reference"] == "true code") & (table["metric"] == "score")]
@@ -462,7 +463,7 @@ def test_the_true_code_scores_1_and_the_untrained_control_is_another_model(model
     assert len(untrained) == len(own) >= 3 and untrained != own
 
 
-@pytest.mark.parametrize("model", ALL)
+@pytest.mark.parametrize("model", MEASURED)
 def test_the_score_is_that_of_the_episodes_pooled_with_their_weights(models, model):
     seen = episodes_of(models / model, "generalization")
     assert seen.groupby("split").size().to_dict() == dict.fromkeys(SPLITS, EPISODES)
@@ -476,7 +477,7 @@ def test_the_score_is_that_of_the_episodes_pooled_with_their_weights(models, mod
         assert row["value"].item() == pytest.approx((own * weight).sum() / weight.sum(), rel=1e-4, abs=1e-6)
 
 
-@pytest.mark.parametrize("model", ALL)
+@pytest.mark.parametrize("model", MEASURED)
 def test_answers_per_episode_are_those_of_the_first_query(models, model):
     trained, seen = load(models / model), episodes_of(models / model, "generalization")
     (batch,) = draw(trained.task, "ood", EPISODES, 5)
@@ -728,7 +729,7 @@ def test_maps_show_the_same_points_of_held_out_compositions_at_every_place(model
 # ---- patching --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("control", ["", "untrained"])
 @pytest.mark.parametrize("split", ["test", "ood"])
-@pytest.mark.parametrize("model", ALL)
+@pytest.mark.parametrize("model", MEASURED)
 def test_the_context_decides_at_first_the_readout_at_last_whatever_the_weights(models, model, split, control):
     table = rows(models / model, "patching", split=split, control=control).set_index(["layer", "role"])["value"]
     assert table[0, "context"] == table[2, "readout"] == 1
@@ -738,7 +739,7 @@ def test_the_context_decides_at_first_the_readout_at_last_whatever_the_weights(m
         assert table[3, "all"] == 1
 
 
-@pytest.mark.parametrize("model", ALL)
+@pytest.mark.parametrize("model", MEASURED)
 def test_patching_every_position_recovers_everything_at_every_layer(models, model):
     trained, patch = load(models / model), recipes.load_recipe("probes", "patching").__globals__["_patch"]
     (base,) = draw(trained.task, "ood", 10, 0)
@@ -752,7 +753,7 @@ def test_patching_every_position_recovers_everything_at_every_layer(models, mode
         assert model not in MODELS or not (same_code.any() or (wrong == 0).any()), "continuous codes never coincide"
 
 
-@pytest.mark.parametrize("model", ALL)
+@pytest.mark.parametrize("model", MEASURED)
 def test_a_patch_shows_the_same_inputs_under_another_episodes_code(models, model):
     trained, under = (
         load(models / model),
@@ -774,7 +775,7 @@ def test_recovery_per_episode_is_exact_where_it_has_to_be(models):
     assert len(first) == 2 * EPISODES and (first["score"] == 0).all()
 
 
-@pytest.mark.parametrize("model", ALL)
+@pytest.mark.parametrize("model", MEASURED)
 def test_recovery_per_episode_is_known_wherever_the_other_code_makes_another_episode(models, model):
     trained, under = (
         load(models / model),

@@ -284,8 +284,8 @@ def test_rungs_are_what_other_views_say_of_them(subjects):
 
 
 def test_what_no_family_can_say_is_missing_from_the_ladder_with_its_reason(subjects):
-    shown = views.ladder(subjects["hyla"], replace(ONE, search=True))
-    assert "No best code: SRaven cannot ask what its context shows" in shown.drawing.caption
+    shown = views.ladder(subjects["sparse"], replace(ONE, search=True))
+    assert "No best code: Relations cannot ask what its context shows" in shown.drawing.caption
     own, mean_of = shown.drawing.panels[0].marks
     assert (own.label, mean_of.label[:24]) == ("this episode", "mean of its composition,")
 

@@ -96,7 +96,7 @@ def test_context_inputs_are_asked_beside_the_whole_context(name):
 
 
 def test_families_whose_examples_are_no_pairs_cannot_ask_them(right_executor):
-    assert SRaven(n_features=2).context_asked(None) is None
+    assert Relations().context_asked(None) is None
 
 
 # ---- sites ----------------------------------------------------------------------------------------------------------
@@ -233,9 +233,9 @@ def test_a_search_changes_no_weights_and_leaves_no_gradients(right_executor):
 
 
 def test_a_family_that_cannot_ask_its_context_has_no_best_code(tiny_categorical_models):
-    trained = load(tiny_categorical_models["raven-softmax"])
+    trained = load(tiny_categorical_models["sparse"])
     (at,) = fit_codes(trained.model, trained.task, [one_batch(trained.task, "train", 64)], sites(trained.model)[-1:])
-    with pytest.raises(DoesNotApply, match="SRaven cannot ask what its context shows"):
+    with pytest.raises(DoesNotApply, match="Relations cannot ask what its context shows"):
         best_code(trained.model, trained.task, one_batch(trained.task, "ood", 4), at, [torch.zeros(4, 16)], Search(1))
 
 
@@ -245,4 +245,4 @@ def test_the_ladder_says_why_a_rung_is_missing(tiny_categorical_models):
     missing = table[(table["rung"] == "best code")]
     assert len(missing) and missing["value"].isna().all()
     assert set(missing["control"]) == {"not available"}
-    assert missing["note"].str.startswith("not available: SRaven cannot ask").all()
+    assert missing["note"].str.startswith("not available: writing another code moves the answers").all()

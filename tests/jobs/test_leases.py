@@ -5,11 +5,13 @@ import errno
 import json
 import multiprocessing
 import os
+import platform
 import signal
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -262,6 +264,23 @@ def test_a_killed_process_of_this_machine_is_followed_at_once(tmp_path):
     process.wait()
     process.stdin.close()
     process.stdout.close()
+
+
+EXIT = {"x86_64": 60, "aarch64": 93}
+"""The number of the system call that ends one thread."""
+
+
+@pytest.mark.skipif(platform.machine() not in EXIT or sys.platform != "linux", reason="its system call is not known here")
+def test_a_process_that_is_not_gone_entirely_is_not_dead():
+    """Its first thread has ended, another has not: until then the process keeps its files, and their locks."""
+    ends = f"ctypes.CDLL(None).syscall({EXIT[platform.machine()]}, 0)"
+    program = f"import ctypes, threading, time; threading.Thread(target=time.sleep, args=(60,)).start(); {ends}"
+    with subprocess.Popen([sys.executable, "-c", program]) as process:
+        state = Path(f"/proc/{process.pid}/stat")
+        until(lambda: state.read_text().rsplit(")", 1)[1].split()[0] == "Z")
+        assert module.birth(process.pid) != ""
+        process.kill()
+        until(lambda: module.birth(process.pid) == "")
 
 
 def test_a_process_of_a_machine_of_the_same_name_is_not_taken_for_dead(quick, abroad, monkeypatch):

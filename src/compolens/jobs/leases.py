@@ -350,7 +350,20 @@ def birth(pid: int) -> str:
         words = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except (OSError, IndexError):
         return ""
-    return "" if words[0] in "ZX" else words[19]  # Z, X: dead, and not yet buried by its parent
+    return words[19] if words[0] not in DEAD or _has_living_threads(pid) else ""
+
+
+DEAD = "ZX"
+"""States of what is dead, and not yet buried by its parent."""
+
+
+def _has_living_threads(pid: int) -> bool:
+    """Whether a process whose first thread is dead has others: until they end, it keeps its files and their locks."""
+    for stat_file in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError, IndexError):
+            if stat_file.read_text().rsplit(")", 1)[1].split()[0] not in DEAD:
+                return True
+    return False
 
 
 def _new_file(path: Path, text: bytes) -> int:
