@@ -97,8 +97,8 @@ def probe(
 
 
 class _Found(NamedTuple):
-    """Where the code is read most; all sites where it is read nearly as much; where it is decoded best, or nearly so; and how far
-    another code, written at the first, moves the answers of the model (not of its control)."""
+    """Where the code is read most; all sites where it is read nearly as much; where it is decoded best, or nearly so; and how
+    far another code, written at the first, moves the answers of the model (not of its control)."""
 
     read: CodeAt
     effective: tuple[CodeAt, ...]
@@ -129,12 +129,12 @@ class _Ladder:
                 self._row("left-out R²", "decoded", "train", at.site, at.left_out, n=n)
         if given is not None:
             known = {at.site: at for at in self.codes}
-            again = ([known[at.site] for at in part] for part in (given.effective, given.sources))
-            return _Found(known[given.read.site], *map(tuple, again), given.moves)
+            effective, sources = (tuple(known[at.site] for at in part) for part in (given.effective, given.sources))
+            return _Found(known[given.read.site], effective, sources, given.moves)
         moved = [self.moved[at.site] for at in self.codes]
-        effective = [at for at, value in zip(self.codes, moved, strict=True) if value >= NEARLY * max(moved)]
-        sources = [at for at in self.codes if at.left_out >= max(other.left_out for other in self.codes) - AS_WELL]
-        return _Found(self.codes[int(np.argmax(moved))], tuple(effective), tuple(sources), max(moved))
+        most = [at for at, value in zip(self.codes, moved, strict=True) if value >= NEARLY * max(moved)]
+        best = [at for at in self.codes if at.left_out >= max(other.left_out for other in self.codes) - AS_WELL]
+        return _Found(self.codes[int(np.argmax(moved))], tuple(most), tuple(best), max(moved))
 
     def _row(
         self,
