@@ -111,7 +111,6 @@ class _Ladder:
 
     def __init__(self, task: TaskFamily, model: HookedModel, control: str, seed: int, device: torch.device) -> None:
         self.task, self.model, self.control, self.seed, self.device = task, model, control, seed, device
-        self.moved: dict[Site, float] = {}
         self.rows: list[dict] = []
         self.parts: dict[int, str] = {}
 
@@ -120,18 +119,18 @@ class _Ladder:
         batches = list(draw(self.task, "train", n, f"{self.seed}/fit", self.device))
         self.n_fitted = n
         self.codes = fit_codes(self.model, self.task, batches, sites(self.model))
+        moved = []
         for at in self.codes:
             pairs = draw(self.task, "train", max(n // 2, 2), f"{self.seed}/choose", self.device)
             pooled = recovered(self.model, self.task, at, pairs)
             self._row("recovered", "another code written", "train", at.site, pooled.score, pooled.interval, n // 2)
-            self.moved[at.site] = pooled.score
+            moved.append(pooled.score)
             if not self.control:
                 self._row("left-out R²", "decoded", "train", at.site, at.left_out, n=n)
         if given is not None:
             known = {at.site: at for at in self.codes}
             effective, sources = (tuple(known[at.site] for at in part) for part in (given.effective, given.sources))
             return _Found(known[given.read.site], effective, sources, given.moves)
-        moved = [self.moved[at.site] for at in self.codes]
         most = [at for at, value in zip(self.codes, moved, strict=True) if value >= NEARLY * max(moved)]
         best = [at for at in self.codes if at.left_out >= max(other.left_out for other in self.codes) - AS_WELL]
         return _Found(self.codes[int(np.argmax(moved))], tuple(most), tuple(best), max(moved))

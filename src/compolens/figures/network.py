@@ -67,15 +67,14 @@ class Edges(Mark):
         return least + (most - least) * (self.shown["value"].abs() / self.widest).clip(0, 1).to_numpy()
 
     def draw(self, axes: Axes, scene: Stage) -> None:
-        color, handle = scene.legend.color(self), None
+        color = scene.legend.color(self)
         for curve, width in zip(self.curves(), self._widths(0.4, 3.0), strict=True):
             style: dict[str, Any] = {"ls": (0, (2, 1.2)) if self.dash else "-", "alpha": 0.85, "solid_capstyle": "butt"}
             axes.plot(*curve.T, color=color, lw=width, zorder=2, **style)
         if self.keyed:
             from matplotlib.lines import Line2D
 
-            handle = Line2D([], [], color=color, lw=1.5)
-            scene.legend.enter(self.label, color, handle)
+            scene.legend.enter(self.label, color, Line2D([], [], color=color, lw=1.5))
 
     def trace(self, figure: PlainFigure, scene: Stage) -> None:
         color = scene.legend.color(self)
