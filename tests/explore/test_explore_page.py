@@ -301,16 +301,24 @@ def _click_figures(reader):
 
 def _move_a_part(reader):
     reader.used.add("parts")
-    before = reader.numbers()["code"]
+    graph = "document.querySelector('#panel-code .js-plotly-plot')"
+    drawn = f"JSON.stringify({graph}.calcdata.map((marks) => marks.map((mark) => [mark.x, mark.y, mark.s])))"
+    before, figure = reader.numbers()["code"], reader.page.evaluate(drawn)
     thumb = reader.page.locator("#parts .part [role=slider]").nth(2)
     for _ in range(5):
         thumb.press("ArrowRight")
     reader.page.wait_for_function("location.search.includes('parts=2:')")
     reader.settle()
     moved = reader.numbers()["code"]
-    assert "written code" in moved and moved != before
+    assert "written code" in moved and moved != before and reader.page.evaluate(drawn) != figure
+    by_hand = reader.page.evaluate(drawn)
     reader.press("go-undo", parts=None)
-    assert reader.numbers()["code"] == before
+    assert reader.numbers()["code"] == before and reader.page.evaluate(drawn) == figure
+    reader.page.go_back()
+    reader.page.wait_for_function("location.search.includes('parts=2:')")
+    reader.settle()
+    assert reader.numbers()["code"] == moved and reader.page.evaluate(drawn) == by_hand  # drawn the other way, the same
+    reader.press("go-undo", parts=None)
     thumb.press("ArrowRight")
     reader.page.wait_for_function("location.search.includes('parts=2:')")
     reader.settle()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 from dash import dcc, html
 
+from compolens.explore.explorer import DEPENDS, MODEL
 from compolens.explore.frozen import TITLES
-from compolens.explore.state import COLOURS, WRITES
+from compolens.explore.state import COLOURS, WRITES, State
 
 CONFIG: Any = {"displaylogo": False, "showSendToCloud": False, "showEditInChartStudio": False, "responsive": True}
 BLANK: dict[str, Any] = {"data": [], "layout": {"xaxis": {"visible": False}, "yaxis": {"visible": False}, "height": 40}}
@@ -28,6 +30,17 @@ PANELS = {name: (TITLES[name], hint) for name, hint in HINTS.items()}
 """View -> title, and what to do there."""
 
 
+def others() -> dict[str, list[str]]:
+    """Which settings of an address are of no concern to a panel.
+
+    Returns:
+        Panel -> names of the settings that it does not depend on.
+    """
+    depends = {"task": (*MODEL, "split", "chosen"), **{name: DEPENDS[name] for name in PANELS}}
+    every = {field.name for field in fields(State)}
+    return {name: sorted(every - set(settings)) for name, settings in depends.items()}
+
+
 def page(names: Sequence[str]) -> html.Div:
     """The whole page for models of these names.
 
@@ -41,7 +54,8 @@ def page(names: Sequence[str]) -> html.Div:
         [
             dcc.Location(id="address", refresh=False),
             dcc.Store(id="facts"),
-            dcc.Store(id="narrow"),
+            dcc.Store(id="followed"),
+            dcc.Store(id="depends", data=others()),
             html.Header(
                 [
                     html.Div([html.H1("compolens explore"), _freeze()], className="title"),

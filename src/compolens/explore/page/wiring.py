@@ -6,22 +6,23 @@ address; one per view draws it, unless what it depends on is what it shows alrea
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import dash
-from dash import ALL, Dash, Input, Output, State, ctx, dcc, html, no_update, set_props
+from dash import ALL, ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update, set_props
+from flask import Response, request
+from plotly.io.json import to_json_plotly
 
-from compolens.explore.explorer import DEPENDS, MODEL, Explorer, Facts
+from compolens.explore.explorer import Explorer, Facts
 from compolens.explore.frozen import frozen
-from compolens.explore.page.layout import BLANK, PANELS
+from compolens.explore.page.layout import BLANK, PANELS, others
 from compolens.explore.state import State as Chosen
 from compolens.explore.state import from_ranges, to_ranges
 from compolens.foundation.configs import ConfigError
 
 if TYPE_CHECKING:
+    from compolens.explore.views.base import View
     from compolens.figures import Drawing
 
 WIDTHS = {"code": 780, "heads": 780, "attention": 780}
@@ -31,17 +32,6 @@ CONTROLS = (
     "model", "step", "other", "other_step", "split", "chosen", "donor", "colour", "write", "layer", "head", "site", "search",
 )  # fmt: skip
 """The controls that show a setting each."""
-NARROW = "(search) => window.innerWidth < 720"
-"""Whether panels of a figure stand below one another, decided where the page is shown."""
-ASKED = """(search, narrow, shown) => {
-    if (narrow === null || narrow === undefined) return window.dash_clientside.no_update;
-    const settings = new URLSearchParams(search || "");
-    for (const name of %s) settings.delete(name);
-    const asked = {search: settings.toString(), narrow};
-    const same = shown && shown.search === asked.search && shown.narrow === asked.narrow;
-    return same ? window.dash_clientside.no_update : asked;
-}"""
-"""What of an address is of a panel's concern: where that is what it shows, its server is not asked."""
 
 
 def wire(app: Dash, explorer: Explorer) -> None:
@@ -51,7 +41,7 @@ def wire(app: Dash, explorer: Explorer) -> None:
         app: the application with the page's layout.
         explorer: the models.
     """
-    app.clientside_callback(NARROW, Output("narrow", "data"), Input("address", "search"))
+    _follow(app)
     _controls(app, explorer)
     _buttons(app, explorer)
     _clicks(app, explorer)
@@ -189,17 +179,22 @@ def _clicks(app: Dash, explorer: Explorer) -> None:
 
 
 def _parts(app: Dash, explorer: Explorer) -> None:
-    @app.callback(
-        Input({"part": ALL}, "value"), State("facts", "data"), State("address", "search"), prevent_initial_call=True,
+    """A part that is moved is drawn by the browser before the address follows; see `assets/address.js`."""
+    app.clientside_callback(
+        ClientsideFunction("compolens", "move"), Input({"part": ALL}, "value"), State("facts", "data"),
+        State("depends", "data"), prevent_initial_call=True,
     )  # fmt: skip
-    def move(values: list[float], shown: list[float] | None, search: str) -> None:
-        if not shown or len(shown) != len(values) or not isinstance(ctx.triggered_id, dict):
-            return
-        part = int(ctx.triggered_id["part"])
-        if values[part] is None or abs(values[part] - shown[part]) < 1e-3:
-            return
-        state = read(search)
-        go(replace(state, parts=tuple(sorted({**dict(state.parts), part: values[part]}.items()))), search)
+
+    @app.server.post("/edit")
+    def edit() -> Any:
+        asked = request.get_json(silent=True) or {}
+        try:
+            view = explorer.view("code", read(asked.get("search")))
+        except ConfigError as error:
+            return {"error": str(error)}, 400
+        figure = _figure("code", view.drawing, bool(asked.get("narrow")))
+        answer = {"figure": figure, "number": _number(view), "caption": view.drawing.caption, "python": view.python}
+        return Response(to_json_plotly(answer), mimetype="application/json")
 
 
 # ---- from the address to the controls --------------------------------------------------------------------------------
@@ -210,11 +205,13 @@ def _in_line(app: Dash, explorer: Explorer) -> None:
     @app.callback(
         [Output(name, "value") for name in values], [Output(name, "options") for name in options],
         Output("parts", "children"), Output("facts", "data"), Output("error", "children"),
-        Input("address", "search"), State("facts", "data"),
+        Input("followed", "data"), State("facts", "data"),
     )  # fmt: skip
-    def in_line(search: str | None, shown: list[float] | None) -> tuple:
+    def in_line(followed: dict[str, Any] | None, shown: list[float] | None) -> tuple:
+        if followed is None:  # the browser has not said yet
+            return (no_update,) * (len(values) + len(options) + 3)
         try:
-            state = read(search)
+            state = read(followed["search"])
             facts = explorer.facts(state)
             other = explorer.other(state)
         except ConfigError as error:
@@ -273,8 +270,6 @@ def _sliders(facts: Facts) -> list[Any]:
 
 # ---- from the address to what is shown -------------------------------------------------------------------------------
 def _task(app: Dash, explorer: Explorer) -> None:
-    _asked(app, "task", (*MODEL, "split", "chosen"))
-
     @app.callback(Output("sheets", "children"), Output("extent", "children"), Input({"asked": "task"}, "data"))
     def show(asked: dict[str, Any] | None) -> tuple[Any, Any]:
         if asked is None:  # the browser has not said yet
@@ -293,18 +288,16 @@ def _table(sheet: Any) -> html.Figure:
     return html.Figure([html.Figcaption(sheet.title), html.Div(html.Table([*head, body]), className="scroll")])
 
 
-def _asked(app: Dash, name: str, settings: Iterable[str]) -> None:
-    """A panel asks the server only when a setting changes that it depends on."""
-    others = sorted({field.name for field in fields(Chosen)} - set(settings))
+def _follow(app: Dash) -> None:
+    """Panels ask the server only when a setting changes that they depend on; one call for the whole page."""
+    outputs = [Output({"asked": name}, "data") for name in others()]
     app.clientside_callback(
-        ASKED % json.dumps(others), Output({"asked": name}, "data"),
-        Input("address", "search"), Input("narrow", "data"), State({"asked": name}, "data"),
+        ClientsideFunction("compolens", "follow"), Output("followed", "data"), *outputs,
+        Input("address", "search"), State("depends", "data"),
     )  # fmt: skip
 
 
 def _panel(app: Dash, explorer: Explorer, name: str) -> None:
-    _asked(app, name, DEPENDS[name])
-
     @app.callback(
         Output({"graph": name}, "figure"), Output({"number": name}, "children"), Output({"caption": name}, "children"),
         Output({"python": name}, "children"), Input({"asked": name}, "data"),
@@ -317,7 +310,11 @@ def _panel(app: Dash, explorer: Explorer, name: str) -> None:
         except ConfigError as error:
             return BLANK, "", html.Span(f"Not shown: {error}", className="missing"), ""
         figure = _figure(name, view.drawing, asked["narrow"])
-        return figure, f"{view.what}: {view.number}", view.drawing.caption, view.python
+        return figure, _number(view), view.drawing.caption, view.python
+
+
+def _number(view: View) -> str:
+    return f"{view.what}: {view.number}"
 
 
 def _figure(name: str, drawing: Drawing, narrow: bool) -> dict[str, Any]:

@@ -14,7 +14,8 @@ document.addEventListener("keydown", (event) => {
   document.getElementById(button)?.click();
 });
 // Sliders carry the name that stands before them, for screen readers.
-new MutationObserver(() => {
+new MutationObserver((changes) => {
+  if (!changes.some((change) => change.target.closest?.("#parts") || change.target.querySelector?.(":scope > #parts"))) return;
   for (const part of document.querySelectorAll("#parts .part")) {
     const name = part.querySelector("span")?.innerText || "";
     for (const at of part.querySelectorAll("[role=slider], input")) if (!at.hasAttribute("aria-label")) at.setAttribute("aria-label", name);
