@@ -13,8 +13,8 @@ WAYS = {
     "novel classes": "#332288", "labels shifted": "#CC6677", "known classes": "#44AA99", "class not shown": "#DDCC77",
 }  # fmt: skip
 MEASURES = {
-    "label to its item, layer 0 (ILA1)": "#332288", "question to right label, last layer (TILA2)": "#CC6677",
-    "question to labels, last layer (TLA2)": "#44AA99", "answer is a label of the context (CLA)": "#DDCC77",
+    "label to its item, layer 0 (ILA1)": "#882255", "question to right label, last layer (TILA2)": "#117733",
+    "question to labels, last layer (TLA2)": "#AA4499", "answer is a label of the context (CLA)": "#999933",
 }  # fmt: skip
 
 

@@ -8,22 +8,23 @@ from compolens import tables
 from compolens.diagnosis.groups import SEEDS, group, telling
 from compolens.diagnosis.sentences import score
 from compolens.figures import Band, Drawing, Panel, Points, Rule, color_of
+from compolens.figures.words import displayed
 
 needs = ("generalization",)
 SPLITS = ("test", "ood")
 
 
 def short(label: str) -> str:
-    """What an architecture is called under an axis: "BottleneckMLP (d_hidden 64)" is "BottleneckMLP 64" there.
+    """What an architecture is called under an axis: "BottleneckMLP (d_hidden 64)" is "bottleneck 64" there.
 
     Args:
         label: a group's label, with the settings that tell it from others in brackets.
 
     Returns:
-        The name without "Transformer", and the settings' values.
+        The short name, as in the legend, and the settings' values.
     """
-    name, _, told = label.replace("Transformer", "").partition(" (")
-    return " ".join([name, *(part.split()[-1] for part in told.rstrip(")").split(", ") if part)])
+    name, _, told = label.partition(" (")
+    return " ".join([displayed(name, {}), *(part.split()[-1] for part in told.rstrip(")").split(", ") if part)])
 
 
 def analyze(models: list[Path], *, references: bool = True) -> Drawing:
