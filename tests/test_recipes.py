@@ -150,9 +150,12 @@ def otherwise(tiny, shared):
     return Measured(tiny, shared / "otherwise", by_model(OTHER_SEED), 6)
 
 
-DRAWN = (*MODELS, "hyla", "sparse", *REGRESSION, LABELLED)
-"""Enough for every analysis; each panel more takes its time."""
-
+DRAWN = (*MODELS, "hyla", "descent", "sparse", "plain", "regularized", LABELLED)
+"""Enough for every analysis: two architectures on one task first, then one of each kind of task."""
+AT_MOST = 4
+"""Models that an analysis draws of those it could; each panel more takes its time."""
+ABOUT = {"attention_modifications": REGRESSION, "is_it_sparsity_or_transfer": ("sparse", "hyla")}
+"""Analysis -> the models that it says more about than about those at the head of the list."""
 
 ALONG = ("scaling", "when_codes_appear")
 """Analyses that need more than trained weights."""
@@ -162,8 +165,18 @@ def drawn_from(root, models, name):
     """The models that an analysis of everything measured uses."""
     if name in ALONG:
         return [root / "along" / model for model in MODELS]
-    needs = recipes.load_file(CLAIMS[name]).needs
-    return [models / model for model in DRAWN if all(tables.path_of(models / model, probe).exists() for probe in needs)]
+    return [models / model for model in ABOUT.get(name, DRAWN) if enters(models / model, name)][:AT_MOST]
+
+
+def enters(folder, name):
+    """Whether a model has the tables that an analysis needs."""
+    return all(tables.path_of(folder, probe).exists() for probe in recipes.load_file(CLAIMS[name]).needs)
+
+
+def offered_to(root, models, name):
+    """The models that an analysis is given: those that it uses, and another that it has to leave out, if there is one."""
+    others = [models / model for model in DRAWN if not enters(models / model, name)] if name not in ALONG else []
+    return [*drawn_from(root, models, name), *others[:1]]
 
 
 @pytest.fixture
@@ -179,13 +192,12 @@ def figures(request, models, tiny, shared):
         command("probe", "inference_or_execution", root / "along" / name, *short, "--steps", "all")
 
     def draw(name, *folders):
-        command("analyze", name, *folders, root / "models", "--out", root / "drawn")
+        command("analyze", name, *folders, root / "models", "--out", root / "drawn", "--dpi", 50)
 
     done_once(root, {"bare": lambda: shutil.copytree(tiny["softmax"], root / "models" / "bare")})
     if set(ALONG) & set(wanted):
         done_once(root, {f"along-{model}": partial(along, model) for model in MODELS})
-    measured = [models / model for model in DRAWN] if set(wanted) - set(ALONG) else []
-    done_once(root, {claim: partial(draw, claim, *([root / "along"] if claim in ALONG else measured)) for claim in wanted})
+    done_once(root, {claim: partial(draw, claim, *offered_to(root, models, claim)) for claim in wanted})
     return root
 
 
@@ -341,7 +353,7 @@ def test_an_analysis_writes_figure_numbers_and_what_was_used(models, figures, na
     assert len(numbers) and numbers[["y", "value"]].notna().any(axis=None)
     sidecar = json.loads((drawn / f"{name}.json").read_text())
     used, bare = set(map(str, drawn_from(figures, models, name))), str(figures / "models" / "bare")
-    offered = {str(models / m) for m in DRAWN} if name not in ALONG else used
+    offered = set(map(str, offered_to(figures, models, name)))
     assert set(sidecar["runs"]) == used and len(sidecar["runs"]) == len(used) > 0
     assert set(sidecar["dropped"]) == {bare} | (offered - used)
     assert all(reason.startswith("has no table ") for reason in sidecar["dropped"].values())

@@ -190,8 +190,8 @@ class Drawing:
         """The picture that a notebook keeps of a cell's last value, and shows where nothing is interactive."""
         content = BytesIO()
         figure = self.matplotlib()
-        figure.set_layout_engine("none")
         with print_style():
+            _as_it_lies(figure)
             figure.savefig(content, format="png", dpi=130)
         return content.getvalue()
 
@@ -276,17 +276,23 @@ def _pdf(pages: Sequence[Figure], title: str) -> bytes:
     content = BytesIO()
     with print_style(), PdfPages(content, metadata={"Title": title, "CreationDate": None}) as pdf:
         for page in pages:
-            page.set_layout_engine("none")  # laid out already; pdf and png come out alike, and sooner
+            _as_it_lies(page)
             pdf.savefig(page, dpi=300)
     return content.getvalue()
 
 
 def _png(page: Figure, title: str, dpi: int) -> bytes:
     content = BytesIO()
-    page.set_layout_engine("none")
     with print_style():
+        _as_it_lies(page)
         page.savefig(content, format="png", dpi=dpi, metadata={"Title": title})
     return content.getvalue()
+
+
+def _as_it_lies(page: Figure) -> None:
+    """Has nothing laid out again: pdf and png come out alike, and sooner. Any layout engine, even one that does nothing, has a
+    figure drawn twice. To be called in `print_style`, where none is the default."""
+    page.set_layout_engine(None)
 
 
 def _plain(value: Any) -> Any:

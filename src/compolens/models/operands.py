@@ -41,7 +41,7 @@ def product(x: Tensor, y: Tensor) -> Tensor:
     x, y = as_operand(x), as_operand(y)
     if x.is_cuda or x.shape[:-2] != y.shape[:-2]:
         return x @ y
-    return _Product.apply(x, y)
+    return _Product.apply(x, y) if torch.is_grad_enabled() else _oriented(x, y)
 
 
 def relaid(x: Tensor, order: tuple[int, ...]) -> Tensor:
@@ -54,7 +54,7 @@ def relaid(x: Tensor, order: tuple[int, ...]) -> Tensor:
     Returns:
         A contiguous copy; its gradient comes back in the layout of `x`.
     """
-    return _Relaid.apply(x, order)
+    return _Relaid.apply(x, order) if torch.is_grad_enabled() else x.permute(order).contiguous()
 
 
 def _oriented(x: Tensor, y: Tensor) -> Tensor:
