@@ -1,13 +1,12 @@
 """Notebooks run from top to bottom, are committed with their outputs, and stay small."""
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import nbformat
 import pytest
-from jupyter_client import AsyncKernelManager
-from nbclient import NotebookClient
-from nbclient.exceptions import CellTimeoutError, DeadKernelError
-from nbclient.util import run_sync
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 
@@ -25,51 +24,57 @@ def test_notebook_is_committed_with_outputs_and_small(path):
     assert not any(output.output_type == "error" for cell in cells for output in cell.outputs)
 
 
-class Kernel:
-    """A process for all notebooks that are executed here, each from an empty namespace: importing takes longer than many."""
+class Process:
+    """All notebooks that are executed here are, by one process: see execute_cells.py. It begins with the first of them."""
 
     def __init__(self):
-        self.manager = AsyncKernelManager(kernel_name="python3")
+        self.running = None
 
-    def executed(self, path):
-        """A notebook with the outputs of now. A cell that says nothing for ten minutes is one that hangs."""
-        fresh = nbformat.read(path, as_version=4)
-        fresh.cells.insert(0, nbformat.v4.new_code_cell("%reset -f"))
-        settings = {"timeout": 600, "startup_timeout": 600, "resources": {"metadata": {"path": str(path.parent)}}}
-        NotebookClient(fresh, km=self.manager, **settings).execute()
-        del fresh.cells[0]
-        return fresh
-
-    def restart(self):
-        """Take another process for what is executed next."""
-        self.end()
-        self.manager = AsyncKernelManager(kernel_name="python3")
+    def texts(self, path):
+        """What each cell of code of a notebook shows as text, now."""
+        if self.running is None:
+            command = [sys.executable, str(Path(__file__).with_name("execute_cells.py"))]
+            self.running = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.running.stdin.write(f"{path}\n")
+        self.running.stdin.flush()
+        answer = json.loads(self.running.stdout.readline())
+        assert "error" not in answer, answer["error"]
+        return answer["cells"]
 
     def end(self):
-        if self.manager.has_kernel:
-            run_sync(self.manager.shutdown_kernel)(now=True)
+        if self.running is not None:
+            self.running.communicate()
 
 
 @pytest.fixture(scope="module")
-def kernel():
-    kernel = Kernel()
-    yield kernel
-    kernel.end()
+def process():
+    process = Process()
+    yield process
+    process.end()
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
-def test_notebook_runs_and_prints_what_is_committed(path, kernel):
-    committed = nbformat.read(path, as_version=4)
-    try:
-        fresh = kernel.executed(path)
-    except (CellTimeoutError, DeadKernelError):  # a message between client and kernel is lost now and then: idle, both wait
-        kernel.restart()
-        fresh = kernel.executed(path)
-    for old, new in zip(committed.cells, fresh.cells, strict=True):
-        assert _words(old) == _words(new)
+def test_notebook_runs_and_prints_what_is_committed(path, process):
+    committed = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+    for cell, texts in zip(committed, process.texts(path), strict=True):
+        shown = [output.get("text", "") or output.get("data", {}).get("text/plain", "") for output in cell.outputs]
+        assert _words(shown) == _words(texts)
 
 
-def _words(cell):
-    """The words of a cell's text outputs; numbers may move in their last digit between machines."""
-    texts = [o.get("text", "") or o.get("data", {}).get("text/plain", "") for o in cell.get("outputs", [])]
+def test_what_a_cell_shows_is_told_in_order_and_a_cell_that_fails_is_an_error(process, tmp_path):
+    def notebook(name, *cells):
+        file = tmp_path / f"{name}.ipynb"
+        nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells]), file)
+        return file
+
+    shown = "a = 'last'\nprint('first')\ndisplay('second')\na"
+    hidden = "import ipywidgets\nwith ipywidgets.Output():\n    print('in a widget')\n    display('too')\nprint('beside it')"
+    told = process.texts(notebook("right", shown, hidden, "pass"))
+    assert [_words(texts) for texts in told] == [["first", "'second'", "'last'"], ["beside", "it"], []]
+    with pytest.raises(AssertionError, match="NameError: name 'a' is not defined"):  # names end with their notebook
+        process.texts(notebook("wrong", "print(a)"))
+
+
+def _words(texts):
+    """The words of outputs; numbers may move in their last digit between machines."""
     return [word for text in texts for word in text.split() if not any(ch.isdigit() for ch in word)]
