@@ -112,8 +112,10 @@ def probe(
     closed = [kind() for kind in CLOSED]
     if all(_absent(r, task) for r in closed if RECOMBINES[r.name]):
         raise DoesNotApply(
-            f"no learner is known that recombines the parts of {type(task).__name__}'s code, so there is nothing to compare; "
-            "for learners of linear regression: compolens probe gd_equivalence"
+            f"no learner is known that recombines the parts of {type(task).__name__}'s code, so there is nothing to compare: "
+            "that needs candidates(episodes, allowed), the answers of each composition, which categories have once there is a "
+            "render(codes, inputs), or counterfactuals of stored episodes; for learners of linear regression: "
+            "compolens probe gd_equivalence"
         )
     require(
         episodes >= 8 and tangent_episodes >= 8, f"need episodes, tangent_episodes >= 8, got {episodes}, {tangent_episodes}"

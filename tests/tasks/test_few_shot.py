@@ -96,6 +96,25 @@ def test_answers_are_tokens_of_a_local_tokenizer(folder):
         assert int(drawn.targets[row, -1]) == task._encode(" " + answer)[0]
 
 
+@pytest.mark.parametrize("spelling", ["words", "letters"])
+def test_a_loss_may_count_the_examples_answers(spelling, folder):
+    task = FewShot(n_examples=2, counted="all", tokenizer=folder if spelling == "letters" else "")
+    drawn = task.sample(12, "train", task.rng(0, "train"))
+    plain = FewShot(n_examples=2, tokenizer=task.tokenizer).sample(12, "train", task.rng(0, "train"))
+    assert torch.equal(drawn.tokens, plain.tokens) and torch.equal(drawn.targets[:, -1], plain.targets[:, -1])
+    for row in range(12):
+        at = (drawn.targets[row] != -100).nonzero().flatten().tolist()
+        operation, place = int(drawn.codes["operation"][row]), int(drawn.codes["place"][row])
+        answers = [task._encode(" " + task.answer(operation, int(words[place])))[0] for words in drawn.inputs[row]]
+        assert drawn.targets[row, at].tolist() == answers, "the first token of each answer"
+        assert drawn.tokens[row, [t + 1 for t in at[:-1]]].argmax(-1).tolist() == answers[:-1], "where it comes next"
+    right = torch.zeros(12, task.seq, task.d_out).scatter(2, drawn.targets.clamp(min=0)[..., None], 50.0)
+    assert task.loss(right, drawn.targets) < 1e-6
+    right[:, at[0]] = 0
+    assert task.loss(right, drawn.targets) > 0.1
+    assert task.loss(right[:, -1:].expand_as(right), drawn.targets) < 1e-6, "of the question alone, where it alone is known"
+
+
 def test_a_word_list_of_ones_own_is_an_operation():
     opposites = tuple(f"not{word}" for word in TASK.words)
     task = FewShot(operations=("copy", "opposite"), maps=(("opposite", opposites),), n_examples=1)
@@ -112,6 +131,7 @@ def test_a_word_list_of_ones_own_is_an_operation():
         ({"words": ("a", "b")}, "take 10 words, got 2"),
         ({"maps": (("m", ("a",)),)}, "'m' has 1 answers for 24 words"),
         ({"places": ("third",)}, "no place 'third'"),
+        ({"counted": "every"}, "counted is 'every'; allowed: all, question"),
         ({"tokenizer": "/nowhere"}, "no tokenizer in '/nowhere'"),
     ],
 )

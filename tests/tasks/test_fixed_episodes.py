@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,7 @@ from safetensors.torch import save_file
 
 from compolens import Hyperteacher, Run, SoftmaxTransformer, cli, load_recipe, train
 from compolens.activations.streams import draw
+from compolens.foundation import files
 from compolens.foundation.builtin import built_in
 from compolens.foundation.configs import ConfigError, DoesNotApply, construct, describe
 from compolens.recipes import run_probe
@@ -701,7 +703,31 @@ def test_a_relative_folder_that_is_not_found_says_from_where_its_path_counts(tmp
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError) as relative:
         _ = FixedEpisodes("episodes").seq
-    assert f"the path counts from the folder in which you are, {str(tmp_path)!r}: cd to" in str(relative.value)
+    assert f"the path counts from the folder in which you are, {str(tmp_path)!r}, or from one above the model's: cd to" in str(
+        relative.value
+    )
     with pytest.raises(ConfigError) as absolute:
         _ = FixedEpisodes(str(tmp_path / "episodes")).seq
     assert "cd to" not in str(absolute.value) and "or put it there" in str(absolute.value)
+
+
+def test_a_relative_folder_is_found_from_anywhere_beside_the_model(trained, task, tmp_path, monkeypatch):
+    shutil.copytree(trained / "task", tmp_path / "work" / "runs" / "model")
+    shutil.copytree(task.data, tmp_path / "work" / "mine")
+    config = tmp_path / "work" / "runs" / "model" / "config.json"
+    config.write_text(config.read_text().replace(task.data, "mine"))
+    (config.parent / "digests.json").unlink()  # the change is meant
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    found = load(Path("..") / "work" / "runs" / "model").task
+    assert found.data == "mine" and found.compositions("ood") == task.compositions("ood")
+    (tmp_path / "elsewhere" / "mine").mkdir()  # holds no episodes
+    assert load(config.parent).task.seq == task.seq
+
+
+def test_scores_say_of_how_many_episodes_they_are(trained, task):
+    scores = files.read_json(trained / "task" / "scores.json")
+    asked = 4 * load(trained / "task").run.evaluation_episodes
+    assert {s: scores[s]["episodes"] for s in task.splits} == {
+        s: min(asked, len(task.stored.of_split(s))) for s in task.splits
+    }

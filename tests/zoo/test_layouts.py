@@ -183,3 +183,16 @@ def test_ids_are_taken_as_they_are(task, drawn):
     module = made("gpt2")
     with torch.no_grad():
         assert torch.equal(language_logits(module, drawn.tokens), language_logits(module, drawn.tokens.argmax(-1)))
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_of_a_large_vocabulary_the_answers_logits_alone_are_kept(kind, task, drawn, monkeypatch):
+    adopted = compolens.adopt(made(kind), task)
+    with torch.no_grad():
+        whole = adopted.model(drawn.tokens)
+        monkeypatch.setattr("compolens.zoo.adopted.model.MANY", 10)
+        alone, cache = adopted.model.run_with_cache(drawn.tokens)
+    assert alone.shape == whole.shape and alone.stride(1) == 0, "one answer's memory"
+    torch.testing.assert_close(alone[:, -1], whole[:, -1], rtol=0, atol=1e-6)
+    assert cache["blocks.1.hook_resid_post"].shape[1] == drawn.tokens.shape[1], "the stream is whole"
+    assert adopted.model(drawn.tokens).stride(1) > 0, "with gradients all logits are there"

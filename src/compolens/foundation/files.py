@@ -161,7 +161,7 @@ def read_json(path: Path) -> Any:
 
 
 def write_tensors(path: Path, tensors: dict[str, Any], metadata: dict[str, Any] | None = None) -> None:
-    """Tensors as safetensors, atomically.
+    """Tensors as safetensors, atomically. Tensors that share memory (tied weights) are written once each.
 
     Args:
         path: the file.
@@ -171,6 +171,11 @@ def write_tensors(path: Path, tensors: dict[str, Any], metadata: dict[str, Any] 
     from safetensors.torch import save
 
     ours = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    taken: set[int] = set()
+    for name, tensor in ours.items():  # safetensors refuses tensors that share memory
+        place = tensor.untyped_storage().data_ptr()
+        ours[name] = tensor.clone() if place in taken else tensor
+        taken.add(place)
     told = metadata or {}
     # one entry alone: safetensors writes several in random order, and equal runs shall make equal files
     header = {"compolens": json.dumps({**told, "digest": _digest(ours, told)})}

@@ -129,7 +129,8 @@ class Readouts(NamedTuple):
 
 
 WHAT_RENDER_UNLOCKS = (
-    "it unlocks patching, components, edges, swap_code, swap_factor, nonlinear_code, inference_or_execution and repair"
+    "it unlocks patching, components, edges, swap_code, swap_factor, nonlinear_code, inference_or_execution, task_vectors and "
+    "repair"
 )
 
 MOST_COMPOSITIONS = 50_000

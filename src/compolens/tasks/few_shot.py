@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
-from compolens.foundation.configs import ConfigError, frozen, nearest, require, require_positive
+from compolens.foundation.configs import ConfigError, added_later, frozen, nearest, require, require_positive
 from compolens.tasks.base import Episodes, Sheet, TaskFamily, require_few
 
 OPERATIONS: dict[str, Callable[[str], str]] = {
@@ -41,6 +41,10 @@ WORDS = (
     "cat", "dog", "sun", "sea", "red", "cup", "bed", "pig", "hat", "map", "ink", "oak", "rye", "fox", "jar", "key", "log",
     "net", "owl", "pie", "web", "van", "tub", "gem",
 )  # fmt: skip
+COUNTED = ("question", "all")
+"""Which answers a loss counts."""
+IGNORED = -100
+"""The target of a position that no loss counts, as in transformers."""
 SMALL = 1024
 """Tokens of a vocabulary up to which prompts are shown one-hot, as architectures here take them; beyond, as ids."""
 
@@ -68,6 +72,8 @@ class FewShot(TaskFamily):
             operation, place and format is trained.
         tokenizer: a local folder with a tokenizer of transformers; "": one token a word.
         split_seed: draws which pairs are held out.
+        counted: which answers the loss counts: "question", the last one, or "all": those of the examples too, which a causal
+            model tells from the examples before. Scored is always the question's.
     """
 
     operations: tuple[str, ...] = ("copy", "upper", "reverse", "last letter")
@@ -79,6 +85,7 @@ class FewShot(TaskFamily):
     fraction_held_out: float = 0.25
     tokenizer: str = ""
     split_seed: int = 0
+    counted: str = added_later("question")
 
     code_kinds: ClassVar[dict[str, str]] = {"operation": "categorical", "place": "categorical", "format": "categorical"}
     score_name: ClassVar[str] = "accuracy of the first token"
@@ -101,6 +108,7 @@ class FewShot(TaskFamily):
             require(fits, f"a format has {{x}} and then {{y}}, once each, such as {FORMATS[0]!r}; got {template!r}")
         for name, answers in self.maps:
             require(len(answers) == len(self.words), f"maps: {name!r} has {len(answers)} answers for {len(self.words)} words")
+        require(self.counted in COUNTED, f"FewShot: counted is {self.counted!r}; {nearest(str(self.counted), COUNTED)}")
         distinct = all(len(set(part)) == len(part) > 0 for part in (self.operations, self.places, self.formats, self.words))
         require(distinct, "operations, places, formats and words must each be listed once")
         need = 2 * (self.n_examples + 1)
@@ -280,21 +288,27 @@ class FewShot(TaskFamily):
 
     def render(self, codes: dict[str, Tensor], inputs: Tensor) -> Episodes:
         """These pairs of words (batch, example, 2) under those codes."""
-        device, rows = inputs.device, []
+        device, rows, told = inputs.device, [], []
         words, wanted = inputs.cpu().tolist(), []
         columns = [codes[name].cpu().tolist() for name in self.code_kinds]
         for pairs, operation, place, form in zip(words, *columns, strict=True):
             ids: list[int] = []
+            asked: list[int] = []
             for i, (first, second) in enumerate(pairs):
                 ids += self._ids(form, first, second)
                 meant = (first, second)[self._where(place)]
                 if i < self.n_examples:
+                    asked.append(len(ids) - 1)
                     ids += self._ids(form, operation, meant, 0)
             wanted.append(self._ids(operation, meant)[0])
             require(len(ids) <= self.seq, f"a prompt has {len(ids)} tokens, more than the {self.seq} found beforehand")
             rows.append([-1] * (self.seq - len(ids)) + ids)
+            told.append([self.seq - len(ids) + at for at in asked])
         tokens = torch.tensor(rows, device=device)
         targets = tokens.roll(-1, 1).clamp(min=0)  # at every other position, what comes next
+        if self.counted == "all":
+            answers = torch.zeros_like(targets, dtype=torch.bool).scatter(1, torch.tensor(told, device=device).long(), True)
+            targets = torch.where(answers, targets, IGNORED)
         targets[:, -1] = torch.tensor(wanted, device=device)
         if self._vocabulary <= SMALL:
             tokens = one_hot(tokens + 1, self._vocabulary + 1)[..., 1:].float()
@@ -326,8 +340,10 @@ class FewShot(TaskFamily):
 
     # ---- loss and score ----------------------------------------------------------------------------------------------
     def loss(self, prediction: Tensor, targets: Tensor) -> Tensor:
-        """Cross-entropy of the answer's first token, in nats."""
-        return cross_entropy(prediction[:, -1], targets[:, -1])
+        """Cross-entropy of the first token of the answers that are counted, in nats."""
+        if self.counted == "question" or prediction.stride(1) == 0:  # known at the question alone, as of large vocabularies
+            return cross_entropy(prediction[:, -1], targets[:, -1])
+        return cross_entropy(prediction.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
 
     def errors(self, prediction: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Whether the answer's first token is not the one of highest logit."""

@@ -5,6 +5,7 @@ import torch
 from compolens.hooks import HookedModel
 from compolens.measures.intervals import Evaluation, summarise
 from compolens.tasks.base import TaskFamily
+from compolens.tasks.fixed.stored import StoredEpisodes
 
 
 @torch.no_grad()
@@ -32,6 +33,20 @@ def evaluate(
         parts.append(torch.stack([error, weight, episodes.composition.double()]).cpu())
     error, weight, composition = torch.cat(parts, dim=1).numpy()
     return summarise(error, weight, composition.astype(int))
+
+
+def different(task: TaskFamily, split: str, n: int) -> int:
+    """How many different episodes a score is of, at most: stored ones are drawn again where fewer are stored.
+
+    Args:
+        task: the family.
+        split: "train", "test" or "ood".
+        n: episodes that were asked for.
+
+    Returns:
+        n, or all that are stored.
+    """
+    return min(n, len(task.stored.of_split(split))) if isinstance(task, StoredEpisodes) else n
 
 
 def _batches(n: int, batch: int) -> list[int]:

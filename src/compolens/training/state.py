@@ -23,7 +23,7 @@ from compolens.training.distributed import Alone, Processes
 from compolens.training.folders import RESUME, card, kept_weights
 from compolens.training.machine import has_bfloat16_products, processor, products
 from compolens.training.runs import Run
-from compolens.training.scores import evaluate
+from compolens.training.scores import different, evaluate
 from compolens.training.tracking import Following
 
 READ_EVERY = 100
@@ -290,7 +290,7 @@ class Training:
         run, n = self.run, 4 * self.run.evaluation_episodes
         with products(precision, self.device):
             result = evaluate(self.model, run.task, split, n, f"final/{run.data_seed}", self.device, 256)
-        return {"score": result.score, "se": result.se, "episodes": n}
+        return {"score": result.score, "se": result.se, "episodes": different(run.task, split, n)}
 
     def finish(self) -> dict[str, Any]:
         run = self.run

@@ -26,6 +26,7 @@ from compolens.models import PARTS as MODEL_PARTS
 from compolens.tasks import FAMILIES, TaskFamily
 from compolens.tasks import PARTS as TASK_PARTS
 from compolens.tasks.base import SPLITS
+from compolens.tasks.fixed.family import FixedEpisodes
 from compolens.training import DECAYS, INITIALISATIONS, RECIPES, RESUME, Run, kept_weights
 from compolens.training.machine import check_device
 from compolens.zoo.adopted import NO_UNTRAINED_CONTROL, Adopted
@@ -141,6 +142,8 @@ def read_run(folder: str | Path, classes: Iterable[Callable[..., Any]] = ()) -> 
     if not isinstance(run, Run):
         raise ConfigError(f"{folder / 'config.json'} describes a {type(run).__name__}, not a Run")
     digests.check(folder, digests.CONFIG)
+    if isinstance(run.task, FixedEpisodes):
+        run.task.look_above(folder)
     return run
 
 

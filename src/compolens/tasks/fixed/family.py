@@ -31,7 +31,7 @@ from compolens.tasks.fixed.aligned import aligned
 from compolens.tasks.fixed.checks import checked, numbers
 from compolens.tasks.fixed.counterfactuals import Counterfactuals, checked_counterfactuals
 from compolens.tasks.fixed.files import READERS, describe_arrays, save
-from compolens.tasks.fixed.stored import Stored, StoredEpisodes
+from compolens.tasks.fixed.stored import MANIFEST, Stored, StoredEpisodes
 
 FIXED = (
     "its episodes are fixed, and nobody knows the answers of the same inputs under another code; store them, "
@@ -206,7 +206,16 @@ class FixedEpisodes(StoredEpisodes, TaskFamily):
     @cached_property
     def _folder(self) -> Stored:
         require(self.data != "", "FixedEpisodes needs a folder: FixedEpisodes('my_episodes'); FixedEpisodes.write makes one")
-        return Stored(self.data)
+        seen_from = [Path(), *vars(self).get("_above", ())]
+        return Stored(next((path / self.data for path in seen_from if (path / self.data / MANIFEST).is_file()), self.data))
+
+    def look_above(self, folder: Path) -> None:
+        """Look for a relative `data` also in the folders above this one, where it is not below the one in which one works.
+
+        Args:
+            folder: a model's folder, which may be asked for from anywhere.
+        """
+        object.__setattr__(self, "_above", tuple(folder.resolve().parents))
 
     @property
     def stored(self) -> Stored:

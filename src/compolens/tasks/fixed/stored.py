@@ -159,8 +159,9 @@ def _where_else(folder: Path) -> str:
     if folder.is_absolute():
         return f"write one with FixedEpisodes.write(…), or put it there; {train}"
     return (
-        f"the path counts from the folder in which you are, {os.getcwd()!r}: cd to the one in which the training was begun, "
-        f"or write the episodes here with FixedEpisodes.write(…); {train}, and keeps its absolute path"
+        f"the path counts from the folder in which you are, {os.getcwd()!r}, or from one above the model's: cd to the one in "
+        f"which the training was begun, or write the episodes here with FixedEpisodes.write(…); {train}, and keeps its "
+        "absolute path"
     )
 
 

@@ -79,21 +79,23 @@ def token_ids(tokens: Tensor) -> tuple[Tensor, Tensor | None]:
     return tokens.argmax(-1), None if bool(there.all()) else there
 
 
-def language_logits(module: nn.Module, tokens: Tensor) -> Tensor:
+def language_logits(module: nn.Module, tokens: Tensor, asked: int | None = None) -> Tensor:
     """What a causal language model of transformers says comes next.
 
     Args:
         module: the model.
         tokens: as in `token_ids`.
+        asked: the one position whose logits are wanted (None: all).
 
     Returns:
-        (batch, seq, vocabulary).
+        (batch, seq, vocabulary), or (batch, 1, vocabulary).
     """
     ids, there = token_ids(tokens)
-    if there is None:
-        return module(input_ids=ids, use_cache=False).logits
-    positions = (there.long().cumsum(1) - 1).clamp(min=0)
-    return module(input_ids=ids, attention_mask=there.long(), position_ids=positions, use_cache=False).logits
+    more: dict[str, Any] = {} if asked is None else {"logits_to_keep": torch.tensor([asked], device=ids.device)}
+    if there is not None:
+        positions = (there.long().cumsum(1) - 1).clamp(min=0)
+        more |= {"attention_mask": there.long(), "position_ids": positions}
+    return module(input_ids=ids, use_cache=False, **more).logits
 
 
 def bridge_logits(module: nn.Module, tokens: Tensor) -> Tensor:

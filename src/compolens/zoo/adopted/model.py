@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from compolens.foundation.configs import ConfigError, DoesNotApply, nearest, require
@@ -17,6 +18,10 @@ from compolens.zoo.adopted.taps import SIDES, Tap, shown
 
 Call = Callable[[nn.Module, Tensor], Any]
 """(module, tokens) -> output."""
+
+
+MANY = 1 << 20
+"""Numbers of a prediction of one episode beyond which logits are computed at the answer alone."""
 
 
 class NoSuchPart(DoesNotApply, AttributeError):
@@ -42,6 +47,9 @@ class AdoptedModel(HookedModel):
     Hook points have the names of the sites; weights are those of the module, under "module.". Where torch fuses a whole layer
     (nn.TransformerEncoderLayer and nn.MultiheadAttention, without gradients), it does not while a hook point in it is in use:
     what is read is then equal up to rounding.
+
+    Of a language model whose vocabulary makes more than `MANY` logits an episode, those of a single answer alone are computed
+    without gradients, and stand at every position, in the memory of one.
 
     Args:
         module: the network.
@@ -122,12 +130,26 @@ class AdoptedModel(HookedModel):
         """The prediction (batch, seq, d_out) for `tokens`."""
         used = [tap for tap in self.taps if tap.in_use]
         with self._attached(used) if used else contextlib.nullcontext():
-            output = self.module(tokens) if self.call is None else self.call(self.module, tokens)
+            output = self._called(tokens)
         if self.call in (language_logits, bridge_logits) and isinstance(output, Tensor):
             output = output[..., : self.d_out]  # a vocabulary may be larger than the tokens that a task knows
+            if self._answer_alone(tokens):
+                answer = output if output.shape[1] == 1 else output[:, self.answers].clone()
+                return answer.expand(-1, tokens.shape[1], -1)
         if isinstance(output, Tensor) and output.shape == (*tokens.shape[:2], self.d_out):
             return output
         return self._placed(output, tokens)
+
+    def _called(self, tokens: Tensor) -> Any:
+        if self.call is None:
+            return self.module(tokens)
+        if self.call is language_logits and self._answer_alone(tokens):
+            return language_logits(self.module, tokens, self.answers[0])
+        return self.call(self.module, tokens)
+
+    def _answer_alone(self, tokens: Tensor) -> bool:
+        """Whether no more than the one answer's logits are kept: a gradient may be asked of all, a loss may count all."""
+        return len(self.answers) == 1 and tokens.shape[1] * self.d_out > MANY and not torch.is_grad_enabled()
 
     @contextlib.contextmanager
     def _attached(self, taps: Sequence[Tap]) -> Iterator[None]:
