@@ -32,6 +32,19 @@ def test_a_probe_gives_the_numbers_that_are_held_for_its_version(name):
     assert outside.empty, f"values beside their own intervals:\n{outside.to_string()}"
 
 
+def test_no_value_of_a_shipped_table_of_the_current_version_lies_beside_its_interval():
+    """Some of tables of earlier versions do; these are drawn with a warning until they are measured again."""
+    rows = 0
+    for model, name in SHIPPED:
+        provenance = json.loads(tables.path_of(model, name).with_suffix(".json").read_text())
+        then = provenance.get("probe_version")
+        if name in PROBES and then is not None and then == versions.describe(PROBES[name])["probe_version"]:
+            found = pd.read_csv(tables.path_of(model, name))
+            assert probe_numbers.outside(found).empty, tables.path_of(model, name)
+            rows += int(found["lo"].notna().sum()) if "lo" in found else 0
+    assert rows > 10_000
+
+
 def test_a_value_beside_its_interval_is_seen():
     rows = [(0.5, 0.4, 0.6), (0.5, 0.51, 0.6), (0.5, 0.4, 0.49), (0.5, np.nan, np.nan), (0.5, 0.4, np.nan), (0.5, 0.5, 0.5)]
     found = probe_numbers.outside(pd.DataFrame(rows, columns=["value", "lo", "hi"]))

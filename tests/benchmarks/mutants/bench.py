@@ -5,7 +5,7 @@
     python tests/benchmarks/mutants/bench.py --file measures/intervals.py --sample 40
 
 A mutant is the code with one operator, number, comparison or condition replaced; annotations are left alone. It is caught if a
-test fails that runs its function, or does not end. Tests are asked in processes that are forked off one in which the libraries
+test that runs its function fails, or does not end, and passes without the mutant. Tests are asked in processes that are forked off one in which the libraries
 are imported. What was found is kept in a folder: a bench that was stopped goes on where it was, and what has survived is asked
 again once the tests have changed. Survivors that no test can catch stand with the reason in explained.toml.
 
@@ -106,11 +106,13 @@ def main() -> int:
             if known and (known["became"] == "caught" or known["asked"] == asked_of(asked)):
                 continue
             started = time.monotonic()
-            became = "survives" if yard.survives(mutant, asked) else "caught"
-            results[key(mutant)] = {"key": key(mutant), "became": became, "asked": asked_of(asked), "mutant": str(mutant)}
+            by = yard.catches(mutant, asked)
+            found = {"became": "caught" if by else "survives", "by": by, "asked": asked_of(asked), "mutant": str(mutant)}
+            results[key(mutant)] = {"key": key(mutant), **found}
             with open(kept, "a") as file:
                 print(json.dumps(results[key(mutant)]), file=file)
-            print(f"{time.monotonic() - started:.1f} s, {len(asked)} tests, {became}: {mutant}", flush=True)
+            said = f"caught by {by}" if by else "survives"
+            print(f"{time.monotonic() - started:.1f} s, {len(asked)} tests, {said}: {mutant}", flush=True)
     tell(chosen, results, options.seed)
     return 0
 

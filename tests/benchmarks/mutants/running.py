@@ -65,6 +65,7 @@ class Yard:
 
     def __init__(self, place: Path, kept: Path) -> None:
         self.place, self.kept, self.runs = place, kept, 0
+        self.passes: dict[str, bool] = {}
         kept.mkdir(parents=True, exist_ok=True)
         for room in ("src", "probes", "analyses"):
             shutil.copytree(ROOT / room, place / room, ignore=shutil.ignore_patterns("__pycache__"))
@@ -126,20 +127,40 @@ class Yard:
             _write(self.place / "src" / "compolens" / path.relative_to(SRC), path.read_text())
 
     # ---- a mutant ----------------------------------------------------------------------------------------------------
-    def survives(self, mutant: Mutant, tests: list[Test]) -> bool:
-        """Whether no test fails with the mutant in place, and all of them end."""
+    def catches(self, mutant: Mutant, tests: list[Test]) -> str:
+        """The test that fails with the mutant in place, or does not end, and passes without it; "" where there is none."""
+        left = {test.name: test for test in tests}
+        target = self.place / "src" / "compolens" / mutant.file
+        original = target.read_text()
+        while left:
+            try:
+                _write(target, mutated(mutant))
+                failed = self.fails(list(left.values()))
+            finally:
+                _write(target, original)
+            if not failed or self.sound(failed, left):
+                return failed
+            print(f"not asked any more, since it fails without a mutant too: {failed}", flush=True)
+            left = {name: test for name, test in left.items() if failed not in (name, test.file)}
+        return ""
+
+    def fails(self, tests: list[Test]) -> str:
+        """The first of these tests that fails as the code stands, or the file that cannot be read; "" where all pass."""
         by_file: dict[str, list[Test]] = {}
         for test in tests:
             by_file.setdefault(test.file, []).append(test)
         order = [test.name for file in by_file.values() for test in sorted(file, key=lambda test: test.seconds)]
-        target = self.place / "src" / "compolens" / mutant.file
-        original = target.read_text()
-        try:
-            _write(target, mutated(mutant))
-            limit = 20.0 + 3 * sum(test.seconds for test in tests)
-            return self.child(lambda: _asked(order), order, cpu=limit) == 0
-        finally:
-            _write(target, original)
+        last = self.place / "last"
+        last.write_text(order[0].split("::")[0] if order else "")
+        limit = 20.0 + 3 * sum(test.seconds for test in tests)
+        return last.read_text() if self.child(lambda: _asked(order, last), order, cpu=limit) != 0 else ""
+
+    def sound(self, failed: str, tests: dict[str, Test]) -> bool:
+        """Whether what has failed with a mutant passes without: a test, or the reading of a file of tests."""
+        if failed not in self.passes:
+            asked = [test for name, test in tests.items() if failed in (name, test.file)]
+            self.passes[failed] = bool(asked) and not self.fails(sorted(asked, key=lambda test: test.seconds)[:1])
+        return self.passes[failed]
 
     def child(self, do: Callable[[], int], asked: list[str], cpu: float, keep: bool = False) -> int:
         """Do something in a process of its own; 0 if all went well. With `keep`, the tiny models that it trained stay."""
@@ -257,20 +278,27 @@ def _work(pid: int) -> float:
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
-def _asked(order: list[str]) -> int:
+def _asked(order: list[str], last: Path) -> int:
     files = list(dict.fromkeys(str(TESTS / name.split("::")[0]) for name in order))
     with contextlib.redirect_stdout(io.StringIO()):
-        return int(pytest.main([*OPTIONS, *files], plugins=[Chosen(order)]))
+        return int(pytest.main([*OPTIONS, *files], plugins=[Chosen(order, last)]))
 
 
 class Chosen:
-    """A plugin of pytest: these tests, in this order."""
+    """A plugin of pytest: these tests, in this order; the file `last` names the one that was begun last."""
 
-    def __init__(self, order: list[str]) -> None:
-        self.place = {name: place for place, name in enumerate(order)}
+    def __init__(self, order: list[str], last: Path) -> None:
+        self.place, self.last = {name: place for place, name in enumerate(order)}, last
+
+    def pytest_collectstart(self, collector: Any) -> None:
+        if isinstance(collector, pytest.Module):
+            self.last.write_text(_name(collector))
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         items[:] = sorted((item for item in items if _name(item) in self.place), key=lambda item: self.place[_name(item)])
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.last.write_text(nodeid.removeprefix("tests/"))
 
 
 class Coverage:
