@@ -6,9 +6,9 @@
 
 A mutant is the code with one operator, number, comparison or condition replaced; annotations are left alone. It is caught if a
 test that runs its function fails, or does not end, and passes without the mutant. Tests are asked in processes that are forked
-off one in which the libraries are imported. What was found is kept in a folder: a bench that was stopped goes on where it was,
-and what has survived is asked again once the tests have changed. Survivors that no test can catch stand with the reason in
-explained.toml.
+off one that has imported them; the mutated function takes the place of its own. What was found is kept in a folder: a bench
+that was stopped goes on where it was, and what has survived is asked again once the tests have changed. Survivors that no test
+can catch stand with the reason in explained.toml.
 
 Prints the share that is caught, and what survives. Needs cosmic-ray: pip install -c constraints.txt -e ".[mutants]".
 """
@@ -29,7 +29,7 @@ from running import Test, Yard, relevant
 from sampling import ROOT, SRC, Mutant, files, mutated, sample
 
 EXPLAINED = Path(__file__).parent / "explained.toml"
-MOST = 20.0
+MOST = 10.0
 """Seconds of tests that are asked of a mutant."""
 
 

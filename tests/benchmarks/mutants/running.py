@@ -1,5 +1,5 @@
-"""Tests in processes that are forked off one that has imported the libraries: which functions each test runs, and whether one
-of them fails where a mutant is."""
+"""Tests in processes that are forked off one that has imported them: which functions each test runs, and whether one of them
+fails where a mutant is."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import shutil
 import signal
 import sys
 import time
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,8 +26,8 @@ import pytest
 from sampling import ROOT, SRC, Mutant, files, function_at, mutated
 
 TESTS = ROOT / "tests"
-ASKED = ("measures", "diagnosis", "test_tables.py", "zoo/test_damage.py", "analyses", "report")
-"""Where the tests are that are asked of a mutant, those that say most of it first."""
+ASKED = ("measures", "maps/test_phase_diagram.py", "diagnosis", "test_tables.py", "zoo/test_damage.py")
+"""Where the tests are that are asked of a mutant: what mirrors the mutated rooms."""
 SEEN = "_compolens_seen"
 """A name among the builtins, of what functions say their names to."""
 LIBRARIES = (
@@ -35,7 +36,7 @@ LIBRARIES = (
     "concept_erasure", "jinja2", "rich.console", "safetensors.torch", "compolens.cli", "compolens.models", "compolens.tasks",
     "compolens.recipes", "compolens.zoo.folders", "compolens.report", "compolens.figures", "compolens.explore",
 )  # fmt: skip
-"""Imported once, before any test; what is the project's own is then forgotten, since it is what changes."""
+"""Imported once, before any test, as are the files of tests; a mutated function then takes the place of its own."""
 WALL = 300.0
 """Seconds of waiting after which a test does not end."""
 MEMORY = 12 * 2**30
@@ -70,7 +71,7 @@ class Yard:
         for room in ("src", "probes", "analyses"):
             shutil.copytree(ROOT / room, place / room, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", place)
-        sys.path[:0] = [str(place / "src"), str(TESTS)]
+        sys.path[:0] = [str(place / "src"), str(TESTS), *sorted({str((TESTS / file).parent) for file in _files()})]
         os.environ |= {
             "PYTHONPATH": os.pathsep.join([str(place / "src"), os.environ.get("PYTHONPATH", "")]), "OMP_NUM_THREADS": "1",
             "HYPOTHESIS_STORAGE_DIRECTORY": str(place / "hypothesis"), "MPLBACKEND": "Agg", "HF_HUB_OFFLINE": "1",
@@ -79,17 +80,16 @@ class Yard:
         for name in LIBRARIES:
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
-        for name in [name for name in sys.modules if name.split(".")[0] == "compolens"]:
-            del sys.modules[name]
+        for file in _files():
+            with contextlib.suppress(Exception, pytest.skip.Exception):  # then the child that is asked for it says so
+                importlib.import_module(Path(file).stem)
 
     # ---- what each test runs -----------------------------------------------------------------------------------------
     def tests(self) -> list[Test]:
         """Every test that passes without a mutant, measured where its file is new or has changed."""
         found = []
-        for room in ASKED:
-            path = TESTS / room
-            for file in sorted(path.rglob("test_*.py")) if path.is_dir() else [path]:
-                found += self._tests_of(file)
+        for file in _files():
+            found += self._tests_of(TESTS / file)
         return found
 
     def _tests_of(self, file: Path) -> list[Test]:
@@ -98,7 +98,7 @@ class Yard:
         digest = hashlib.sha256(file.read_bytes()).hexdigest()
         if not kept.exists() or json.loads(kept.read_text())["digest"] != digest:
             self.instrument()
-            self.child(lambda: Coverage().run([str(file)], self.kept / "answer.json"), [str(file)], cpu=1200.0, keep=True)
+            self.child(lambda: self.covered(file), [str(file)], cpu=1200.0, keep=True)
             self.restore()
             answer = json.loads((self.kept / "answer.json").read_text()) if (self.kept / "answer.json").exists() else []
             (self.kept / "answer.json").unlink(missing_ok=True)
@@ -115,6 +115,17 @@ class Yard:
             Test(entry["name"], entry["seconds"], frozenset(entry["functions"]))
             for entry in json.loads(kept.read_text())["tests"]
         ]
+
+    def covered(self, file: Path) -> int:
+        self.forget()
+        return Coverage().run([str(file)], self.kept / "answer.json")
+
+    def forget(self) -> None:
+        """Have the package and its tests imported anew."""
+        rooms = (str(self.place), str(TESTS))
+        for name in [name for name, module in sys.modules.items() if str(getattr(module, "__file__", "")).startswith(rooms)]:
+            if name not in ("bench", "running", "sampling", "__main__"):
+                del sys.modules[name]
 
     def instrument(self) -> None:
         """Have every function that may be mutated say that it runs."""
@@ -135,7 +146,7 @@ class Yard:
         while left:
             try:
                 _write(target, mutated(mutant))
-                failed = self.fails(list(left.values()))
+                failed = self.fails(list(left.values()), mutant)
             finally:
                 _write(target, original)
             if not failed or self.sound(failed, left):
@@ -144,8 +155,14 @@ class Yard:
             left = {name: test for name, test in left.items() if failed not in (name, test.file)}
         return ""
 
-    def fails(self, tests: list[Test]) -> str:
+    def fails(self, tests: list[Test], mutant: Mutant | None = None) -> str:
         """The first of these tests that fails as the code stands, or the file that cannot be read; "" where all pass."""
+
+        def ask() -> int:
+            if mutant is not None and not put(mutant):
+                self.forget()
+            return _asked(order, last)
+
         by_file: dict[str, list[Test]] = {}
         for test in tests:
             by_file.setdefault(test.file, []).append(test)
@@ -153,7 +170,7 @@ class Yard:
         last = self.place / "last"
         last.write_text(order[0].split("::")[0] if order else "")
         limit = 20.0 + 3 * sum(test.seconds for test in tests)
-        return last.read_text() if self.child(lambda: _asked(order, last), order, cpu=limit) != 0 else ""
+        return last.read_text() if self.child(ask, order, cpu=limit) != 0 else ""
 
     def sound(self, failed: str, tests: dict[str, Test]) -> bool:
         """Whether what has failed with a mutant passes without: a test, or the reading of a file of tests."""
@@ -185,6 +202,40 @@ class Yard:
                 shutil.copytree(shared / name, self.kept / name)
         shutil.rmtree(base, ignore_errors=True)
         return status
+
+
+def _files() -> list[str]:
+    """The files of the tests that are asked."""
+    found = [sorted((TESTS / room).rglob("test_*.py")) if (TESTS / room).is_dir() else [TESTS / room] for room in ASKED]
+    return [file.relative_to(TESTS).as_posix() for files in found for file in files]
+
+
+def put(mutant: Mutant) -> bool:
+    """Give the function that is imported the mutant's code. False where it stands in none, and the file is to be read anew."""
+    path = SRC / mutant.file
+    function = function_at(path.read_text(), mutant.line)
+    live = sys.modules.get("compolens." + mutant.file.removesuffix(".py").replace("/", "."))
+    if not function or live is None or mutant.before.startswith("@"):
+        return False
+    other = types.ModuleType(live.__name__)
+    other.__dict__.update(__package__=live.__package__, __file__=live.__file__)
+    try:
+        exec(compile(mutated(mutant), str(live.__file__), "exec"), other.__dict__)
+        old, new = _function(live, function), _function(other, function)
+        old.__code__, old.__defaults__, old.__kwdefaults__ = new.__code__, new.__defaults__, new.__kwdefaults__
+    except Exception:  # it cannot be read, or is no plain function
+        return False
+    return True
+
+
+def _function(module: types.ModuleType, name: str) -> types.FunctionType:
+    """The function beneath decorators and properties."""
+    found: Any = module
+    for part in name.split("."):
+        found = vars(found)[part]
+    while not isinstance(found, types.FunctionType) or hasattr(found, "__wrapped__"):
+        found = next(getattr(found, word) for word in ("__wrapped__", "__func__", "fget", "func") if hasattr(found, word))
+    return found
 
 
 def telling(source: str, file: str) -> str:
