@@ -163,6 +163,21 @@ def test_a_missing_table_names_the_command(model):
 
 
 # ---- staleness -------------------------------------------------------------------------------------------------------
+def test_provenance_that_cannot_be_read_names_its_table_and_the_command(model, recipe):
+    path = save(model, recipe)
+    path.with_suffix(".json").write_text("[[[")
+    with pytest.raises(tables.UnusableTable, match=r"codes.*measure it again with: compolens probe codes"):
+        tables.provenance_of(model, "codes")
+
+
+def test_a_warning_of_a_stale_table_points_to_who_read_it(model, recipe):
+    save(model, recipe)
+    shutil.copy(model / "steps" / "0.safetensors", model / "weights.safetensors")
+    with pytest.warns(StaleTable) as told:
+        tables.read(model, "codes")
+    assert [one.filename for one in told] == [__file__]
+
+
 def test_a_fresh_table_is_not_stale(model, recipe):
     save(model, recipe)
     assert tables.why_stale(model, "codes", recipe) == ""
@@ -231,6 +246,7 @@ def test_gathering_understands_globs_and_counts_each_model_once(zoo):
     everything = tables.gather(str(zoo / "**"), "codes")
     assert sorted(set(everything["model"])) == ["hypernetwork", "softmax"] and len(everything) == 4
     assert len(tables.gather([str(zoo / "*"), zoo / "softmax"], "codes")) == 4
+    assert len(tables.gather(str(zoo.parent / "**"), "codes")) == 4, "at any depth"
 
 
 def test_models_without_the_table_are_left_out_and_named(zoo):

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from compolens.diagnosis.contest import _knobs, _pairs, judge
+from compolens.diagnosis.contest import _agreement, _knobs, _pairs, judge
 from compolens.diagnosis.predictions import LEAGUES, PREDICTIONS
 
 ROOT = Path(__file__).parents[2]
@@ -63,6 +63,20 @@ def test_a_planted_predictor_wins_and_noise_is_at_chance(judged):
 
 def test_without_an_expectation_the_direction_is_the_one_that_most_pairs_show(judged):
     assert judged["upside"].direction == 0 and judged["upside"].agreement == 1.0
+
+
+def test_pairs_of_seeds_are_judged_in_the_direction_of_the_neighbours(judged):
+    """The teacher moves the score between seeds of a setting, and what is planted says so."""
+    assert judged["planted"].by_seed > 0.8 and judged["upside"].by_seed == 1.0 and 0.2 < judged["noise"].by_seed < 0.8
+
+
+def test_expected_directions_are_signs():
+    assert {p.direction for p in PREDICTIONS} == {-1, 1}
+
+
+def test_one_cluster_has_an_agreement_and_no_interval():
+    agreement, *unknown = _agreement(np.array([1.0, 1.0, 1.0, -1.0]), [("a",)] * 4, 0)
+    assert agreement == 0.75 and np.isnan(unknown).all()
 
 
 def test_a_family_left_out_shows_what_does_not_carry_over(judged):

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from compolens.diagnosis.groups import Group, attention_among, over_seeds, telling
+from compolens.diagnosis.groups import Group, attention_among, over_seeds, setting_of, telling
 from compolens.figures import ARCHITECTURE_COLORS, color_of
 from compolens.measures.intervals import mean_interval
 
@@ -79,7 +79,7 @@ def test_attention_is_told_by_what_it_does_then_by_its_transfer_then_by_its_labe
     assert [attention_among(g, twice) for g in twice] == ["HYLA (a)", "HYLA (b)"]
 
 
-@pytest.mark.parametrize("seeds", [3, 5, 8])
+@pytest.mark.parametrize("seeds", [3, 4, 5, 8])
 def test_means_over_seeds_have_students_interval_from_five_seeds_on(seeds):
     values = np.random.default_rng(seeds).normal(size=(2, seeds))
     rows = pd.DataFrame(
@@ -97,3 +97,21 @@ def test_means_over_seeds_have_students_interval_from_five_seeds_on(seeds):
 
 def test_an_interval_of_one_number_or_of_a_missing_one_is_not_known():
     assert np.isnan(mean_interval(np.array([1.0]))).all() and np.isnan(mean_interval(np.array([1.0, np.nan, 2.0]))).all()
+
+
+OLDER = {
+    "Hyperteacher 16→8 connected": {"task": "Hyperteacher", "task.d_x": 16, "task.d_y": 8, "task.support": "connected"},
+    "Hyperteacher 16→8 listed": {"task": "Hyperteacher", "task.d_x": 16, "task.d_y": 8, "task.support": "[[0, 1]]"},
+    "SRaven 3 features": {"task": "SRaven", "task.n_features": 3},
+    "Relations 4×5": {"task": "Relations", "task.n_left": 4, "task.n_right": 5},
+    "Relations 4×5, with positions": {"task": "Relations", "task.n_left": 4, "task.n_right": 5, "task.positions": True},
+    "LinearRegression with 6 examples, gaussian inputs":
+        {"task": "LinearRegression", "task.d_x": 3, "task.n_context": 6, "task.inputs": "GaussianInputs"},
+    "FuzzyLogic 32 tokens, 70 % held out": {"task": "FuzzyLogic", "task.length": 32, "task.fraction_held_out": 0.7},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", OLDER)
+def test_a_setting_of_the_first_version_has_the_same_words(words):
+    assert setting_of(OLDER[words]) == words
+    assert setting_of(OLDER[words] | {"task.setting": "its own"}) == "its own"

@@ -3,10 +3,13 @@
 import dataclasses
 import json
 
+import numpy as np
 import pytest
+from handmade import save, write
 
 from compolens import Run, tables
-from compolens.diagnosis import reported
+from compolens.diagnosis import reported, sentences
+from compolens.diagnosis.groups import Group
 from compolens.foundation.configs import describe
 from compolens.models import ARCHITECTURES
 from compolens.tasks import FuzzyLogic, Hyperteacher, SRaven
@@ -80,6 +83,19 @@ def changed(run, **settings):
 def test_other_settings_are_not_quoted(tmp_path, task, settings):
     assert quote(paper(task), tmp_path) is not None
     assert quote(changed(paper(task), **settings), tmp_path) is None
+
+
+@pytest.mark.parametrize("scores", [(0.8,), (0.8, 0.7, 0.9, 0.6)])
+def test_the_mean_stands_beside_the_papers_with_its_standard_error(tmp_path, scores):
+    folders = []
+    for seed, value in enumerate(scores):
+        folder = write(tmp_path / f"m{seed}", dataclasses.replace(paper("SRaven"), init_seed=seed))
+        known = {"split": "ood", "composition": "all", "metric": "score"}
+        rows = [known | {"control": "", "value": value}, known | {"control": "untrained", "value": 0.1}]
+        save(folder, "generalization", [*rows, rows[0] | {"split": "test", "value": 0.99}])
+        folders.append(folder)
+    own = "0.800" if len(scores) == 1 else f"0.750 ± {np.std(scores, ddof=1) / 2:.3f}"
+    assert sentences.beside_the_paper(Group("HYLA", "", folders)) == f"{own} / 0.691 ± 0.019"
 
 
 def test_nothing_is_quoted_for_other_architectures_and_families(tmp_path):

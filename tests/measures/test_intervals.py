@@ -208,6 +208,13 @@ def test_the_quantile_is_students(probability, freedom):
     assert student_quantile(probability, freedom) == pytest.approx(stats.t.ppf(probability, freedom), rel=0.02, abs=1e-9)
 
 
+@pytest.mark.parametrize(("probability", "left"), [(0.9, 0.08), (0.975, 0.85), (0.995, 9.5)])
+@pytest.mark.parametrize("freedom", [9, 24, 100, 300])
+def test_what_the_quantile_leaves_out_falls_with_the_fifth_power(probability, left, freedom):
+    """The expansion goes up to the fourth power of 1 / freedom: a wrong coefficient would fall more slowly."""
+    assert abs(student_quantile(probability, freedom) - stats.t.ppf(probability, freedom)) < left / freedom**5
+
+
 @pytest.mark.parametrize("kind", Replicates)
 def test_the_interval_of_a_mean_is_the_textbooks(kind):
     x = np.random.default_rng(0).normal(3, 0.1, size=12)

@@ -106,6 +106,15 @@ def test_a_sum_of_parts_is_all_explained_also_where_factors_are_correlated():
     assert np.isnan(linear_factorisation_r2(np.ones((len(x), 2)), correlated))
 
 
+@pytest.mark.parametrize(
+    "factors",
+    [{}, {"a": np.ones(6)}, {"a": np.eye(6), "b": np.ones(6)}, {"a": np.eye(5)}, {"a": np.eye(6), "b": np.ones((7, 2))}],
+)
+def test_factors_that_do_not_fit_the_codes_are_refused(factors):
+    with pytest.raises(ValueError, match=r"one or more matrices \(n, width\) with a row per code"):
+        AdditiveCode.fit(np.random.default_rng(0).normal(size=(6, 3)), factors)
+
+
 def test_what_an_interaction_takes_is_not_explained():
     """x = (a, b, s a b) for independent signs a, b: the product is uncorrelated with either, so R² = 2 / (2 + s²)."""
     values, factors = grid(2, 2)

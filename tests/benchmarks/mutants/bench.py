@@ -29,7 +29,7 @@ from running import Test, Yard, relevant
 from sampling import ROOT, SRC, Mutant, files, mutated, sample
 
 EXPLAINED = Path(__file__).parent / "explained.toml"
-MOST = 10.0
+MOST = 5.0
 """Seconds of tests that are asked of a mutant."""
 
 
@@ -56,6 +56,16 @@ def read(path: Path) -> dict[str, dict[str, str]]:
     """Results by their key, the later ones in place of the earlier."""
     lines = path.read_text().splitlines() if path.exists() else []
     return {entry["key"]: entry for entry in map(json.loads, lines)}
+
+
+def chosen_of(paths: list[Path], size: int, seed: int, kept: Path) -> list[Mutant]:
+    """The sample, which takes some time to draw, as it was kept for these files."""
+    digest = hashlib.sha256(repr((size, seed, [(path.name, path.read_bytes()) for path in paths])).encode()).hexdigest()[:16]
+    place = kept / f"sample-{digest}.json"
+    if not place.exists():
+        kept.mkdir(parents=True, exist_ok=True)
+        place.write_text(json.dumps(sample(paths, size, seed)))
+    return [Mutant(*entry) for entry in json.loads(place.read_text())]
 
 
 def tell(chosen: list[Mutant], results: dict[str, dict[str, str]], seed: int) -> None:
@@ -90,7 +100,7 @@ def main() -> int:
     parser.add_argument("--show", action="store_true", help="only print what was found so far")
     options = parser.parse_args()
     paths = [SRC / name for name in options.file] if options.file else files()
-    chosen, began = sample(paths, options.sample, options.seed), time.monotonic()
+    chosen, began = chosen_of(paths, options.sample, options.seed, options.kept), time.monotonic()
     kept = options.kept / "results.jsonl"
     results = read(kept)
     if options.show:

@@ -30,13 +30,6 @@ ASKED = ("measures", "maps/test_phase_diagram.py", "diagnosis", "test_tables.py"
 """Where the tests are that are asked of a mutant: what mirrors the mutated rooms."""
 SEEN = "_compolens_seen"
 """A name among the builtins, of what functions say their names to."""
-LIBRARIES = (
-    "torch", "numpy.testing", "pandas.testing", "scipy.stats", "scipy.optimize", "sklearn.metrics", "sklearn.linear_model",
-    "sklearn.manifold", "pyarrow.parquet", "transformer_lens", "matplotlib.pyplot", "plotly.graph_objects", "hypothesis",
-    "concept_erasure", "jinja2", "rich.console", "safetensors.torch", "compolens.cli", "compolens.models", "compolens.tasks",
-    "compolens.recipes", "compolens.zoo.folders", "compolens.report", "compolens.figures", "compolens.explore",
-)  # fmt: skip
-"""Imported once, before any test, as are the files of tests; a mutated function then takes the place of its own."""
 WALL = 300.0
 """Seconds of waiting after which a test does not end."""
 MEMORY = 12 * 2**30
@@ -77,9 +70,6 @@ class Yard:
             "HYPOTHESIS_STORAGE_DIRECTORY": str(place / "hypothesis"), "MPLBACKEND": "Agg", "HF_HUB_OFFLINE": "1",
             "PYTEST_XDIST_WORKER": "gw0",  # the tests' shared folder then lies beside that of the run
         }  # fmt: skip
-        for name in LIBRARIES:
-            with contextlib.suppress(ImportError):
-                importlib.import_module(name)
         for file in _files():
             with contextlib.suppress(Exception, pytest.skip.Exception):  # then the child that is asked for it says so
                 importlib.import_module(Path(file).stem)
@@ -257,12 +247,13 @@ def telling(source: str, file: str) -> str:
 
 
 def relevant(mutant: Mutant, source: str, tests: list[Test], most: float) -> list[Test]:
-    """The tests that run the mutant's function, or its module where it stands outside of functions; those of the folder that
-    mirrors the module's come first, then the quick ones, up to so many seconds in all."""
+    """The tests that run the mutant's function; where it stands in none, those that run any of its module, or nothing at all,
+    since they may read it otherwise. Those of the folder that mirrors the module's come first, then the quick ones, up to so
+    many seconds in all."""
     name = f"{mutant.file}:{function_at(source, mutant.line)}"
     known = {function for test in tests for function in test.functions}
     inside = not name.endswith(":") and name in known
-    found = [test for test in tests if (name in test.functions if inside else _reads(test, mutant.file))]
+    found = [test for test in tests if (name in test.functions if inside else _reads(test, mutant.file) or not test.functions)]
     room, stem = mutant.file.split("/")[0].removesuffix(".py"), Path(mutant.file).stem
     found.sort(key=lambda test: (stem not in test.file, room not in test.file, test.seconds))
     kept, total = [], 0.0

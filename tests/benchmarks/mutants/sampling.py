@@ -68,12 +68,12 @@ def mutants_of(path: Path) -> list[Mutant]:
     from cosmic_ray.plugins import get_operator, operator_names
 
     source, tree, found = path.read_text(), get_ast_from_path(path), []
-    skipped = annotated(source)
+    skipped, nodes = annotated(source), list(ast_nodes(tree))
     for name in sorted(operator_names()):
-        operator = get_operator(name)
-        if LEFT_OUT.search(name) or operator.arguments() or not _alike(name):
+        if LEFT_OUT.search(name) or get_operator(name).arguments() or not _alike(name):
             continue
-        places = [place for node in ast_nodes(tree) for place in operator().mutation_positions(node)]
+        operator = get_operator(name)()
+        places = [place for node in nodes for place in operator.mutation_positions(node)]
         for occurrence, ((line, column), _) in enumerate(places):
             if line * 10_000 + column not in skipped:
                 found.append(Mutant(path.relative_to(SRC).as_posix(), name, occurrence, line, column))
