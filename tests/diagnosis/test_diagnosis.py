@@ -445,6 +445,15 @@ def test_a_factors_loss_is_the_mean_over_its_compositions_and_adds_up(tmp_path, 
             assert factors.loc[factor, part] == pytest.approx(rows.loc[its, part].mean()), (factor, part)
 
 
+def test_a_composition_of_which_no_episode_was_drawn_has_no_loss(tmp_path, tiny_task):
+    folder = make(tmp_path, tiny_task, ood=0.6, true=0.9)
+    table = folder / "tables" / "inference_or_execution.csv"
+    frame = pd.read_csv(table, keep_default_na=False)
+    put_back(table, frame.assign(weight=frame["weight"] * (frame["composition"] != "0+2")))
+    rows = decomposition.by_composition(decomposition.Measured.read(folder), 1.0)
+    assert set(rows["composition"]) == set(COMPOSITIONS) - {"0+2"} and list(rows.index) == list(range(len(rows)))
+
+
 class Noisy:
     """A model whose rungs differ by noise from composition to composition, beside a loss planted on held-out ones."""
 

@@ -281,6 +281,12 @@ def test_principal_axes_are_scikit_learns():
     np.testing.assert_allclose(share, reference.explained_variance_ratio_, **EXACT)
 
 
+def test_shares_of_variance_do_not_depend_on_the_unit():
+    x, _, _ = clusters(features=7)
+    for unit in (1e-100, 1e-3, 1e100):
+        np.testing.assert_allclose(pca(unit * x, 3)[1], pca(x, 3)[1], **EXACT)
+
+
 def test_an_axis_points_to_its_largest_loading_whatever_the_order_of_the_codes():
     x, _, _ = clusters()
     coordinates, _ = pca(x)

@@ -72,6 +72,13 @@ def test_scores_are_those_of_a_loop_over_rows(drawn):
     assert stacked.r2() == pytest.approx(found.r2())
 
 
+def test_a_class_that_does_not_occur_has_a_finite_frequency():
+    y = torch.tensor([0, 0, 0, 1] * 10)[:, None]
+    (found,) = LogisticReadouts.fit(torch.arange(40.0)[:, None], y, (3,))
+    assert (found.prior.exp() * 40.5).tolist() == pytest.approx([30.5, 10.5, 0.5])
+    assert all(part.isfinite().all() for part in found.log_probabilities(torch.arange(40.0)[:, None]))
+
+
 def test_the_penalty_is_chosen_for_groups_that_are_left_out():
     """Features that name the group fit its own rows perfectly and say nothing of others: the strongest penalty is best."""
     rng = torch.Generator().manual_seed(0)

@@ -50,6 +50,14 @@ def optimal(q, k, m, generator):
 
 
 # ---- projections -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("draw", [rf.gaussian_projections, rf.orthogonal_projections])
+def test_one_projection_of_width_one_is_the_least(draw):
+    assert draw(1, 1, rng()).shape == (1, 1) and draw(3, 1, rng()).shape == (3, 1) and draw(1, 3, rng()).shape == (1, 3)
+    for n, d in ((0, 2), (2, 0)):
+        with pytest.raises((ValueError, ZeroDivisionError)):
+            draw(n, d, rng())
+
+
 def test_orthogonal_rows_have_gaussian_lengths_and_uniform_directions():
     d, blocks = 4, 20_000
     rows = rf.orthogonal_projections(blocks * d, d, rng()).view(blocks, d, d)

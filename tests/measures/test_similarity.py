@@ -79,3 +79,4 @@ def test_left_out_sets_are_those_of_nearest_error():
     high = held_out_against_left_out(train, held_out._replace(error=np.full(4, 0.9)))
     low = held_out_against_left_out(train, held_out._replace(error=np.full(4, 0.1)))
     assert low.null_error < 0.35 < 0.65 < high.null_error and len(high.null) == 100
+    assert len(held_out_against_left_out(train, held_out, draws=8, nearest=0.01).null) == 1, "at least one"

@@ -3,6 +3,7 @@
     make bench-faults                                                            # 3,000 cases, seed 0, at most 30 minutes
     python tests/benchmarks/faults/bench.py --cases 300 --only kills hostile --seed 1
     python tests/benchmarks/faults/bench.py --only settings --number 17          # one case, again
+    python tests/benchmarks/faults/bench.py --page docs/reliability.md           # the table of that page
 
 Of 3,000 cases 200 go through the real command; of the others, CAMPAIGNS says which share is of which kind, and the kinds
 take turns. Where the time is up, the table says how many of the cases were run. Cases run one after another in a process of
@@ -53,6 +54,8 @@ CAMPAIGNS: dict[str, tuple[Make, int]] = {
 """Name -> what makes its cases, and its share of them."""
 WITH_CHILDREN = ("the command itself", "kills", "disk full")
 """What its cases tell to a hang of their own; so do those that start Ray, which takes as long as the machine is busy."""
+MARKS = ("<!-- campaign -->", "<!-- end of the campaign -->")
+"""Around the table in docs/reliability.md."""
 MEMORY = 4 * 2**30
 """Bytes that a case may take before it is told that there are no more."""
 
@@ -183,6 +186,21 @@ def faults(results: list[tuple[str, int, Case, Result]]) -> str:
     return "\n".join(lines)
 
 
+def worked() -> float:
+    """Seconds of work of this process and of those that it has waited for: what one core takes where nobody else uses it."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+def write(page: Path, found: str) -> None:
+    """Put a table in the place of the one that a page shows."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(MARKS[0])
+    _, found_end, after = rest.partition(MARKS[1])
+    if not found_end:
+        raise SystemExit(f"{page} has no lines {MARKS[0]} and {MARKS[1]}, between which the table goes")
+    page.write_text(f"{before}{MARKS[0]}\n\n{found}\n\n{MARKS[1]}{after}", encoding="utf-8")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cases", type=int, default=3000, help="how many (default 3000)")
@@ -196,6 +214,7 @@ def main() -> int:
     parser.add_argument(
         "--world", metavar="DIR", help="where the models are that are damaged; made there once (default: anew)"
     )
+    parser.add_argument("--page", metavar="FILE", help="put the table between the marks of this page, docs/reliability.md")
     parser.add_argument("--verbose", action="store_true", help="a line for every case, not for faults alone")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -217,7 +236,11 @@ def main() -> int:
     print(table(results), "", faults(results), "", sep="\n")
     if options.number is not None:
         print(*(f"{case.text}\n{result}" for _, _, case, result in results), sep="\n")
-    print(f"{len(results)} of {len(work)} cases, seed {options.seed}, {time.monotonic() - began:.0f} s")
+    print(
+        f"{len(results)} of {len(work)} cases, seed {options.seed}, {time.monotonic() - began:.0f} s, of work {worked():.0f} s"
+    )
+    if options.page:
+        write(Path(options.page), f"{table(results)}\n\n{len(results):,} cases, seed {options.seed}.")
     return int(any(result.kind.is_fault for *_, result in results))
 
 

@@ -29,8 +29,8 @@ from running import Test, Yard, relevant
 from sampling import ROOT, SRC, Mutant, files, mutated, sample
 
 EXPLAINED = Path(__file__).parent / "explained.toml"
-MOST = 5.0
-"""Seconds of tests that are asked of a mutant."""
+MOST, MORE = 5.0, 60.0
+"""Seconds of tests that are asked of every mutant; then of those that are left and not explained."""
 
 
 def explained() -> dict[tuple[str, str, str], str]:
@@ -45,8 +45,8 @@ def key(mutant: Mutant) -> str:
 
 
 def asked_of(tests: list[Test]) -> str:
-    """Digest of the files of tests: a survivor of others is asked again."""
-    digest = hashlib.sha256()
+    """Digest of tests and their files: a survivor of others is asked again."""
+    digest = hashlib.sha256(repr(sorted(test.name for test in tests)).encode())
     for name in sorted({test.file for test in tests}):
         digest.update((ROOT / "tests" / name).read_bytes())
     return digest.hexdigest()[:16]
@@ -102,28 +102,31 @@ def main() -> int:
     paths = [SRC / name for name in options.file] if options.file else files()
     chosen, began = chosen_of(paths, options.sample, options.seed, options.kept), time.monotonic()
     kept = options.kept / "results.jsonl"
-    results = read(kept)
+    results, why = read(kept), explained()
     if options.show:
         tell(chosen, results, options.seed)
         return 0
     with tempfile.TemporaryDirectory(prefix="mutants-") as place:
         yard = Yard(Path(place), options.kept)
         tests = yard.tests()
-        for mutant in chosen:
-            if time.monotonic() - began > 60 * options.minutes:
-                break
-            asked = relevant(mutant, (SRC / mutant.file).read_text(), tests, MOST)
-            known = results.get(key(mutant))
-            if known and (known["became"] == "caught" or known["asked"] == asked_of(asked)):
-                continue
-            started = time.monotonic()
-            by = yard.catches(mutant, asked)
-            found = {"became": "caught" if by else "survives", "by": by, "asked": asked_of(asked), "mutant": str(mutant)}
-            results[key(mutant)] = {"key": key(mutant), **found}
-            with open(kept, "a") as file:
-                print(json.dumps(results[key(mutant)]), file=file)
-            said = f"caught by {by}" if by else "survives"
-            print(f"{time.monotonic() - started:.1f} s, {len(asked)} tests, {said}: {mutant}", flush=True)
+        for most in (MOST, MORE):
+            for mutant in chosen:
+                if time.monotonic() - began > 60 * options.minutes:
+                    break
+                asked = relevant(mutant, (SRC / mutant.file).read_text(), tests, most)
+                known = results.get(key(mutant))
+                if known and (known["became"] == "caught" or known["asked"] == asked_of(asked)):
+                    continue
+                if (mutant.file, mutant.before, mutant.after) in why:
+                    asked = []
+                started = time.monotonic()
+                by = yard.catches(mutant, asked)
+                found = {"became": "caught" if by else "survives", "by": by, "asked": asked_of(asked), "mutant": str(mutant)}
+                results[key(mutant)] = {"key": key(mutant), **found}
+                with open(kept, "a") as file:
+                    print(json.dumps(results[key(mutant)]), file=file)
+                said = f"caught by {by}" if by else "survives"
+                print(f"{time.monotonic() - started:.1f} s, {len(asked)} tests, {said}: {mutant}", flush=True)
     tell(chosen, results, options.seed)
     return 0
 
