@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= 2
+MINUTES ?= 30
 export OMP_NUM_THREADS ?= 1
 export PYTHONDONTWRITEBYTECODE :=  # or every process of the tests compiles the package, and the tests, for itself
 MEASURES := generalization latent_code patching
@@ -60,7 +61,7 @@ bench-diagnosis: setup  ## how often the diagnosis is right about models whose f
 	$(BIN)/python tests/benchmarks/diagnosis/bench.py --jobs $(JOBS)
 
 bench-faults: setup  ## kills, damage and bad input: nothing may be silently wrong
-	$(BIN)/python tests/benchmarks/faults/bench.py
+	$(BIN)/python tests/benchmarks/faults/bench.py --minutes $(MINUTES) --page docs/reliability.md
 
 bench-mutants: setup  ## how many small changes of measures, tables and diagnosis the tests notice
 	$(BIN)/python tests/benchmarks/mutants/bench.py

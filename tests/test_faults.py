@@ -11,6 +11,7 @@ PLACE = Path(__file__).parent / "benchmarks" / "faults"
 sys.path.insert(0, str(PLACE))
 
 import arrays  # noqa: E402
+import bench  # noqa: E402
 import damage  # noqa: E402
 import hostile  # noqa: E402
 import kills  # noqa: E402
@@ -40,6 +41,42 @@ def quick(make, numbers, world, slow=("report", "analyze", "explain", "recording
 )
 def test_no_case_is_a_fault(make, cases, world):
     assert quick(make, range(cases), world) == []
+
+
+# ---- the page --------------------------------------------------------------------------------------------------------
+def shown():
+    """Row -> column -> number, of the table in docs/reliability.md."""
+    page = (Path(__file__).parents[1] / "docs" / "reliability.md").read_text(encoding="utf-8")
+    lines = page.split(bench.MARKS[0])[1].split(bench.MARKS[1])[0].strip().splitlines()
+    header, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    return page, {row[0]: dict(zip(header[1:], map(int, row[1:]), strict=True)) for row in rows}
+
+
+def test_the_page_shows_a_whole_campaign_without_a_fault():
+    page, rows = shown()
+    whole = rows.pop("all")
+    assert whole["tried"] == 3000 and rows["the command itself"]["tried"] == 200
+    assert list(whole) == ["tried", *(kind.value for kind in Kind)]
+    assert whole == {column: sum(row[column] for row in rows.values()) for column in whole}
+    assert not any(whole[kind.value] for kind in Kind if kind.is_fault)
+    assert all(row["tried"] == sum(row.values()) - row["tried"] for row in rows.values())
+    kills = {name: row["tried"] for name, row in rows.items() if name.startswith("kills: ")}
+    by_write, by_time = kills["kills: explain"], kills["kills: the command explain"]
+    told = (
+        f"Of the {sum(kills.values())} kills, {by_write + by_time} are of `explain`: {by_write} at a write, {by_time} of the"
+    )
+    assert sum(kills.values()) - kills["kills: report"] >= 300 and told in " ".join(page.split())
+
+
+def test_a_campaign_puts_its_table_between_the_marks(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{bench.MARKS[0]}\nold\n{bench.MARKS[1]}\nafter\n")
+    bench.write(page, "| new |")
+    bench.write(page, "| newer |")
+    assert page.read_text() == f"before\n{bench.MARKS[0]}\n\n| newer |\n\n{bench.MARKS[1]}\nafter\n"
+    page.write_text("no marks")
+    with pytest.raises(SystemExit, match="has no lines"):
+        bench.write(page, "| new |")
 
 
 # ---- that it sees them -----------------------------------------------------------------------------------------------

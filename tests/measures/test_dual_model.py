@@ -100,6 +100,8 @@ def test_bad_input_is_named():
         dual.finite_features(30 * q[0, :, 0], k[0, :, 0])
     with pytest.raises(ValueError, match=r"act\(0\) = 0"):
         layers_of.secant_gate(torch.sigmoid, randn(3))
+    with pytest.raises(ValueError, match=r"act\(0\) = 0"):
+        layers_of.secant_gate(lambda u: u - 1, randn(3))
 
 
 # ---- against automatic differentiation -------------------------------------------------------------------------------

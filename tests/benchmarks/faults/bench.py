@@ -239,7 +239,9 @@ def main() -> int:
     print(
         f"{len(results)} of {len(work)} cases, seed {options.seed}, {time.monotonic() - began:.0f} s, of work {worked():.0f} s"
     )
-    if options.page:
+    if options.page and len(results) < len(work):
+        print(f"{options.page} keeps its table, which is of all cases; on a busy machine give more --minutes")
+    elif options.page:
         write(Path(options.page), f"{table(results)}\n\n{len(results):,} cases, seed {options.seed}.")
     return int(any(result.kind.is_fault for *_, result in results))
 
