@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from sphinx.domains.python import PythonDomain
+
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
@@ -23,6 +25,7 @@ html_css_files, html_static_path = ["wide.css"], ["_static"]
 myst_heading_anchors, myst_enable_extensions = 3, ["dollarmath"]
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
+autodoc_use_type_comments = False  # there are none; looking for them reads the source of every function again
 python_maximum_signature_line_length = 90
 NOTEBOOK = re.compile(r"\]\((?:\.\./)+notebooks/(\w+)\.ipynb\)")
 SECTION = re.compile(r"(Args|Returns|Raises):\n(.*)", re.DOTALL)
@@ -63,9 +66,25 @@ def _escaped(text: str) -> str:
     return out + re.sub(r"([\\*|_`<])", r"\\\1", text[end:])
 
 
+class QuickDomain(PythonDomain):
+    """Finds nothing for a name that nothing documented ends with, as most annotations are, without looking at all names."""
+
+    name = "py"
+    endings: set[str] = set()  # noqa: RUF012 (of the build in which it was made)
+    counted = -1
+
+    def find_obj(self, env: Any, modname: str, classname: str, name: str, *kind: Any, **more: Any) -> Any:
+        if self.counted != len(self.objects):
+            self.endings, self.counted = {full.rpartition(".")[2] for full in self.objects}, len(self.objects)
+        if name.removesuffix("()").rpartition(".")[2] not in self.endings:
+            return []
+        return super().find_obj(env, modname, classname, name, *kind, **more)
+
+
 def setup(app: Any) -> None:
     """Makes the generated pages, and has docstrings read as they are written."""
     generate.write_pages(HERE / "reference")
+    app.add_domain(QuickDomain, override=True)
     app.connect("source-read", lambda app, name, source: source.__setitem__(0, _to_pages(name, source[0])))
     app.connect("autodoc-process-docstring", lambda app, what, name, obj, options, lines: _replace(lines))
     app.connect("autodoc-skip-member", lambda app, what, name, obj, skip, options: skip or _says_nothing(obj))

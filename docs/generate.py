@@ -261,9 +261,8 @@ def recipe_papers(path: Path) -> list[str]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     described = [node for node in ast.walk(tree) if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef)]
     found = citations.ARXIV.findall("\n".join(ast.get_docstring(node) or "" for node in described))
-    table = next(iter(sorted((ROOT / "trained_models").rglob(f"tables/{path.stem}.csv"))), None)
-    used = citations.uses(table.parents[1]) if table else []
-    return list(dict.fromkeys([*found, *(use.arxiv for use in used if use.by == f"table {path.stem}")]))
+    measured = any((ROOT / "trained_models").rglob(f"tables/{path.stem}.csv"))
+    return list(dict.fromkeys([*found, *(citations.of_probe(path) if measured else [])]))
 
 
 def links(numbers: Iterable[str]) -> str:

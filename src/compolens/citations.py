@@ -94,8 +94,20 @@ def uses(folder: str | Path, files: Iterable[str | Path] = ()) -> list[Use]:
     classes = _class_texts([*_described_files(), *map(Path, files)])
     found = [Use(number, name) for name in classes_named(folder) for number in _numbers(classes.get(name, ""))]
     for path in sorted((folder / "tables").glob("*.csv")):
-        found += [Use(number, f"table {path.stem}") for number in _numbers(_probe_texts(_probe_file(path)))]
+        found += [Use(number, f"table {path.stem}") for number in of_probe(_probe_file(path))]
     return list(dict.fromkeys(found))
+
+
+def of_probe(path: Path | None) -> list[str]:
+    """What a table of a probe rests on.
+
+    Args:
+        path: the probe's file; None where it is gone.
+
+    Returns:
+        arXiv numbers: those in its docstrings and in those of the instruments that it imports, each once.
+    """
+    return _numbers(_probe_texts(path))
 
 
 def classes_named(folder: Path) -> list[str]:
