@@ -499,6 +499,10 @@ def test_what_a_split_holds_out_is_json(task):
     assert json.loads(json.dumps(description)) == description
 
 
+LATER = ("BooleanFunctions",)
+"""Families with a setting in words of their own that no folder of version 0.1 has, so that every folder of theirs holds it."""
+
+
 def test_a_setting_says_what_was_asked_without_seeds_also_of_folders_that_do_not_hold_it(task, tmp_path):
     seeds = {field.name: 7 for field in dataclasses.fields(task) if field.name.endswith("seed")}
     assert task.setting.split()[0] == type(task).__name__ and dataclasses.replace(task, **seeds).setting == task.setting
@@ -509,7 +513,10 @@ def test_a_setting_says_what_was_asked_without_seeds_also_of_folders_that_do_not
         assert read_run(tmp_path / name) == run
         check_folder(run, tmp_path / name)
     old, new = (tables.settings(tmp_path / name) for name in ("old", "new"))
-    assert groups.setting_of(old) == groups.setting_of(new) == task.setting
+    assert groups.setting_of(new) == task.setting
+    if type(task).__name__ in LATER:
+        return
+    assert groups.setting_of(old) == task.setting
     assert new.items() - old.items() >= {("task.setting", task.setting)} and new.keys() - old.keys() == {"task.setting"}
     (one,) = groups.group([tmp_path / "new", tmp_path / "old"])
     assert one.setting == task.setting

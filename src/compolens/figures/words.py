@@ -100,6 +100,7 @@ SHORT: Mapping[str, str] = {
     "ConstructedGradientDescent": "constructed descent",
     "UnstructuredTeacher": "unstructured teacher",
     "FuzzyLogic": "fuzzy logic",
+    "BooleanFunctions": "Boolean functions",
     "SRaven": "S-RAVEN",
     "RelationImages": "relations on images",
     "LinearRegression": "linear regression",

@@ -110,6 +110,20 @@ class Sheet(NamedTuple):
     rows: tuple[tuple[str, ...], ...]
 
 
+class Labelled(NamedTuple):
+    """Where labelled items stand in the episodes of a family that shows items and their labels in turn.
+
+    Args:
+        items: (batch, n + 1, width), the question's last; how alike two are is their cosine.
+        item_at: (n + 1,), the items' positions.
+        label_at: (n,), the positions of the labels shown.
+    """
+
+    items: Tensor
+    item_at: Tensor
+    label_at: Tensor
+
+
 class Readouts(NamedTuple):
     """What can be read where an answer is given, for categorical codes; "answer" counts the positions of `TaskFamily.answers`.
 
@@ -327,6 +341,29 @@ class TaskFamily(ABC):
         Returns:
             x (batch, seq, d_x) of all positions, and y (batch, n, d_y) of the first n, which are shown. None for a family
             whose episodes are no such pairs.
+        """
+        return None
+
+    def labelled(self, episodes: Episodes) -> Labelled | None:
+        """Items and their labels, where a family shows them in turn.
+
+        Args:
+            episodes: a batch of episodes.
+
+        Returns:
+            Items and positions. None for a family whose episodes are made otherwise.
+        """
+        return None
+
+    def repeated(self, episodes: Episodes, times: int) -> Episodes | None:
+        """Episodes of the same tasks that show the first items again and again.
+
+        Args:
+            episodes: a batch of episodes.
+            times: how often they are shown, 2 or more; what is left over at the end stays as it is.
+
+        Returns:
+            The episodes. None where a family does not say.
         """
         return None
 

@@ -2,14 +2,14 @@
 
 The classes are those of 2310.03016. A function is a set of parts, and what joins them:
 
-    conjunction    all of `size` literals hold              x1 ∧ ¬x4
-    disjunction    one of `size` literals holds             x1 ∨ ¬x4
-    dnf            one of `size` terms holds, each          (x1 ∧ ¬x4) ∨ (x2 ∧ x3)
+    conjunction    all of `n_parts` literals hold              x1 ∧ ¬x4
+    disjunction    one of `n_parts` literals holds             x1 ∨ ¬x4
+    dnf            one of `n_parts` terms holds, each          (x1 ∧ ¬x4) ∨ (x2 ∧ x3)
                    a conjunction of `width` literals
-    parity         an odd number of `size` variables hold   x1 ⊕ x4
+    parity         an odd number of `n_parts` variables hold   x1 ⊕ x4
 
-An episode shows labelled inputs and asks for the label of one more. A token is [input, in -1 and 1 | label, in -1 and 1]; the
-half that a token does not hold is 0:
+An episode shows labelled inputs and asks for the label of one more; in training it asks for every label. A token is
+[input, in -1 and 1 | label, in -1 and 1]; the half that a token does not hold is 0:
 
     x_1  y_1  x_2  y_2  …  x_N  y_N  x_q       asked is the label of x_q
 
@@ -31,7 +31,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from compolens.foundation.configs import added_later, nearest, require, require_positive
-from compolens.tasks.base import Episodes, Sheet, TaskFamily, one_of, require_few
+from compolens.tasks.base import Episodes, Labelled, Readouts, Sheet, TaskFamily, one_of, require_few
 
 KINDS = {"conjunction": " ∧ ", "disjunction": " ∨ ", "dnf": " ∨ ", "parity": " ⊕ "}
 """Class of functions -> how its parts are joined."""
@@ -54,7 +54,7 @@ class BooleanFunctions(TaskFamily):
     Args:
         n_bits: variables, from 2 to 10.
         kind: "conjunction", "disjunction", "dnf" or "parity".
-        size: parts of a function. 0, of parities alone: any number from 1, which makes all parities of the variables.
+        n_parts: parts of a function. 0, of parities alone: any number from 1, which makes all parities of the variables.
         width: literals of a term (dnf alone).
         n_context: N, labelled inputs of an episode.
         teaching: whether the labelled inputs begin with a teaching sequence, after which one function of the family is left.
@@ -67,7 +67,7 @@ class BooleanFunctions(TaskFamily):
 
     n_bits: int = 6
     kind: str = "conjunction"
-    size: int = 2
+    n_parts: int = 2
     width: int = 2
     n_context: int = 24
     teaching: bool = False
@@ -77,6 +77,7 @@ class BooleanFunctions(TaskFamily):
 
     code_kinds: ClassVar[dict[str, str]] = {"parts": "categorical"}
     score_name: ClassVar[str] = "balanced accuracy"
+    ceiling: ClassVar[str] = "vote of all functions"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -84,25 +85,25 @@ class BooleanFunctions(TaskFamily):
         require_positive(self, "n_bits", "width", "n_context")
         require(self.kind in KINDS, f"{name}: no kind {self.kind!r}; {nearest(self.kind, KINDS)}")
         require(2 <= self.n_bits <= MOST_BITS, f"{name}: n_bits must be from 2 to {MOST_BITS}, got {self.n_bits}")
-        least = 0 if self.kind == "parity" else 1
-        most = math.comb(self.n_bits, self.width) * 2**self.width if self.kind == "dnf" else self.n_bits
-        require(
-            least <= self.size <= most,
-            f"{name}: a {self.kind} of {self.n_bits} variables has from {least} to {most} parts, got size={self.size}",
-        )
         require(
             self.kind != "dnf" or self.width <= self.n_bits,
             f"{name}: a term has at most the {self.n_bits} variables, got width={self.width}",
+        )
+        least = 0 if self.kind == "parity" else 1
+        most = math.comb(self.n_bits, self.width) * 2**self.width if self.kind == "dnf" else self.n_bits
+        require(
+            least <= self.n_parts <= most,
+            f"{name}: a {self.kind} of {self.n_bits} variables has from {least} to {most} parts, got n_parts={self.n_parts}",
         )
         require(0 < self.fraction_held_out < 1, f"{name}: fraction_held_out must lie between 0 and 1, got "
                 f"{self.fraction_held_out}")  # fmt: skip
         n = self.n_bits
         many = {
-            "parity": math.comb(n, self.size) if self.size else 2**n - 1,
-            "dnf": math.comb(math.comb(n, self.width) * 2**self.width, self.size),
-        }.get(self.kind, math.comb(n, self.size) * 2**self.size)
-        require_few(name, [many], f"lower n_bits={n}, size={self.size} or width={self.width}")
-        require(len(self._functions) > 1, f"{name}: {len(self._functions)} functions, too few to hold one out; change size")
+            "parity": math.comb(n, self.n_parts) if self.n_parts else 2**n - 1,
+            "dnf": math.comb(math.comb(n, self.width) * 2**self.width, self.n_parts),
+        }.get(self.kind, math.comb(n, self.n_parts) * 2**self.n_parts)
+        require_few(name, [many], f"lower n_bits={n}, n_parts={self.n_parts} or width={self.width}")
+        require(len(self._functions) > 1, f"{name}: {len(self._functions)} functions, too few to hold one out; change n_parts")
         train, _, ood = self._split
         unseen = set(range(len(self._parts))) - {p for c in train for p in self._functions[c]}
         require(
@@ -118,9 +119,9 @@ class BooleanFunctions(TaskFamily):
     # ---- functions and the split -------------------------------------------------------------------------------------
     @property
     def setting(self) -> str:
-        of = self.size or "any number of"
+        of = self.n_parts or "any number of"
         terms = f" of {self.width}" if self.kind == "dnf" else ""
-        return f"{self.kind}, {of} parts{terms}, {self.n_bits} variables"
+        return f"{type(self).__name__} {self.kind}, {of} parts{terms}, {self.n_bits} variables"
 
     @cached_property
     def _parts(self) -> list[tuple[tuple[int, bool], ...]]:
@@ -139,7 +140,7 @@ class BooleanFunctions(TaskFamily):
         (x1 ∧ x2) ∨ (x1 ∧ ¬x2) and (x1 ∧ x3) ∨ (x1 ∧ ¬x3) nobody can tell which it is.
         """
         n = len(self._parts)
-        sizes = [self.size] if self.size else range(1, n + 1)
+        sizes = [self.n_parts] if self.n_parts else range(1, n + 1)
         every = [chosen for size in sizes for chosen in combinations(range(n), size)]
         if self.kind in ("conjunction", "disjunction"):
             return [f for f in every if len({self._parts[p][0][0] for p in f}) == len(f)]
@@ -205,7 +206,8 @@ class BooleanFunctions(TaskFamily):
 
     @property
     def answers(self) -> tuple[int, ...]:
-        return (2 * self.n_context,)
+        """Every input is asked for, from the examples before it; scored is the last."""
+        return tuple(range(0, self.seq, 2))
 
     @property
     def mask(self) -> Tensor:
@@ -337,6 +339,20 @@ class BooleanFunctions(TaskFamily):
         answers = torch.stack([~said, said], -1).float().repeat_interleave(2, dim=2)[:, :, : self.seq]
         return 50.0 * answers, wrong
 
+    def labelled(self, episodes: Episodes) -> Labelled:
+        at = torch.arange(0, self.seq, 2, device=episodes.tokens.device)
+        return Labelled(episodes.tokens[:, ::2, :-1], at, at[:-1] + 1)
+
+    def repeated(self, episodes: Episodes, times: int) -> Episodes:
+        """The first n_context // times inputs, so often; the question stays."""
+        shown = self.n_context // times
+        require(
+            shown >= 1 and times >= 2, f"{self.n_context} inputs cannot be shown {times} times; choose 2 to {self.n_context}"
+        )
+        inputs = episodes.inputs.clone()
+        inputs[:, : shown * times] = inputs[:, :shown].repeat(1, times, 1)
+        return replace(self, teaching=False).render(episodes.codes, inputs)
+
     # ---- factors -----------------------------------------------------------------------------------------------------
     def factors(self, codes: dict[str, Tensor]) -> dict[str, Tensor]:
         """For every part, whether the function has it."""
@@ -359,7 +375,7 @@ class BooleanFunctions(TaskFamily):
 
     # ---- loss and score ----------------------------------------------------------------------------------------------
     def loss(self, prediction: Tensor, targets: Tensor) -> Tensor:
-        """Cross-entropy of the label of every input, each from the examples before it; scored is the last alone."""
+        """Cross-entropy of the label of every input."""
         return cross_entropy(prediction[:, ::2].flatten(0, 1), targets[:, ::2].flatten())
 
     def errors(self, prediction: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -386,6 +402,15 @@ class BooleanFunctions(TaskFamily):
             Sheet("question", (*columns, "target", "answer"), (asked,)),
             Sheet("examples", (*columns, "label"), tuple(shown[:-1])),
         ]
+
+    def readouts(self, episodes: Episodes) -> Readouts:
+        """Whether the function has each part, read from the question, which alone comes after all examples."""
+        found = super().readouts(episodes)
+
+        def last(values: dict[str, Tensor]) -> dict[str, Tensor]:
+            return {name: value[:, -1:] for name, value in values.items()}
+
+        return Readouts(last(found.pairs), last(found.labels), found.classes, last(found.confounds), last(found.inputs))
 
     def raw_statistic(self, episodes: Episodes) -> Tensor:
         """Moments of the examples: the mean label, inputs, products of two bits, and all of these times the label.

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
 from compolens.foundation.configs import require, require_positive
-from compolens.tasks.base import Episodes, TaskFamily, require_few
+from compolens.tasks.base import Episodes, Labelled, TaskFamily, require_few
 
 
 @dataclass(frozen=True)
@@ -229,6 +229,10 @@ class BurstyClassification(TaskFamily):
         shift = (label - k) % self.n_labels
         known = torch.where(shift <= self.shifts, k * (self.shifts + 1) + shift, -1)
         return torch.where(k == self.n_classes, self.novel, known)
+
+    def labelled(self, episodes: Episodes) -> Labelled:
+        at = torch.arange(0, self.seq, 2, device=episodes.tokens.device)
+        return Labelled(episodes.tokens[:, ::2, self.n_positions :], at, at[:-1] + 1)
 
     # ---- loss and score ----------------------------------------------------------------------------------------------
     def loss(self, prediction: Tensor, targets: Tensor) -> Tensor:
