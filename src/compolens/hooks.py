@@ -189,6 +189,19 @@ class HookedModel(HookedRootModule):
         site = f"blocks.{layer - 1}.hook_resid_post" if after else f"blocks.{layer}.hook_resid_pre"
         return self.run_with_hooks(tokens, fwd_hooks=[(site, lambda tensor, hook: resid)])
 
+    def resume_answers(self, resid: Tensor, layer: int, tokens: Tensor) -> Tensor:
+        """As `resume`, right at least where an answer is read; an architecture may skip the rest.
+
+        Args:
+            resid: as in `resume`.
+            layer: as in `resume`.
+            tokens: as in `resume`.
+
+        Returns:
+            (batch, seq, d_out).
+        """
+        return self.resume(resid, layer, tokens)
+
     def reader(self, layer: int, hook: str, role: str) -> Tensor | None:
         """The one linear map through which everything after a site reads it.
 

@@ -9,7 +9,7 @@ from sklearn.preprocessing import StandardScaler
 
 from compolens import HypernetworkTransformer, Hyperteacher, load
 from compolens.activations.sites import EVERYWHERE, Site, positions, put, sites
-from compolens.activations.streams import draw, record
+from compolens.activations.streams import draw, intervene, record
 from compolens.foundation.configs import ConfigError, DoesNotApply
 from compolens.interventions.oracles import Search, best_code, code_features, fit_codes, readings, written
 from compolens.recipes import load_recipe
@@ -105,11 +105,27 @@ def test_putting_back_what_stands_there_changes_nothing(fixture, request):
     for folder in request.getfixturevalue(fixture).values():
         trained = load(folder)
         episodes = one_batch(trained.task, "ood", 4)
-        where = sites(trained.model)
+        where, at = sites(trained.model), list(trained.task.answers)
         (seen,) = record(trained.model, [episodes], list(dict.fromkeys(site.hook_name for site in where)))
         for site in where:
             found = put(trained.model, episodes.tokens, site, seen.sites[site.hook_name])
-            torch.testing.assert_close(found, seen.prediction, atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(found[:, at], seen.prediction[:, at], atol=1e-5, rtol=1e-5)
+
+
+def test_many_episodes_are_answered_in_pieces_and_as_a_hook_sees_them(tiny_models, monkeypatch):
+    trained = load(tiny_models["softmax"])
+    model, episodes, at = trained.model, one_batch(trained.task, "ood", 9), list(trained.task.answers)
+    (seen,) = record(model, [episodes], ["blocks.0.hook_resid_post"])
+    changed = seen.sites["blocks.0.hook_resid_post"].roll(1, 0)
+    whole = intervene(model, episodes, {"blocks.0.hook_resid_post": changed})
+    monkeypatch.setitem(put.__globals__, "ROWS", 4)
+    for site in (site for site in sites(model) if site.hook_name == "blocks.0.hook_resid_post"):
+        with torch.no_grad():
+            assert torch.allclose(put(model, episodes.tokens, site, changed)[:, at], whole[:, at], atol=1e-5)
+            looked: list = []
+            with model.hooks(fwd_hooks=[("blocks.1.hook_resid_post", lambda x, hook, looked=looked: looked.append(x.shape))]):
+                assert torch.allclose(put(model, episodes.tokens, site, changed), whole, atol=1e-5)
+        assert looked == [seen.sites[site.hook_name].shape], "a hook is shown every position of every episode"
 
 
 def test_blocks_before_a_site_are_not_computed(tiny_models):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from compolens.foundation.configs import ConfigError, nearest
@@ -76,6 +78,8 @@ class Site(NamedTuple):
         return self.hook_name
 
 
+ROWS = 64
+"""Episodes at once where no gradient is kept: what a block makes of more does not fit into a core's cache."""
 EVERYWHERE = "context+readout"
 """The union of the two token roles that every model has."""
 
@@ -120,7 +124,8 @@ def positions(model: HookedModel, role: str) -> list[int] | slice:
 def put(model: HookedModel, tokens: Tensor, site: Site, activation: Tensor) -> Tensor:
     """The prediction with the whole activation at a site's hook point replaced; gradients flow.
 
-    Blocks before a residual site are not computed.
+    Blocks before a residual site are not computed, nor is what the last block makes of positions at which no answer is read,
+    unless a hook looks on.
 
     Args:
         model: the model.
@@ -129,14 +134,33 @@ def put(model: HookedModel, tokens: Tensor, site: Site, activation: Tensor) -> T
         activation: of that hook point's shape.
 
     Returns:
-        (batch, seq, d_out).
+        (batch, seq, d_out), right where an answer is read.
     """
     execute = getattr(model, "execute", None) if site.hook_name == "hook_code" else None
     if execute is not None:
         return execute(activation, tokens)
     if site.hook_name == "hook_code":
         return model.run_with_hooks(tokens, fwd_hooks=[(site.hook_name, lambda tensor, hook: activation)])
-    return model.resume(activation, site.layer, tokens)
+    if any(point._forward_hooks for point in model.hook_dict.values()):
+        return model.resume(activation, site.layer, tokens)
+    if torch.is_grad_enabled() or activation.is_cuda or len(activation) != len(tokens) or len(tokens) <= ROWS:
+        return model.resume_answers(activation, site.layer, tokens)
+    pieces = zip(activation.split(ROWS), tokens.split(ROWS), strict=True)
+    return chained([model.resume_answers(some, site.layer, shown) for some, shown in pieces])
+
+
+def chained(predictions: Sequence[Tensor]) -> Tensor:
+    """Predictions of batches as one; where one answer stands at every position in the memory of one, it goes on so.
+
+    Args:
+        predictions: (batch, seq, d_out) each.
+
+    Returns:
+        (all batches, seq, d_out).
+    """
+    if all(one.ndim == 3 and one.shape[1] > 1 and one.stride(1) == 0 for one in predictions):
+        return torch.cat([one[:, :1] for one in predictions]).expand(-1, predictions[0].shape[1], -1)
+    return torch.cat(list(predictions))
 
 
 def __getattr__(name: str) -> Any:

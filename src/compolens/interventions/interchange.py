@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from compolens.activations.sites import Site, positions, put
+from compolens.activations.sites import Site, chained, positions, put
 from compolens.activations.streams import record
 from compolens.foundation.configs import ConfigError, DoesNotApply, require, require_positive
 from compolens.foundation.moved import renamed
@@ -255,7 +255,7 @@ def answers_after(
         here = Held(held.base[rows], held.source[rows])
         edited = interchange(here, where, change, None if mask is None else mask[rows], into)
         parts.append(put(model, pairs.base.tokens[rows], site, edited))
-    return torch.cat(parts)
+    return chained(parts)
 
 
 def learn(

@@ -142,14 +142,17 @@ class Transformer(HookedModel):
         Equal to ``model(tokens)`` there, up to rounding, but the last block computes only those positions: for training.
         """
         self._check_length(tokens)
-        seq = tokens.shape[1]
+        return self._last_block(self.run_blocks(self.hook_embed(self.embed(tokens)), -1))
+
+    def _last_block(self, resid: Tensor) -> Tensor:
+        """The prediction from the stream that enters the last block, 0 before the first answer and after the last."""
+        seq = resid.shape[1]
         positions = [p + seq if p < 0 else p for p in self.roles["readout"]]
         first, last = min(positions), max(positions) + 1
         if first < 0 or last > seq:
             raise ConfigError(
                 f"an answer is read at position {max(positions) if last > seq else first}, but there are {seq} tokens"
             )
-        resid = self.run_blocks(self.hook_embed(self.embed(tokens)), -1)
         resid = self.blocks[-1](resid, slice(first, last))
         return nn.functional.pad(self.unembed(self.ln_final(resid)), (0, 0, first, seq - last))
 
@@ -170,6 +173,11 @@ class Transformer(HookedModel):
 
     def resume(self, resid: Tensor, layer: int, tokens: Tensor) -> Tensor:
         return self.unembed(self.ln_final(self.run_blocks(resid, start_at_layer=layer)))
+
+    def resume_answers(self, resid: Tensor, layer: int, tokens: Tensor) -> Tensor:
+        if layer >= self.cfg.n_layers or type(self).resume is not Transformer.resume:
+            return self.resume(resid, layer, tokens)
+        return self._last_block(self.run_blocks(resid, -1, layer))
 
     def reader(self, layer: int, hook: str, role: str) -> Tensor | None:
         """The last layer's answers are read by the unembedding with the final norm's gain (up to the norm's scale, a number
