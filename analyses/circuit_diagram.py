@@ -95,10 +95,11 @@ def _marks(
         used |= {source, node}
     rows, marks = pd.DataFrame(drawn), []
     for kind, (label, color) in READ.items():
+        of_kind = rows[rows["kind"] == kind]
         for both in (True, False):
-            some = rows[(rows["kind"] == kind) & (rows["shared"] == both)]
+            some = of_kind[of_kind["shared"] == both]
             if len(some):
-                where = ("x0", "y0", "x", "y", "score", widest)
-                marks.append(Edges(some, *where, label=label, color=color, dash=not both, hover="edge", keyed=both))
+                where, keyed = ("x0", "y0", "x", "y", "score", widest), both or not of_kind["shared"].any()
+                marks.append(Edges(some, *where, label=label, color=color, dash=not both, hover="edge", keyed=keyed))
     boxes = [{"x": x, "y": y, "node": node, "unused": node not in used} for node, (x, y) in places.items()]
     return (*marks, Nodes(pd.DataFrame(boxes), "x", "y", "node", "unused", label="parts"))

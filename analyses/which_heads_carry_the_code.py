@@ -10,6 +10,8 @@ from compolens.figures import Drawing, HeatMap, Panel
 from compolens.foundation.configs import ConfigError
 
 needs = ("components",)
+ENOUGH = 0.8
+"""A rank correlation with the exact exchange."""
 SHOWN = {"": "exchanged", "another code": "third code (control)", "untrained": "untrained control"}
 
 
@@ -58,13 +60,14 @@ def analyze(models: list[Path], *, split: str = "ood", counterfactual: str = "wh
         "Third code: the activation comes from a run under an unrelated third code; half of the effect is expected there "
         "where codes are independent, since any other code leads away from the first. Means over seeds. H: head; where heads "
         "share a value network (HYLA), a coordinate of the code. A: a whole attention layer. The exact exchange is drawn. "
-        f"Its rank correlation over parts with the first-order estimates, least over models: {'; '.join(words)}."
+        f"Its rank correlation over parts with first-order estimates, model by model: {'; '.join(words)}. Where it is below "
+        f"{ENOUGH:g}, an estimate does not tell which part matters."
     )
     return Drawing("Which heads and MLPs carry the code?", tuple(panels), caption, columns=3)
 
 
 def _agreement(rows: pd.DataFrame, counterfactual: str) -> str:
-    """How the estimates rank the parts, against the exact exchange."""
+    """How the estimates rank the parts, against the exact exchange, in the order of the models."""
     rows = rows[(rows["metric"] == "rank agreement") & (rows["counterfactual"] == counterfactual)]
-    least = rows.groupby("estimate", sort=False)["value"].min()
-    return ", ".join(f"{estimate} {value:.2f}" for estimate, value in least.items()) or "too few parts"
+    known = rows.groupby("estimate", sort=False)["value"].agg(list)
+    return ", ".join(f"{name} {' '.join(f'{value:.2f}' for value in each)}" for name, each in known.items()) or "too few parts"

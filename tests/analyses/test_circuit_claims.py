@@ -11,8 +11,8 @@ from compolens import Hyperteacher, recipes
 from compolens.hooks import HookedModel, HookPoint
 from compolens.tasks.base import Episodes
 
-SHARES = torch.tensor([0.5, 0.25, 0.15, 0.1, 0.0, 0.0])
-"""Of the code, that the heads carry."""
+SHARES = torch.tensor([0.5, 0.25, 0.15, 0.1, 0.0, 0.0])[:, None].expand(6, 6)
+"""(head, module): of each module's coefficient, that the heads carry; of all modules alike."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,16 @@ class Shown(Hyperteacher):
         return Episodes(torch.cat([shown, x], dim=-1), self._answers(codes, x, composition), codes, composition, x, {})
 
 
+OF_FACTORS = 0.06 + 0.64 * torch.eye(6)
+"""The same, with a head for every module."""
+
+
 class Heads(HookedModel):
     """Six heads hand parts of the code on, which is executed without a fault; held-out compositions may use other heads."""
 
-    def __init__(self, task, switches):
+    def __init__(self, task, switches, shares):
         super().__init__()
-        self.task, self.switches = task, switches
+        self.task, self.switches, self.shares = task, switches, shares
         self.unused = torch.nn.Parameter(torch.zeros(1))
         self.cfg = SimpleNamespace(n_layers=1, use_attn_result=False)
         self.blocks = torch.nn.ModuleList([torch.nn.Module()])
@@ -44,21 +48,25 @@ class Heads(HookedModel):
     def forward(self, tokens):
         code, x = tokens[..., : self.task.n_modules], tokens[..., self.task.n_modules :]
         held_out = torch.isin(self.task.composition_of({"modules": code[:, 0]}), torch.tensor(self.task.compositions("ood")))
-        shares = torch.where((held_out & self.switches)[:, None], SHARES.flip(0), SHARES)
-        z = self.blocks[0].attn.hook_z(shares[:, None, :, None] * code[:, :, None])
+        shares = torch.where((held_out & self.switches)[:, None, None], self.shares.flip(0), self.shares)
+        z = self.blocks[0].attn.hook_z(shares[:, None] * code[:, :, None])
         modules, readout = self.task.teacher
         weights = torch.einsum("bqm,mdh->bqdh", z.sum(2), modules)
         return torch.relu(torch.einsum("bqd,bqdh->bqh", x, weights)) @ readout
 
 
+def planted(model):
+    """What a probe needs of a trained model."""
+    return SimpleNamespace(
+        task=model.task, model=model, device="cpu", with_untrained_control=lambda: [("", model)],
+        why_no_untrained_control="planted",
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("switches", [False, True])
 def test_a_switch_of_heads_is_seen_and_its_absence_too(switches):
     task = Shown(d_x=4, d_y=2, d_hidden=6, n_modules=6, n_context=6, n_queries=3)
-    model = Heads(task, switches)
-    planted = SimpleNamespace(
-        task=task, model=model, device="cpu", with_untrained_control=lambda: [("", model)], why_no_untrained_control="planted"
-    )
-    table, rows = recipes.load_recipe("probes", "components")(planted, episodes=192)
+    table, rows = recipes.load_recipe("probes", "components")(planted(Heads(task, switches, SHARES)), episodes=192)
     assert rows["score"].min() > 1 - 1e-6, "it answers perfectly, on held-out compositions too"
     own = table[(table["control"] == "") & (table["counterfactual"] == "whole code")]
     alike = own[(own["metric"] == "similarity") & (own["by"] == "heads alone")].set_index("split")["value"]
@@ -67,3 +75,20 @@ def test_a_switch_of_heads_is_seen_and_its_absence_too(switches):
     highest = effects.loc[effects.groupby("split")["value"].idxmax()].set_index("split")["component"].to_dict()
     assert highest == {"test": "L0H0", "ood": "L0H5" if switches else "L0H0"}
     assert beyond < -0.5 if switches else abs(beyond) < 0.02
+
+
+@pytest.mark.parametrize("switches", [False, True])
+def test_a_factor_that_has_a_head_of_its_own_is_told_to_keep_it_or_to_lose_it(switches):
+    """Without edges, which this model does not show, heads are compared all the same."""
+    task = Shown(d_x=4, d_y=2, d_hidden=6, n_modules=6, n_context=6, n_queries=3)
+    table, rows = recipes.load_recipe("probes", "factor_circuits")(planted(Heads(task, switches, OF_FACTORS)), episodes=192)
+    assert rows["score"].min() > 1 - 1e-6
+    effects = table[(table["metric"] == "effect") & (table["split"] == "test")].set_index(["factor", "component"])["value"]
+    kept = [effects[f"module {m}", f"L0H{m}"] for m in range(6)]
+    assert sum(kept) / 6 > 0.3 > 0.15 > (effects.sum() - sum(kept)) / 30
+    assert table[table["by"] == "edges"]["note"].str.startswith("not available").all()
+    rows = table[(table["metric"] == "similarity") & (table["of"] == "own part")].set_index(["split", "control"])
+    lo, hi = rows.loc[("test", ""), ["lo", "hi"]]
+    found, other = rows["value"]["ood", ""], rows["value"]["ood", "another factor"]
+    assert found < lo - 0.3 if switches else max(lo, other + 0.5) < found < hi
+    assert float(table[table["metric"] == "share own"]["value"].iloc[0]) > 0.5

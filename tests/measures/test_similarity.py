@@ -4,7 +4,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from compolens.measures.similarity import Terms, held_out_against_left_out, reliability, similarity, terms_of
+from compolens.measures.similarity import (
+    Terms,
+    another_factor,
+    factors_against_left_out,
+    held_out_against_left_out,
+    joint_reliability,
+    own_part,
+    reliability,
+    similarity,
+    summed,
+    terms_of,
+)
 
 PARTS = [f"L{layer}H{head}" for layer in range(3) for head in range(4)]
 
@@ -80,3 +91,50 @@ def test_left_out_sets_are_those_of_nearest_error():
     low = held_out_against_left_out(train, held_out._replace(error=np.full(4, 0.1)))
     assert low.null_error < 0.35 < 0.65 < high.null_error and len(high.null) == 100
     assert len(held_out_against_left_out(train, held_out, draws=8, nearest=0.01).null) == 1, "at least one"
+
+
+def test_terms_from_arrays_are_sums_over_compositions_and_halves():
+    along, shift = np.array([[1.0, 2, 3, 4], [10, 20, 30, 40]]), np.array([5.0, 6, 7, 8])
+    terms = summed(along, shift, np.array([0, 0.5, 0, 0]), np.array(["y", "x", "y", "x"]))
+    assert terms.compositions == ["x", "y"] and terms.error == pytest.approx([0.25, 0])
+    assert terms.along.tolist() == [[[2, 4], [1, 3]], [[20, 40], [10, 30]]] and terms.shift.tolist() == [[6, 8], [5, 7]]
+
+
+FACTORS = [f"module {m}" for m in range(6)]
+
+
+def factors(rng, shared, own, names, noise=0.3):
+    """Terms of six factors: what all have in common, and what each has of its own."""
+    return {name: rows(rng, shared + mine, names, noise=noise) for name, mine in zip(FACTORS, own, strict=True)}
+
+
+def test_a_factor_s_own_part_is_told_from_what_all_factors_share():
+    """The share of variance is that of the effects that made the data; a factor is like itself and not like another."""
+    rng = np.random.default_rng(5)
+    shared, own = rng.gamma(1.0, size=len(PARTS)) * 0.1, 0.05 * rng.standard_normal((6, len(PARTS)))
+    train, held_out = (factors(rng, shared, own, names) for names in (TRAIN[:5], OOD[:3]))
+    effects = shared + own
+    parts = effects - effects.mean(1, keepdims=True)
+    assert own_part(train) == pytest.approx(((effects - effects.mean(0)) ** 2).sum() / (parts**2).sum(), abs=0.02)
+    found = factors_against_left_out(train, held_out, own=True, draws=60)
+    assert found.similarity > 0.97 and abs(found.beyond) < 0.02 and joint_reliability(train, own=True) > 0.9
+    assert another_factor(train, held_out, own=True) == pytest.approx(-1 / 5, abs=0.05)
+    assert 0.4 < another_factor(train, held_out, own=False) < found.similarity - 0.1
+
+
+def test_where_all_factors_have_the_same_effects_none_is_a_factor_s_own():
+    rng = np.random.default_rng(6)
+    shared = rng.gamma(1.0, size=len(PARTS)) * 0.1
+    train, held_out = (factors(rng, shared, np.zeros((6, len(PARTS))), names, noise=1.0) for names in (TRAIN[:5], OOD[:3]))
+    assert abs(own_part(train)) < 0.02 and abs(joint_reliability(train, own=True)) < 0.5
+    both = (factors_against_left_out(train, held_out, False, draws=60).similarity, another_factor(train, held_out, False))
+    assert both == pytest.approx([1, 1], abs=0.02)
+
+
+def test_factors_that_change_places_on_held_out_compositions_are_far_outside():
+    """All of the effect moves a little, a factor's own part all the way."""
+    rng = np.random.default_rng(7)
+    shared, own = rng.gamma(1.0, size=len(PARTS)) * 0.1, 0.05 * rng.standard_normal((6, len(PARTS)))
+    train, held_out = factors(rng, shared, own, TRAIN[:5]), factors(rng, shared, np.roll(own, 1, 0), OOD[:3])
+    beyond = {kind: factors_against_left_out(train, held_out, kind, draws=60).beyond for kind in (True, False)}
+    assert beyond[True] < -0.9 and -0.6 < beyond[False] < -0.1

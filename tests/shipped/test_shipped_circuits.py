@@ -70,6 +70,35 @@ def test_the_largest_head_is_that_of_the_tables():
     assert [number(cell) for cell in cells("largest head")[1:]] == pytest.approx(found, abs=0.0051)
 
 
+@pytest.mark.parametrize(
+    ("row", "estimate"),
+    [("attribution at one point", "attribution"), ("attribution integrated", "integrated attribution")],
+)
+def test_estimates_rank_parts_as_the_page_says(row, estimate):
+    found = []
+    for prefix in COLUMNS:
+        rows = of(prefix, "components")
+        rows = rows[(rows["metric"] == "rank agreement") & (rows["counterfactual"] == "whole code")]
+        rows = rows[rows["estimate"] == estimate]
+        found += [rows[rows["split"] == split]["value"].min() for split in ("test", "ood")]
+    assert [number(cell) for cell in cells(row)[1:]] == pytest.approx(found, abs=0.0051)
+
+
+def test_estimates_rank_edges_as_the_page_says():
+    told = re.search(
+        r"integrated attribution has (\S+) to (\S+) \(vanilla\) and (\S+) to (\S+) \(hypernetwork\), attribution at one point "
+        r"(\S+) to (\S+) and (\S+) to (\S+)\. ",
+        " ".join(PAGE.split()),
+    )
+    found = []
+    for by in ("integrated attribution", "attribution"):
+        for prefix in COLUMNS:
+            rows = of(prefix, "edges")
+            values = rows[(rows["metric"] == "rank agreement") & (rows["by"] == by)]["value"]
+            found += [values.min(), values.max()]
+    assert [number(text) for text in told.groups()] == pytest.approx(found, abs=0.0051)
+
+
 def beyond(prefix, by="heads and MLPs", counterfactual="whole code"):
     """Similarity less that of left-out sets, per model; and both mean errors."""
     rows = of(prefix, "components")
@@ -133,3 +162,57 @@ def test_distances_of_circuits_are_those_of_the_tables(row):
         values = rows[(rows["control"] == control) & (rows["by"] == by)]["value"].to_numpy()
         shown = [number(text) for text in re.findall(r"\.\d+", cell)]
         assert shown == pytest.approx([values.mean(), *mean_interval(values)], abs=0.00051)
+
+
+# ---- one factor, other partners --------------------------------------------------------------------------------------
+def partners(prefix):
+    """The rows of `factor_circuits`, of the models that have them."""
+    folders = [folder for folder in sorted(ZOO.glob(f"{prefix}-?")) if tables.has(folder, "factor_circuits")]
+    assert len(folders) >= 3
+    return tables.gather(folders, "factor_circuits")
+
+
+def alike(rows, split, control, of, by):
+    some = rows[(rows["metric"] == "similarity") & (rows["split"] == split) & (rows["control"] == control)]
+    return some[(some["of"] == of) & (some["by"] == by)].set_index("model")["value"]
+
+
+def served(rows, split, control, found_on):
+    some = rows[(rows["metric"] == "faithfulness") & (rows["split"] == split) & (rows["control"] == control)]
+    return some[(some["found on"] == found_on) & (some["share"] == 0.5)].set_index("model")["value"]
+
+
+PARTS, ALL, OWN = "heads and MLPs", "all of the effect", "own part"
+WITH_PARTNERS = {
+    "share of the variance that is a factor's own": lambda r: r[
+        (r["metric"] == "share own") & (r["by"] == PARTS) & (r["control"] == "")
+    ]["value"],
+    "held-out partners, less left-out ones": lambda r: alike(r, "ood", "", ALL, PARTS) - alike(r, "test", "", ALL, PARTS),
+    "another factor, less left-out partners": lambda r: (
+        alike(r, "ood", "another factor", ALL, PARTS) - alike(r, "test", "", ALL, PARTS)
+    ),
+    "own part: held-out partners": lambda r: alike(r, "ood", "", OWN, "edges"),
+    "own part: left-out partners": lambda r: alike(r, "test", "", OWN, "edges"),
+    "own part: another factor": lambda r: alike(r, "ood", "another factor", OWN, "edges"),
+    "circuit found with other partners": lambda r: served(r, "ood", "", "other partners"),
+    "circuit found there": lambda r: served(r, "ood", "", "same partners"),
+    "circuit of another factor": lambda r: served(r, "ood", "another factor", "another factor"),
+    "as many random edges": lambda r: served(r, "ood", "random", "random"),
+    "untrained model, other partners": lambda r: served(r, "ood", "untrained", "other partners"),
+}
+
+
+@pytest.mark.parametrize("row", WITH_PARTNERS)
+def test_other_partners_are_those_of_the_tables(row):
+    """The mean over seeds, the least and the most of them."""
+    for prefix, cell in zip(("F-softmax", "F-hypernetwork", "fuzzy-softmax"), cells(row)[1:], strict=False):
+        values = WITH_PARTNERS[row](partners(prefix)).to_numpy()
+        shown = [number(text) for text in re.findall(r"−?\d?\.\d+", cell)]
+        assert shown == pytest.approx([values.mean(), values.min(), values.max()], abs=0.00051)
+
+
+# ---- S-RAVEN and planted nodes ---------------------------------------------------------------------------------------
+def test_partners_are_within_the_margin_where_the_page_says_so():
+    for prefix in ("F-softmax", "F-hypernetwork"):
+        rows = partners(prefix)
+        assert (alike(rows, "ood", "", ALL, PARTS) - alike(rows, "test", "", ALL, PARTS)).mean() > -0.05

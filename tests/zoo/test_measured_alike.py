@@ -43,3 +43,50 @@ def test_an_adopted_network_has_the_same_tables(both, name):
         np.testing.assert_allclose(adopted[column].to_numpy(float), home[column].to_numpy(float), rtol=0, atol=1e-4)
     for choice in [column for column in ("chosen", "effective") if column in home]:
         assert home[choice].tolist() == adopted[choice].tolist(), "the same sites are chosen"
+
+
+HALVES = {
+    "attn_out": ("attn", "output"),
+    "mlp_out": ("mlp", "output"),
+    "attn_in": ("ln1", "input"),
+    "mlp_in": ("ln2", "input"),
+}
+
+
+@pytest.fixture(scope="module")
+def by_halves(tiny_models):
+    """The same network at home, and adopted with what attention layers and MLPs read and write."""
+    home = compolens.load(tiny_models["softmax"])
+    sites = {name: (name, "output") for name in home.model.hook_dict if ".hook_resid_p" in name}
+    for layer in range(home.model.cfg.n_layers):
+        for name, (part, side) in HALVES.items():
+            sites[f"blocks.{layer}.hook_{name}"] = (f"blocks.{layer}.{part}", side)
+    return home, compolens.adopt(home.model, home.task, sites=sites)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_an_adopted_network_s_mlps_have_the_effects_that_they_have_at_home(by_halves):
+    """Its attention layers are parts as a whole, since where its heads are was not said."""
+    tables = [load_recipe("probes", "components")(one, episodes=48)[0] for one in by_halves]
+    told = ("", "another code")  # the noise is drawn part by part, and an adopted network has no untrained control
+    home, adopted = (table[table["control"].isin(told)] for table in tables)
+    assert {"L0A", "L1A", "L0MLP", "L1MLP"} == set(adopted["component"]) - {""}
+    key = ["metric", "split", "control", "counterfactual", "component"]
+    mlps = [table[table["component"].str.endswith("MLP")].set_index(key)["value"].sort_index() for table in (home, adopted)]
+    assert len(mlps[0]) > 20 and mlps[0].index.equals(mlps[1].index)
+    np.testing.assert_allclose(mlps[1], mlps[0], rtol=0, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_an_adopted_network_s_edges_are_the_sums_of_those_at_home(by_halves):
+    """Heads, queries, keys and values together are a layer; a circuit of all edges is the network, one of none its donor."""
+    tables = [load_recipe("probes", "edges")(one, episodes=24, exact=4, draws=1)[0] for one in by_halves]
+    scores = []
+    for table in tables:
+        rows = table[(table["metric"] == "attribution") & (table["control"] == "")]
+        edges = rows["edge"].str.replace(r"(L\d+)H\d+", r"\1A", regex=True).str.replace(r"\.[qkv]$", "", regex=True)
+        scores.append(rows.assign(edge=edges).groupby(["split", "edge"])["value"].sum())
+    assert len(scores[1]) == 2 * (1 + 2 + 3 + 4 + 5) and scores[0].index.equals(scores[1].index)
+    np.testing.assert_allclose(scores[1], scores[0], rtol=1e-3, atol=1e-5)
+    whole = tables[1][(tables[1]["metric"] == "faithfulness") & tables[1]["share"].isin([0.0, 1.0])].dropna(subset="value")
+    np.testing.assert_allclose(whole["value"], whole["share"], rtol=0, atol=1e-4)

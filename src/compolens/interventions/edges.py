@@ -329,8 +329,39 @@ def edge_scores(
     Returns:
         (reader, writer), in shares of the whole shift; 0 where there is no edge.
     """
-    difference = donor.by_writer - base.by_writer
+    terms = edge_terms(model, task, graph, episodes, base, donor, goal, points)
     scores = np.zeros(graph.exists.shape)
+    scores[graph.exists] = terms.sum(1) / float(goal.weight.sum())
+    return scores
+
+
+def edge_terms(
+    model: HookedModel,
+    task: TaskFamily,
+    graph: Graph,
+    episodes: Episodes,
+    base: Written,
+    donor: Written,
+    goal: Shift,
+    points: int = 1,
+) -> np.ndarray:
+    """What `edge_scores` sums, per episode.
+
+    Args:
+        model: the model.
+        task: the family.
+        graph: its graph.
+        episodes: the base's episodes.
+        base: their run.
+        donor: the run that edges are taken from.
+        goal: the way that effects are measured along.
+        points: as in `edge_scores`.
+
+    Returns:
+        (edge, batch) in the order of `Graph.edges`, in the unit of `Shift.along`.
+    """
+    difference = donor.by_writer - base.by_writer
+    terms = np.zeros((*graph.exists.shape, difference.shape[1]))
     for point in range(points):
         start = None if points == 1 else base.by_writer[0] + (point + 0.5) / points * difference[0]
         gradients = _read_gradients(model, task, graph, episodes, goal, start)
@@ -338,9 +369,9 @@ def edge_scores(
             gradient = gradients[reader.hook_name]
             if gradient.ndim == 4:
                 gradient = gradient[:, :, reader.head] if reader.head >= 0 else gradient.sum(2)
-            found = torch.einsum("wbpd,bpd->w", difference.double(), gradient.double())
-            scores[r] += found.cpu().numpy() / points
-    return np.where(graph.exists, scores / float(goal.weight.sum()), 0.0)
+            found = torch.einsum("wbpd,bpd->wb", difference.double(), gradient.double())
+            terms[r] += found.cpu().numpy() / points
+    return terms[graph.exists]
 
 
 @torch.enable_grad()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -67,6 +68,27 @@ def terms_of(frame: pd.DataFrame, parts: list[str]) -> Terms:
     return Terms(along, shift[0], error, names)
 
 
+def summed(along: np.ndarray, shift: np.ndarray, error: np.ndarray, composition: np.ndarray) -> Terms:
+    """The same, from arrays. Ordered by composition, every other episode is in the same half.
+
+    Args:
+        along: (part, episode).
+        shift: (episode,).
+        error: (episode,) 1 - score.
+        composition: (episode,) names or numbers.
+
+    Returns:
+        The terms.
+    """
+    names, index = np.unique(composition, return_inverse=True)
+    half = np.empty(len(index), dtype=int)
+    half[np.argsort(index, kind="stable")] = np.arange(len(index)) % 2
+    where = np.zeros((len(index), len(names), 2))
+    where[np.arange(len(index)), index, half] = 1
+    mean = np.bincount(index, weights=error) / np.bincount(index)
+    return Terms(np.einsum("pe,ech->pch", along, where), np.einsum("e,ech->ch", shift, where), mean, [str(n) for n in names])
+
+
 def reliability(terms: Terms) -> float:
     """How well the effects would come out again: the correlation of halves, stepped up to the whole (Spearman and Brown).
 
@@ -76,8 +98,7 @@ def reliability(terms: Terms) -> float:
     Returns:
         At most 1; NaN where effects of a half are all alike.
     """
-    r = _correlation(*terms.halves())
-    return 2 * r / (1 + r) if r > -1 else float("nan")
+    return _stepped_up(*terms.halves())
 
 
 def similarity(one: Terms, other: Terms) -> float:
@@ -156,3 +177,118 @@ def held_out_against_left_out(
     null = np.array([similarity(train.take(sets[i][size:]), train.take(sets[i][:size])) for i in kept])
     found = similarity(train, held_out)
     return Compared(found, null, float(held_out.error.mean()), float(errors[kept].mean()))
+
+
+# ---- factors of the code ---------------------------------------------------------------------------------------------
+def own_part(factors: Mapping[str, Terms]) -> float:
+    """How much of the effects is a factor's own: the share of their variance over parts that differs between factors.
+
+    Args:
+        factors: factor -> terms of its exchange, with the same parts.
+
+    Returns:
+        Covariance over (factor, part) of the halves' effects less their mean over factors, by that of the effects less their
+        mean over parts. Noise has mean 0 in both. 0: all factors have the same effects; it can be below 0 by chance.
+    """
+    one, other = (np.stack(half) for half in zip(*(terms.halves() for terms in factors.values()), strict=True))
+    own = ((one - one.mean(0)) * (other - other.mean(0))).sum()
+    whole = ((one - one.mean(1, keepdims=True)) * (other - other.mean(1, keepdims=True))).sum()
+    return float(own / whole) if whole > 0 else float("nan")
+
+
+def joint_similarity(one: Mapping[str, Terms], other: Mapping[str, Terms], own: bool) -> float:
+    """As `similarity`, over all (factor, part) together.
+
+    Args:
+        one: factor -> terms, of one set of compositions.
+        other: of another set: the factors in the same order, which may have other names.
+        own: take a part's mean over factors away first, so that only what differs between factors is compared.
+
+    Returns:
+        As `similarity`.
+    """
+    (whole, *halves), (other_whole, *other_halves) = (_joint(each, own) for each in (one, other))
+    noise = _stepped_up(*halves) * _stepped_up(*other_halves)
+    return _correlation(whole, other_whole) / float(np.sqrt(noise)) if noise > 0 else float("nan")
+
+
+def joint_reliability(factors: Mapping[str, Terms], own: bool) -> float:
+    """As `reliability`, over all (factor, part) together.
+
+    Args:
+        factors: factor -> terms.
+        own: as in `joint_similarity`.
+
+    Returns:
+        As `reliability`.
+    """
+    return _stepped_up(*_joint(factors, own)[1:])
+
+
+def _joint(factors: Mapping[str, Terms], own: bool) -> list[np.ndarray]:
+    """Effects of all episodes and of either half, each (factor * part,)."""
+    ways = zip(*((terms.effects(), *terms.halves()) for terms in factors.values()), strict=True)
+    return [(effects - effects.mean(0) * own).ravel() for effects in (np.stack(way) for way in ways)]
+
+
+def _stepped_up(one: np.ndarray, other: np.ndarray) -> float:
+    r = _correlation(one, other)
+    return 2 * r / (1 + r) if r > -1 else float("nan")
+
+
+def another_factor(train: Mapping[str, Terms], held_out: Mapping[str, Terms], own: bool) -> float:
+    """`joint_similarity` of every factor with each of the others: the mean over all cyclic orders.
+
+    Args:
+        train: factor -> terms, two factors or more.
+        held_out: of the same factors.
+        own: as in `joint_similarity`.
+
+    Returns:
+        The mean.
+    """
+    names = list(train)
+    turned = [names[by:] + names[:by] for by in range(1, len(names))]
+    return float(np.mean([joint_similarity(train, {name: held_out[name] for name in order}, own) for order in turned]))
+
+
+def factors_against_left_out(
+    train: Mapping[str, Terms],
+    held_out: Mapping[str, Terms],
+    own: bool,
+    draws: int = 400,
+    nearest: float = 0.25,
+    seed: int = 0,
+) -> Compared:
+    """`held_out_against_left_out` for all factors together: each keeps some of its compositions for the comparison.
+
+    Args:
+        train: factor -> terms of its training compositions, 2 or more of them.
+        held_out: the same factors, of held-out compositions.
+        own: as in `joint_similarity`.
+        draws: random choices of left-out compositions, of every factor as many as are held out (at most half).
+        nearest: share of them that is kept, in (0, 1]: those nearest in mean error.
+        seed: of the draws.
+
+    Returns:
+        The comparison.
+    """
+    rng = np.random.default_rng(seed)
+    chosen: list[tuple[dict[str, Terms], dict[str, Terms]]] = []
+    errors = []
+    for _ in range(draws):
+        kept, left = {}, {}
+        for name, terms in train.items():
+            order = rng.permutation(len(terms.compositions))
+            size = min(len(held_out[name].compositions), len(order) // 2)
+            kept[name], left[name] = terms.take(order[size:]), terms.take(order[:size])
+        chosen.append((kept, left))
+        errors.append(_error(left))
+    goal = _error(held_out)
+    nearest_first = np.argsort(np.abs(np.array(errors) - goal), kind="stable")[: max(1, round(nearest * draws))]
+    null = np.array([joint_similarity(chosen[i][0], chosen[i][1], own) for i in nearest_first])
+    return Compared(joint_similarity(train, held_out, own), null, goal, float(np.mean([errors[i] for i in nearest_first])))
+
+
+def _error(factors: Mapping[str, Terms]) -> float:
+    return float(np.mean([terms.error.mean() for terms in factors.values()]))
