@@ -120,7 +120,7 @@ def _verdict(frame: pd.DataFrame, of: str, by: str) -> str:
         return f"{told}: effects do not come out again"
     told = f"{told}: {beyond.mean():+.3f} (another factor {found['another factor'].mean():+.3f})"
     if len(beyond) < SEEDS:
-        return f"{told}, {len(beyond)} seeds, so nothing is claimed"
+        return f"{told}; with fewer than {SEEDS} seeds nothing is claimed"
     lo, hi = mean_interval(beyond)
     verdict = "the same within the margin" if lo > -MARGIN else "another circuit" if hi < -MARGIN else "cannot be told"
     return f"{told} [{lo:+.3f}, {hi:+.3f}] over {len(beyond)} seeds, {verdict}"

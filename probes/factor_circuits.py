@@ -111,6 +111,9 @@ def probe(
         - control "another factor": every factor compared with the others, or answered by the circuit of another. "random":
           a circuit of random edges. "untrained": the untrained control.
 
+        Rows that cannot be had are missing: those of edges where the model does not show them, and those of similarity where
+        fewer than two factors are seen in two training compositions and a held-out one.
+
     Raises:
         ConfigError: a number is too small.
         DoesNotApply: the family names no factors, or the model has no hook points of its parts.
@@ -124,9 +127,7 @@ def probe(
     tried = next(iter(pairs["test"].values())).base.tokens[:2]
     rows: list[dict] = []
     kept: list[pd.DataFrame] = []
-    graph, why = _graph(trained.model, tried)
-    if graph is None:
-        rows.append(_row("similarity", float("nan"), split="ood", by=EDGES, note=f"not available: {why}"))
+    graph = _graph(trained.model, tried)
     for control, model in trained.with_untrained_control():
         parts, at = components(model, tried), Circuits(model, task, graph)
         found = {split: {f: _measured(at, parts, each, points) for f, each in pairs[split].items()} for split in SPLITS}
@@ -135,17 +136,18 @@ def probe(
         if not control:
             rows += _effects(found, parts)
             kept.append(_per_pair(task, found, parts))
+    rows = [row for row in rows if row["n"] and not np.isnan(row["value"])]
     asked = (row for row in rows if not row["control"] and row["metric"] not in ("effect", "share own"))
     rows += tables.not_available(asked, trained.why_no_untrained_control)
     return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
 
 
-def _graph(model: HookedModel, tokens: Tensor) -> tuple[Graph | None, str]:
-    """The graph of edges, or why there is none: heads and MLPs are measured all the same."""
+def _graph(model: HookedModel, tokens: Tensor) -> Graph | None:
+    """The graph of edges; None where there is none: heads and MLPs are measured all the same."""
     try:
-        return graph_of(model, tokens), ""
-    except DoesNotApply as problem:
-        return None, str(problem)
+        return graph_of(model, tokens)
+    except DoesNotApply:
+        return None
 
 
 def _pairs(task: TaskFamily, split: str, episodes: int, sources: int, seed: int, trained: TrainedModel) -> dict[str, Pairs]:
@@ -192,8 +194,6 @@ def _alike(found: Mapping[str, Mapping[str, Measured]], control: str) -> Iterato
             if len(terms.compositions) >= 2 and name in every["ood"] and _halved(terms) and _halved(every["ood"][name])
         ]
         if len(names) < 2:
-            few = f"not available: {len(names)} factors are seen often enough on either side; ask for more --episodes"
-            yield _row("similarity", float("nan"), split="ood", control=control, by=by, note=few)
             continue
         train, held_out = ({name: every[split][name] for name in names} for split in SPLITS)
         counts = {split: sum(len(every[split][name].compositions) for name in names) for split in SPLITS}

@@ -86,7 +86,7 @@ def test_a_factor_that_has_a_head_of_its_own_is_told_to_keep_it_or_to_lose_it(sw
     effects = table[(table["metric"] == "effect") & (table["split"] == "test")].set_index(["factor", "component"])["value"]
     kept = [effects[f"module {m}", f"L0H{m}"] for m in range(6)]
     assert sum(kept) / 6 > 0.3 > 0.15 > (effects.sum() - sum(kept)) / 30
-    assert table[table["by"] == "edges"]["note"].str.startswith("not available").all()
+    assert set(table["by"]) == {"heads and MLPs"}
     rows = table[(table["metric"] == "similarity") & (table["of"] == "own part")].set_index(["split", "control"])
     lo, hi = rows.loc[("test", ""), ["lo", "hi"]]
     found, other = rows["value"]["ood", ""], rows["value"]["ood", "another factor"]
