@@ -383,8 +383,22 @@ class HookedModel(HookedRootModule):
     def _set(self, setting: str, use: bool) -> None:
         setattr(self.cfg, setting, use)
         for module in self.modules():
-            if hasattr(module, setting):
+            if setting in vars(module) or hasattr(type(module), setting):
                 setattr(module, setting, use)
+
+    def remove_all_hook_fns(
+        self, direction: Any = "both", including_permanent: bool = False, level: int | None = None
+    ) -> None:
+        """As in TransformerLens, without going through hook points that have no hooks.
+
+        Args:
+            direction: "fwd", "bwd" or "both".
+            including_permanent: as there.
+            level: of the context whose hooks are removed (None: of all).
+        """
+        for point in self.hook_points():
+            if point.fwd_hooks or point.bwd_hooks:
+                point.remove_hooks(direction, including_permanent=including_permanent, level=level)
 
 
 def _cloning(save: Callable) -> Callable:
