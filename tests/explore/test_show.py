@@ -71,30 +71,32 @@ def test_without_widgets_the_picture_says_so(subject, monkeypatch):
     assert "A picture, not live: no_such_package not installed" in shown._repr_mimebundle_()["text/plain"]
 
 
-def test_a_kernel_sends_widgets_picture_and_interactive_drawing(tiny_models):
+GAPS = """
+import torch
+shown = show.attention({"blocks.0.attn.hook_pattern": torch.tensor([[[[1.0, float("nan")], [0.5, 0.5]]]])})
+assert any(value != value for value in shown.drawing.plotly().data[0].z.flatten())
+shown
+"""
+
+
+@pytest.fixture(scope="module")
+def outputs(tiny_models):
+    """What a kernel sends for cells that show a grid, its drawing, and a map with gaps."""
     pytest.importorskip("ipywidgets")
-    cells = [
-        f"from compolens import show; shown = show.grid({str(tiny_models['softmax'])!r}); shown",
-        "shown.drawing",
-    ]
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
-    NotebookClient(notebook, timeout=200, kernel_name="python3").execute()
+    first = f"from compolens import show; shown = show.grid({str(tiny_models['softmax'])!r}); shown"
+    cells = [nbformat.v4.new_code_cell(source) for source in (first, "shown.drawing", GAPS)]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    NotebookClient(notebook, timeout=600, startup_timeout=600, kernel_name="python3").execute()
+    return [cell.outputs for cell in notebook.cells]
+
+
+def test_a_kernel_sends_widgets_picture_and_interactive_drawing(outputs):
     shown, drawing = (
-        next(output["data"] for output in cell.outputs if output.output_type == "execute_result") for cell in notebook.cells
+        next(output["data"] for output in sent if output.output_type == "execute_result") for sent in outputs[:2]
     )
     assert {WIDGET, "image/png", "text/plain"} <= set(shown)
     assert {"application/vnd.plotly.v1+json", "image/png"} <= set(drawing)
 
 
-def test_a_map_with_gaps_reaches_its_cell_without_a_warning():
-    pytest.importorskip("ipywidgets")
-    source = """
-import torch
-from compolens import show
-shown = show.attention({"blocks.0.attn.hook_pattern": torch.tensor([[[[1.0, float("nan")], [0.5, 0.5]]]])})
-assert any(value != value for value in shown.drawing.plotly().data[0].z.flatten())
-shown
-"""
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
-    NotebookClient(notebook, timeout=200, kernel_name="python3").execute()
-    assert [output.output_type for output in notebook.cells[0].outputs] == ["execute_result"]  # JSON has no NaN
+def test_a_map_with_gaps_reaches_its_cell_without_a_warning(outputs):
+    assert [output.output_type for output in outputs[2]] == ["execute_result"]  # JSON has no NaN
