@@ -30,7 +30,7 @@ from compolens.models import (
     SoftmaxTransformer,
     SparseCoding,
 )
-from compolens.tasks import BooleanFunctions, BurstyClassification, LinearRegression, Relations, SRaven
+from compolens.tasks import BooleanFunctions, BurstyClassification, LinearRegression, Relations, SRaven, UncertainRegression
 from compolens.zoo.folders import TrainedModel
 
 HELD = Path(__file__).parent / "data" / "probe_numbers"
@@ -58,10 +58,11 @@ MODELS = {
     "softmax": Run(SoftmaxSelfAttention(n_layers=1, attends_to_itself=True, n_heads=2), REGRESSION, steps=0),
     "linear": Run(LinearSelfAttention(n_layers=2, tied=True, init_scale=1.0), REGRESSION, steps=0),
     "bursty": Run(SoftmaxTransformer(**SMALL, attn_only=True), BurstyClassification(n_classes=9, n_labels=4), steps=0),
+    "unsure": Run(SoftmaxTransformer(**SMALL), UncertainRegression(d_x=3, n_context=5), steps=0),
     "boolean": Run(SoftmaxTransformer(**SMALL), BooleanFunctions(n_bits=4, n_context=8), steps=0),
 }
 """Continuous, categorical and regressed codes; weights that are generated, thresholded, transferred, softmax and linear."""
-ONLY = {"bursty": ("in_context_or_in_weights", "head_scores"), "boolean": ("head_scores",)}
+ONLY = {"bursty": ("in_context_or_in_weights", "head_scores"), "boolean": ("head_scores",), "unsure": ("uncertainty",)}
 """Models that are there for some probes, which apply to no other; the rest is measured enough without them."""
 
 

@@ -211,3 +211,43 @@ class PoolPosteriorMean(LinearLearner):
         if self.pool is None or self.noise is None:
             raise ConfigError("PoolPosteriorMean: pool and noise are the family's; take for_task(task), or give both")
         return pool_mean(x, y, lengths, self.pool, self.noise)
+
+
+def predictive(x: Tensor, y: Tensor, asked: Tensor, prior: GaussianMixture, noise: float) -> tuple[Tensor, Tensor]:
+    """Mean and variance of an answer given all demonstrations: noise, and what the posterior leaves open.
+
+    A mixture's variance is the mean of its components' variances and the variance of their means.
+
+    Args:
+        x: (batch, n, d_x) demonstrations.
+        y: (batch, n, d_y).
+        asked: (batch, d_x) inputs.
+        prior: of the weights.
+        noise: standard deviation of the answers, above 0.
+
+    Returns:
+        (batch, d_y) each, float64.
+
+    Raises:
+        ConfigError: the noise is not above 0.
+    """
+    require(noise > 0, f"predictive: noise must be above 0, got {noise}")
+    x, y, asked = x.double(), y.double(), asked.double()
+    log_odds, means, variances = [], [], []
+    for log_weight, centre, covariance in zip(*(part.to(x) for part in prior), strict=True):
+        shared = covariance @ x.mT  # (batch, d_x, n), the covariance of weights and answers
+        answers = x @ shared + noise**2 * torch.eye(x.shape[1]).to(x)
+        cholesky = torch.linalg.cholesky(answers)
+        residual = y - (x @ centre)[..., None]
+        gain = torch.cholesky_solve(shared.mT, cholesky)  # (batch, n, d_x)
+        mean = centre[:, None] + gain.mT @ residual
+        left = covariance - shared @ gain
+        solved = torch.cholesky_solve(residual, cholesky)
+        log_determinant = 2 * cholesky.diagonal(dim1=1, dim2=2).log().sum(1) * y.shape[2]
+        log_odds.append(log_weight - ((residual * solved).sum((1, 2)) + log_determinant) / 2)
+        means.append((asked[:, None] @ mean)[:, 0])
+        variances.append(torch.einsum("bi,bij,bj->b", asked, left, asked)[:, None].expand_as(means[-1]) + noise**2)
+    weight = torch.stack(log_odds).softmax(0)[..., None]
+    centres = torch.stack(means)
+    mean = (weight * centres).sum(0)
+    return mean, (weight * (torch.stack(variances) + centres.square())).sum(0) - mean.square()

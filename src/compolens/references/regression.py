@@ -57,7 +57,7 @@ class RegressionLearner(Reference):
         at = list(task.answers)
         for start in range(0, len(prediction), CHUNK):
             x, y, asked = (part[start : start + CHUNK] for part in prompts[:3])
-            prediction[start : start + CHUNK, at] = learner.answers(x, y, asked, prompts.shown).to(prediction)
+            prediction[start : start + CHUNK, at, : task.d_y] = learner.answers(x, y, asked, prompts.shown).to(prediction)
         return prediction
 
 
