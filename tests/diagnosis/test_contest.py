@@ -100,6 +100,19 @@ def test_pairs_differ_in_one_knob_and_share_seeds():
     assert all(pair.a[2:] == pair.b[2:] for pair in alike)
 
 
+def test_models_of_one_teacher_are_one_cluster_whatever_their_own_seeds():
+    frame = models(np.random.default_rng(0), families=("A", "B"), seeds=3)
+    for teachers, clusters in ((frame["init_seed"], 6), (0, 2)):
+        near, _ = _pairs(frame.assign(**{"task.teacher_seed": teachers}))
+        assert len(near) == 2 * 3 * 18 and len({pair.cluster for pair in near}) == clusters
+
+
+@pytest.mark.parametrize("n", [3, 4, 6])
+def test_clusters_that_all_agree_do_so_by_chance_in_two_of_all_flips(n):
+    *_, p = _agreement(np.ones(2 * n), [(i,) for i in range(n)] * 2, 0)
+    assert p == pytest.approx(2 / 2**n, rel=0.25)
+
+
 def test_another_architecture_or_part_is_one_knob():
     base = (("architecture", "A"), ("architecture.width", 1), ("steps", 10), ("architecture.transfer", "T"))
     other = (("architecture", "B"), ("architecture.rate", 2), ("steps", 10))

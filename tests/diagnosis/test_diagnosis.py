@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from compolens import HypernetworkTransformer, Run
 from compolens.diagnosis import decomposition, sentences
 from compolens.diagnosis import label as diagnosis
+from compolens.diagnosis.cards import card
 
 COMPOSITIONS = ("0+3", "1+4", "2+5", "0+2", "1+3")
 SCORE = st.floats(-2, 1)
@@ -443,6 +444,66 @@ def test_a_factors_loss_is_the_mean_over_its_compositions_and_adds_up(tmp_path, 
         its = [c for c in COMPOSITIONS if factor.removeprefix("module ") in c.split("+")]
         for part in ("loss", *decomposition.PARTS):
             assert factors.loc[factor, part] == pytest.approx(rows.loc[its, part].mean()), (factor, part)
+
+
+def test_a_repair_stands_on_a_card_once_beside_the_label_that_it_speaks_of(tmp_path, tiny_task):
+    for name, case in {"inference": INFERENCE, "rest": REST}.items():
+        folders = [make(tmp_path / name, tiny_task, f"seed-{i}", i, **case) for i in range(5)]
+        for folder in folders:
+            save(folder, "repair", repaired(folder, 0.3, 0.1) + repaired(folder, -0.1, -0.2, kind="fine-tuned"))
+        (judged,), _ = sentences.judgements(folders)
+        shown = card(judged)
+        (clause,) = judged.confirmation
+        assert [clause in part for part in (shown.sentences, shown.evidence)] == [case is INFERENCE, case is REST]
+        assert shown.label == ("fails to infer" if case is INFERENCE else "compositional")
+    (judged,), _ = sentences.judgements([make(tmp_path / "one", tiny_task, **INFERENCE)])
+    assert card(judged).standing == "not tested" and not judged.confirmation
+
+
+def test_nothing_is_lost_beyond_the_ceiling():
+    score = {"own answer": np.array([0.2]), "true code written": np.array([0.8])}
+    parts = decomposition.split_loss(0.5, score, np.array([0.0]))
+    assert parts["execution"] == 0 and parts["inference"] == pytest.approx(0.6) and parts["unexplained"] == 0
+
+
+def test_a_rung_that_lacks_a_composition_is_pooled_over_the_others(tmp_path, tiny_task):
+    folder = make(tmp_path, tiny_task, ood=0.6, true=0.9, best=0.95)
+    table = folder / "tables" / "inference_or_execution.csv"
+    frame = pd.read_csv(table, keep_default_na=False)
+    put_back(table, frame[(frame["rung"] != "best code") | (frame["composition"] != "0+2")])
+    rungs = decomposition.Measured.read(folder).rungs("ood")
+    others = [0.95 + 0.004 * (i - 3) for i, name in enumerate(COMPOSITIONS, 1) if name != "0+2"]
+    assert rungs.pooled()["best code"] == pytest.approx(np.mean(others))
+    assert np.isnan(rungs.alone()["best code"][rungs.names.index("0+2")])
+
+
+def test_a_place_is_named_by_its_layer_unless_it_is_the_explicit_code():
+    assert decomposition._named("hook_code", 3, "all") == "the explicit code"
+    for site in ("blocks.0.hook_resid_post", "later"):
+        assert decomposition._named(site, 2.0, "readout") == "layer 2, readout tokens"
+
+
+def test_states_are_compared_where_the_code_is_read_or_else_at_the_place_that_differs_most():
+    rows = [("A", "r", "", 0.5), ("A", "other", "", 0.1), ("B", "r", "", 0.2), ("A", "r", "shuffled", 0.0)]
+    forms = pd.DataFrame(rows, columns=["site", "role", "control", "value"]).assign(metric="among training states")
+    forms = pd.concat([forms, forms.assign(metric="left-out R²", value=forms["value"] / 2)])
+    for site, share in {"A": 0.5, "C": 0.1}.items():
+        ladder = pd.DataFrame([{"rung": "own answer", "chosen": 1, "site": site, "role": "r", "layer": 1}])
+        empty = pd.DataFrame()
+        model = decomposition.Measured(empty, ladder, empty, empty, forms)
+        assert (model.among_training_states, model.read_when_left_out) == (share, 0.25)
+
+
+def test_the_power_is_told_in_percent_at_its_worst_and_when_spread_evenly():
+    found = {"use": decomposition.Power(0.5, "in one", {"evenly": 0.75, "in one": 0.5})}
+    (clause,) = sentences._power(found, [])
+    assert "at least in use in 50 % of resamples (lost in one); lost evenly in all compositions: use 75 %" in clause.text
+    assert sentences._power({}, []) == []
+
+
+def test_what_is_compositional_is_told_with_its_margin(tmp_path, tiny_task):
+    found = diagnosis.diagnose([make(tmp_path, tiny_task, ood=0.97)])
+    assert found.reasons[0].endswith(f"the whole interval above {1 - diagnosis.MARGIN:g}") and "0.85" in found.reasons[0]
 
 
 def test_a_composition_of_which_no_episode_was_drawn_has_no_loss(tmp_path, tiny_task):

@@ -46,6 +46,7 @@ def test_a_threshold_has_one_colour_in_whatever_company(one):
     )
     colors = {color_of(telling(g, [none, some, most])) for g in (none, some, most)}
     assert len(colors) == 3
+    assert telling(most, [none, some, most]) == "SparseCoding, 90 % silenced"
     assert [color_of(telling(g, [g])) for g in (none, some, most)] == [
         color_of(telling(g, [none, some, most])) for g in (none, some, most)
     ]

@@ -70,6 +70,9 @@ def test_runs_that_did_not_learn_are_left_out_and_never_failures():
     assert cells.loc[(8.0, "cube"), "ood"] == 1.0
     assert np.isnan(cells.loc[(1.0, "cube"), "ood"]) and cells.loc[(1.0, "cube"), "learned"] == 0
     assert crossing(table.query("y == 'cube'"), "x", 0.9, 0.9).at == pytest.approx(3.0)
+    table.loc[(table["x"] == 4.0) & (table["seed"] > 1), "test"] = 0.1
+    found = crossing(table.query("y == 'cube'"), "x", 0.9, 0.9)
+    assert found.at == pytest.approx(3.0) and found.crossings == 1, "the mean is over the seeds that learned"
 
 
 def test_a_map_is_drawn_with_its_boundary_its_prediction_and_grey_cells(tmp_path):

@@ -337,6 +337,8 @@ def test_the_rademacher_bound_holds_and_is_tight_for_unit_values(n):
     bound = dual.rademacher_bound(keys, 1.0, 1.0)
     assert 0.97 * bound < largest.mean() < bound + 2 * largest.std() / 1000**0.5
     torch.testing.assert_close(dual.rademacher_bound(2 * keys, 3.0, 0.5), 1.5 * dual.rademacher_bound(2 * keys, 1.0, 1.0))
+    both = dual.rademacher_bound(torch.stack([keys, 2 * keys]), 1.0, 1.0)
+    torch.testing.assert_close(both, torch.stack([bound, dual.rademacher_bound(2 * keys, 1.0, 1.0)]))
 
 
 def test_expected_losses_stay_below_their_bound_for_every_w_at_once():

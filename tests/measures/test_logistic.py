@@ -79,6 +79,17 @@ def test_a_class_that_does_not_occur_has_a_finite_frequency():
     assert all(part.isfinite().all() for part in found.log_probabilities(torch.arange(40.0)[:, None]))
 
 
+def test_classes_that_do_not_occur_surprise_nobody():
+    counts = np.array([[3.0, 0.0], [2.0, 2.0], [0.0, 0.0]])
+    assert logistic._surprise(counts) == pytest.approx([0, 4 * np.log(2), 0])
+
+
+def test_where_there_is_one_group_the_last_penalty_is_taken_and_nothing_is_known(drawn):
+    x, y, _ = drawn
+    penalty, share = logistic.leave_groups_out(x, y, CLASSES, torch.zeros(400, dtype=torch.long), [1.0, 10.0, 3.0])
+    assert penalty == 3.0 and np.isnan(share)
+
+
 def test_the_penalty_is_chosen_for_groups_that_are_left_out():
     """Features that name the group fit its own rows perfectly and say nothing of others: the strongest penalty is best."""
     rng = torch.Generator().manual_seed(0)

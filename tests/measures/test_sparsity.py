@@ -154,6 +154,7 @@ def test_what_a_mask_forbids_counts_nowhere():
     expected = (inside.abs() <= 0.5).double().mean(-1)
     torch.testing.assert_close(measured.fraction_below(x, 0.5, allowed), expected, rtol=1e-12, atol=0)
     assert measured.count_allowed(x, allowed) == 21 and measured.count_allowed(x) == 36
+    assert [measured.count_allowed(torch.zeros(*shape, 3, 5)) for shape in ((), (2,), (2, 7))] == [15] * 3
     assert Spread.of(x, allowed).std == pytest.approx(inside.numpy().std())
     louder = torch.where(allowed, x, 50.0)
     torch.testing.assert_close(RowMaximum().unit(louder, allowed), RowMaximum().unit(x), rtol=0, atol=0)

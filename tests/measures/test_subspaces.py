@@ -115,6 +115,14 @@ def test_factors_that_do_not_fit_the_codes_are_refused(factors):
         AdditiveCode.fit(np.random.default_rng(0).normal(size=(6, 3)), factors)
 
 
+@pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
+def test_r2_does_not_depend_on_the_unit(unit):
+    x = np.random.default_rng(0).normal(size=(20, 3))
+    assert r2(unit * x, unit * x.mean(0)) == pytest.approx(0) and r2(unit * x, unit * x) == 1
+    assert r2(unit * x, unit * (x + 2 * (x.mean(0) - x))) == pytest.approx(-3), "twice the deviation away"
+    assert np.isnan(r2(np.full((4, 2), unit), np.zeros((4, 2))))
+
+
 def test_what_an_interaction_takes_is_not_explained():
     """x = (a, b, s a b) for independent signs a, b: the product is uncorrelated with either, so R² = 2 / (2 + s²)."""
     values, factors = grid(2, 2)

@@ -255,7 +255,7 @@ def relevant(mutant: Mutant, source: str, tests: list[Test], most: float) -> lis
     inside = not name.endswith(":") and name in known
     found = [test for test in tests if (name in test.functions if inside else _reads(test, mutant.file) or not test.functions)]
     room, stem = mutant.file.split("/")[0].removesuffix(".py"), Path(mutant.file).stem
-    found.sort(key=lambda test: (stem not in test.file, room not in test.file, test.seconds))
+    found.sort(key=lambda test: (stem not in test.file, room not in test.file and bool(test.functions), test.seconds))
     kept, total = [], 0.0
     for test in found:
         total += test.seconds
