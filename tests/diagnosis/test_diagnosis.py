@@ -7,7 +7,7 @@ from handmade import put_back, save, write
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compolens import HypernetworkTransformer, Run
+from compolens import HypernetworkTransformer, Run, tables
 from compolens.diagnosis import decomposition, sentences
 from compolens.diagnosis import label as diagnosis
 from compolens.diagnosis.cards import card
@@ -475,6 +475,20 @@ def test_a_rung_that_lacks_a_composition_is_pooled_over_the_others(tmp_path, tin
     others = [0.95 + 0.004 * (i - 3) for i, name in enumerate(COMPOSITIONS, 1) if name != "0+2"]
     assert rungs.pooled()["best code"] == pytest.approx(np.mean(others))
     assert np.isnan(rungs.alone()["best code"][rungs.names.index("0+2")])
+
+
+def test_a_model_that_cannot_be_judged_is_left_out_and_named(tmp_path, tiny_task):
+    folders = [make(tmp_path, tiny_task, f"seed-{i}", i, ood=0.6, true=0.95) for i in range(3)]
+    table = folders[1] / "tables" / "generalization.csv"
+    frame = pd.read_csv(table, keep_default_na=False)
+    put_back(table, frame[frame["split"] != "ood"])
+    with pytest.warns(
+        tables.StaleTable, match=r"^seed-1: left out: .*; measure it again with: compolens explain .*seed-1 --again"
+    ):
+        (judged,), compared = sentences.judgements(folders)
+    assert judged.group.names == ("seed-0", "seed-2") and judged.found.label == "fails to infer" and not compared
+    with pytest.warns(tables.StaleTable, match="seed-1: left out"):
+        assert sentences.judgements(folders[1:2]) == ([], [])
 
 
 def test_a_place_is_named_by_its_layer_unless_it_is_the_explicit_code():

@@ -131,6 +131,13 @@ def test_a_bootstrap_that_ignores_weights_is_told_from_one_that_does_not():
     assert plain < 0.5
 
 
+def test_the_standard_error_of_equal_weights_is_that_of_a_mean():
+    error = np.random.default_rng(0).normal(0.3, 0.1, size=12)
+    assert summarise(error, np.ones(12), np.arange(12)).se == pytest.approx(stats.sem(error))
+    doubled = summarise(np.repeat(error, 2), np.ones(24), np.repeat(np.arange(12), 2))
+    assert doubled.se == pytest.approx(stats.sem(error)), "episodes are no units of replication"
+
+
 # ---- ratios ----------------------------------------------------------------------------------------------------------
 def codes(rng, groups, outputs=6):
     """Episodes per group, codes of which two of six entries are active, and groups of unequal size and noise."""
