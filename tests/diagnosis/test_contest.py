@@ -121,6 +121,14 @@ def test_another_architecture_or_part_is_one_knob():
     assert _knobs(base, part) == 1 and _knobs(base, base) == 0
 
 
+def test_each_setting_of_an_equal_part_is_a_knob():
+    def run(xi, rate=1):
+        part = {"architecture.threshold": "T", "architecture.threshold.xi": xi, "architecture.threshold.rate": rate}
+        return tuple({"architecture": "A", **part}.items())
+
+    assert _knobs(run(0.01), run(0.03)) == 1 and _knobs(run(0.01), run(0.03, 2)) == 2
+
+
 def test_what_is_defined_too_rarely_does_not_enter_and_says_why():
     frame = models(np.random.default_rng(0))
     values = np.where(frame["family"].isin(["A", "B"]), frame["ood"], np.nan)

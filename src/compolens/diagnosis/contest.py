@@ -227,8 +227,8 @@ def _knobs(a: tuple, b: tuple) -> int:
     names = {k for k in first.keys() | second.keys() if first.get(k) != second.get(k)}
     if "architecture" in names:
         names = {"architecture", *(k for k in names if not k.startswith("architecture"))}
-    parts = {k.rsplit(".", 1)[0] for k in names if k.count(".") > 1}  # a part of another class brings its own settings along
-    return len({k for k in names if not any(k != p and k.startswith(f"{p}.") for p in parts | names)})
+    # a part of another class brings its own settings along
+    return len({k for k in names if not any(k.startswith(f"{part}.") for part in names)})
 
 
 def _task(settings: tuple) -> tuple:
