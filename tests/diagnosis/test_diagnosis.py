@@ -509,9 +509,9 @@ def test_states_are_compared_where_the_code_is_read_or_else_at_the_place_that_di
 
 
 def test_the_power_is_told_in_percent_at_its_worst_and_when_spread_evenly():
-    found = {"use": decomposition.Power(0.5, "in one", {"evenly": 0.75, "in one": 0.5})}
+    found = {"use": decomposition.Power(0.8, "in one", {"evenly": 0.95, "in one": 0.8})}
     (clause,) = sentences._power(found, [])
-    assert "at least in use in 50 % of resamples (lost in one); lost evenly in all compositions: use 75 %" in clause.text
+    assert "at least in use in 80 % of resamples (lost in one); lost evenly in all compositions: use 95 %" in clause.text
     assert sentences._power({}, []) == []
 
 

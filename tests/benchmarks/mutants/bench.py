@@ -118,7 +118,9 @@ def main() -> int:
                 if known and (known["became"] == "caught" or known["asked"] == asked_of(asked)):
                     continue
                 if (mutant.file, mutant.before, mutant.after) in why:
-                    asked = []
+                    asked = []  # none can tell
+                    if known:
+                        continue
                 started = time.monotonic()
                 by = yard.catches(mutant, asked)
                 found = {"became": "caught" if by else "survives", "by": by, "asked": asked_of(asked), "mutant": str(mutant)}
