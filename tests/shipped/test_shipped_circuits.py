@@ -21,6 +21,7 @@ SHOWN = {
     ("fuzzy logic", "vanilla"): "fuzzy-softmax",
     ("fuzzy logic", "HYLA"): "fuzzy-hyla",
     ("S-RAVEN", "vanilla"): "sraven3-softmax",
+    ("S-RAVEN", "HYLA"): "sraven3-hyla",
 }
 """(setting, architecture) on the page -> models."""
 MODELS = [folder for prefix in SHOWN.values() for folder in sorted(ZOO.glob(f"{prefix}-?"))]
@@ -56,6 +57,13 @@ def test_what_the_page_says_of_s_raven():
     assert found.between(0.33, 0.41).all()
     assert rows[(rows["metric"] == "reliability") & (rows["by"] == "heads and MLPs")]["value"].min() > 0.99
     assert ".76 to .82 integrated and .49 to .62 at one point" in text
+    hyla = of("sraven3-hyla", "components")
+    hyla = hyla[(hyla["control"] == "") & (hyla["counterfactual"] == "whole code")]
+    assert hyla[(hyla["metric"] == "reliability") & (hyla["by"] == "heads and MLPs")]["value"].min() > 0.97
+    assert ".72 to .82 and .00 to .37 in HYLA" in text
+    ranked = hyla[hyla["metric"] == "rank agreement"].groupby("estimate")["value"].agg(["min", "max"])
+    assert ranked.loc["integrated attribution"].tolist() == pytest.approx([0.72, 0.82], abs=0.0051)
+    assert ranked.loc["attribution"].tolist() == pytest.approx([-0.0, 0.37], abs=0.0051)
     ranked = rows[rows["metric"] == "rank agreement"].groupby("estimate")["value"].agg(["min", "max"])
     assert ranked.loc["integrated attribution"].tolist() == pytest.approx([0.76, 0.82], abs=0.0051)
     assert ranked.loc["attribution"].tolist() == pytest.approx([0.49, 0.62], abs=0.0051)
