@@ -65,4 +65,4 @@ def analyze(models: list[Path], *, by: str = "nearest neighbour") -> Drawing:
 
 def _held_out(folder: Path) -> pd.DataFrame:
     rows = tables.at_last_step(tables.read(folder, "head_scores"))
-    return rows[rows["split"] == "ood"].assign(model=folder.name)
+    return rows[rows["split"] == "ood"].assign(model=folder.name, by=rows["by"].fillna(""))

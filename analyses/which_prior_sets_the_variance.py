@@ -50,7 +50,8 @@ def analyze(models: list[Path]) -> Drawing:
 
 
 def _rows(folder: Path) -> pd.DataFrame:
-    return tables.at_last_step(tables.read(folder, "uncertainty")).assign(model=folder.name)
+    rows = tables.at_last_step(tables.read(folder, "uncertainty"))
+    return rows.assign(model=folder.name, prior=rows["prior"].fillna(""))
 
 
 def _marks(rows: pd.DataFrame, split: str) -> list[Mark]:

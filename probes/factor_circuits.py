@@ -137,7 +137,7 @@ def probe(
             rows += _effects(found, parts)
             kept.append(_per_pair(task, found, parts))
     rows = [row for row in rows if row["n"] and not np.isnan(row["value"])]
-    asked = (row for row in rows if not row["control"] and row["metric"] not in ("effect", "share own"))
+    asked = (row for row in rows if not row["control"] and row["metric"] != "effect")
     rows += tables.not_available(asked, trained.why_no_untrained_control)
     return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
 

@@ -37,18 +37,18 @@ MODELS = ("softmax", "hypernetwork")
 """On a family with a continuous code."""
 CATEGORICAL = ("hyla", "raven-softmax", "fuzzy", "sparse")
 REGRESSION = ("descent", "plain", "regularized")
-LABELLED, OF_LABELS = "bursty", "in_context_or_in_weights"
-"""The model on labelled items is there for the probe of these alone."""
+OWN = {"bursty": ("in_context_or_in_weights", "head_scores"), "unsure": ("uncertainty",)}
+"""Models that are there for the probes of their kind of task alone, which apply to no other."""
 MEASURED = (*MODELS, *CATEGORICAL, *REGRESSION)
-ALL = (*MEASURED, LABELLED)
+ALL = (*MEASURED, *OWN)
 NOT_FOR = {
     "attention_code": (*MODELS, *REGRESSION), "latent_geometry": (*MODELS, *REGRESSION),
     **dict.fromkeys(("inference_or_execution", "which_prior", "erase_code", "repair", "swap_factor"), REGRESSION),
     **dict.fromkeys(("code_structure", "nonlinear_code", "predictors", "task_vectors"), REGRESSION),
     "module_alignment": tuple(name for name in ALL if name != "hypernetwork"),
     "transfer": tuple(name for name in ALL if name != "sparse"),
-    "dual_model": tuple(name for name in ALL if name not in (*MODELS, "raven-softmax", "plain", LABELLED)),
-    OF_LABELS: tuple(name for name in ALL if name != LABELLED),
+    "dual_model": tuple(name for name in ALL if name not in (*MODELS, "raven-softmax", "plain", *OWN)),
+    **{probe: tuple(name for name in ALL if name != model) for model, probes in OWN.items() for probe in probes},
     **dict.fromkeys(("gd_equivalence", "algorithm_steps", "weight_structure"), (*MODELS, *CATEGORICAL)),
     **dict.fromkeys(("activation_sparsity", "generalization", "patching", "swap_code"), ()),
     **dict.fromkeys(("components", "edges", "latent_code"), ()),
@@ -72,8 +72,8 @@ these do not. HYLA on S-RAVEN is also among the models of tests/probe_numbers.py
 
 def asked(model):
     """The probes that a model is measured with, if they apply; a new one is tried on all."""
-    if model == LABELLED:
-        return [OF_LABELS]
+    if model in OWN:
+        return list(OWN[model])
     return [name for name in PROBES if model not in BETWEEN or name in BETWEEN[model] or name not in NOT_FOR]
 
 
@@ -133,9 +133,10 @@ def by_model(cases):
     return {model: [name for name, other in cases if other == model] for _, model in cases}
 
 
-SAME_SEED = [*one_each("descent", "sparse", "hypernetwork"), (OF_LABELS, LABELLED)]
+OF_ITS_OWN = [(probe, model) for model, probes in OWN.items() for probe in probes]
+SAME_SEED = [*one_each("descent", "sparse", "hypernetwork"), *OF_ITS_OWN]
 """The quickest model of each kind: on all kinds, equal seeds have to give the numbers that tests/data/probe_numbers holds."""
-OTHER_SEED = [*one_each("plain", "sparse", "descent", "hypernetwork"), (OF_LABELS, LABELLED)]
+OTHER_SEED = [*one_each("plain", "sparse", "descent", "hypernetwork"), *OF_ITS_OWN]
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +151,7 @@ def otherwise(tiny, shared):
     return Measured(tiny, shared / "otherwise", by_model(OTHER_SEED), 6)
 
 
-DRAWN = (*MODELS, "hyla", "descent", "sparse", "plain", "regularized", LABELLED)
+DRAWN = (*MODELS, "hyla", "descent", "sparse", "plain", "regularized", *OWN)
 """Enough for every analysis: two architectures on one task first, then one of each kind of task."""
 AT_MOST = 4
 """Models that an analysis draws of those it could; each panel more takes its time."""
@@ -261,7 +262,9 @@ def test_a_probe_writes_a_tidy_table_with_finite_values_beside_their_controls(mo
 @pytest.mark.parametrize(("name", "model"), OTHERS)
 def test_a_probe_that_does_not_apply_says_so_and_leaves_no_table(models, name, model):
     with pytest.raises(
-        DoesNotApply, match=r"code|without coefficient transfer|no dual model|no regression family|no weights in|no modules"
+        DoesNotApply,
+        match=r"code|without coefficient transfer|no dual model|no regression family|no weights in|no modules|"
+        r"no variance|in turn",
     ):
         recipes.run_probe(PROBES[name], models / model, {"episodes": 8})
     assert not tables.path_of(models / model, name).exists()
