@@ -193,6 +193,7 @@ def _parts(app: Dash, explorer: Explorer) -> None:
         except ConfigError as error:
             return {"error": str(error)}, 400
         figure = _figure("code", view.drawing, bool(asked.get("narrow")))
+        del figure["layout"]["template"]  # the page has it
         answer = {"figure": figure, "number": _number(view), "caption": view.drawing.caption, "python": view.python}
         return Response(to_json_plotly(answer), mimetype="application/json")
 

@@ -59,7 +59,7 @@ async function draw(move, asked) {
     if (compolens.moving !== move || compolens.followed !== move.from) return; // the reader went on meanwhile
     if (view) {
       const graph = document.querySelector("#panel-code .js-plotly-plot");
-      await Plotly.react(graph, view.figure.data, view.figure.layout);
+      await Plotly.react(graph, view.figure.data, { ...view.figure.layout, template: graph.layout.template });
       compolens.panels.code = asked;
       move.drawn = true;
       for (const name of ["number", "caption", "python"]) set({ [name]: "code" }, { children: view[name] });
