@@ -76,12 +76,13 @@ def _answers(
     task: TaskFamily, learners: dict[Key, HookedModel], batches: list[Episodes]
 ) -> tuple[dict[Key, list[Tensor]], dict[Key, str]]:
     """(control, name) -> predictions, batch by batch; and why some references have none."""
-    answers, reasons = {key: [model(b.tokens) for b in batches] for key, model in learners.items()}, {}
+    answers = {key: [model(b.tokens) for b in batches] for key, model in learners.items()}
+    reasons: dict[Key, str] = {}
     for kind in REFERENCES.values():
         reference = kind()
         key, reason = ("reference", reference.name), reference.why_not(task)
         if reason:
-            reasons[key] = reason
+            reasons |= {} if reference.of_one_family else {key: reason}
         else:
             answers[key] = [reference.predict(task, b) for b in batches]
     return answers, reasons

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -13,6 +14,9 @@ from compolens.tasks.base import Episodes, TaskFamily
 @dataclass(frozen=True)
 class Reference(ABC):
     """A frozen description, like an architecture; `name` is how tables and figures call it."""
+
+    of_one_family: ClassVar[bool] = False
+    """Whether tables of other families do not mention it at all, instead of saying why it does not apply."""
 
     @property
     @abstractmethod

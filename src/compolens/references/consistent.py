@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -23,6 +24,8 @@ EPISODES = 64
 
 @dataclass(frozen=True)
 class _Vote(Reference):
+    of_one_family: ClassVar[bool] = True
+
     def why_not(self, task: TaskFamily) -> str:
         return "" if isinstance(task, BooleanFunctions) else "it counts Boolean functions, and there are none"
 
