@@ -33,13 +33,12 @@ class _Vote(Reference):
         """(batch, seq, 2): the logarithm of the votes for either label of the question, weighed as the score weighs them."""
         assert isinstance(task, BooleanFunctions)
         found = torch.zeros(len(episodes.tokens), task.seq, 2, dtype=torch.float64)
-        weight = torch.tensor([0.5 / (1 - task.rate), 0.5 / task.rate], dtype=torch.float64)
         for start in range(0, len(found), EPISODES):
             part = episodes.take(torch.arange(start, min(start + EPISODES, len(found)))).to("cpu")
             answers, wrong = task.candidates(part, allowed)
             votes = (wrong == wrong.amin(1, keepdim=True)).double()
             share = (votes[..., None] * (answers[:, :, -1] > 0)).sum(1) / votes.sum(1, keepdim=True)
-            found[start : start + EPISODES, -1] = (share * weight).clamp(min=1e-30).log()
+            found[start : start + EPISODES, -1] = (share * task.label_weights).clamp(min=1e-30).log()
         return found.to(episodes.tokens.device)
 
 

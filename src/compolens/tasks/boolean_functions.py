@@ -267,6 +267,11 @@ class BooleanFunctions(TaskFamily):
         """The share of true labels, over all functions and inputs."""
         return float(self._truth.double().mean())
 
+    @property
+    def label_weights(self) -> Tensor:
+        """(2,) float64, what a false and a true label weigh in the score: both the same over all functions and inputs."""
+        return torch.tensor([0.5 / (1 - self.rate), 0.5 / self.rate], dtype=torch.float64)
+
     @cached_property
     def _teaching(self) -> list[list[int]]:
         """Every function's teaching sequence, as numbers of inputs: the one that most of the others left disagree with,
@@ -381,7 +386,7 @@ class BooleanFunctions(TaskFamily):
     def errors(self, prediction: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Whether the label of highest logit is wrong; a true label weighs 1 / (2 rate), a false one 1 / (2 - 2 rate)."""
         right = targets[:, -1]
-        weight = torch.where(right == 1, 0.5 / self.rate, 0.5 / (1 - self.rate)).double()
+        weight = self.label_weights.to(right.device)[right]
         return (prediction[:, -1].argmax(-1) != right).double() * weight, weight
 
     def metrics(self, prediction: Tensor, targets: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
