@@ -20,8 +20,8 @@ from compolens.measures.sparsity import Absolute, RowMaximum, Scale, SiteStd, Sp
 from compolens.tasks.base import Episodes, TaskFamily, stream
 from compolens.zoo.folders import TrainedModel
 
-version = 2  # raised whenever its numbers change
-values_since = 1  # its values; version 2 changed intervals alone
+version = 3  # raised whenever its numbers change
+values_since = 1  # its values; version 2 changed intervals, version 3 leaves out what an adopted network masks
 
 ABSOLUTE = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 """0.003 to 0.3 are the thresholds that 2511.20194 trains with."""
@@ -43,7 +43,7 @@ DRAWS = 1000
 
 
 class Site(NamedTuple):
-    """A layer's weights: the hook point, and which (query, key) the model's mask allows (None: all)."""
+    """A layer's weights: the hook point, and which (query, key) the mask allows (None: all)."""
 
     layer: int
     name: str
@@ -74,7 +74,8 @@ def probe(trained: TrainedModel, *, episodes: int = 192, seed: int = 0, draws: i
     """Sparsity of attention's weights, and the score when small weights are set to zero at inference.
 
     The weights are those of `hook_pattern` or, with coefficient transfer, those before it (`hook_coefficients`). Pairs of
-    tokens that the model's mask forbids count nowhere. Thresholds from 0.003 to 0.3 are those that 2511.20194 trains with.
+    tokens that the model's mask forbids count nowhere: of an adopted network, which shows no mask, those whose weight is 0 in
+    every training episode drawn, at every layer and head. Thresholds from 0.003 to 0.3 are those that 2511.20194 trains with.
 
     Args:
         trained: the trained model, with its run, task and folder.
@@ -113,6 +114,8 @@ def probe(trained: TrainedModel, *, episodes: int = 192, seed: int = 0, draws: i
             batches = draw(trained.task, split, episodes, seed, trained.device)
             return record(model, batches, [site.name for site in sites])
 
+        if not hasattr(model.get_submodule(sites[0].name.rpartition(".")[0]), "mask"):
+            sites = _masked(sites, record_split("train"))
         spread, sum_to_one = _survey(sites, record_split("train"))
         prunings = _prunings(sum_to_one) if control == "" else []
         for site in sites:
@@ -144,6 +147,13 @@ def _sites(model: HookedModel, architecture: str) -> list[Site]:
     if not found:
         raise DoesNotApply(f"{architecture} has no attention patterns (blocks.*.attn.hook_pattern) that could be sparse")
     return found
+
+
+def _masked(sites: list[Site], batches: Iterable[Activations]) -> list[Site]:
+    """The sites, with what any of their weights is not 0 for as the mask of all: thresholds may empty a layer of its own."""
+    weighs = [(batch.sites[site.name] != 0).any(1).any(0) for batch in batches for site in sites]
+    allowed = torch.stack(weighs).any(0)
+    return [site._replace(mask=allowed) for site in sites]
 
 
 def _everywhere(sites: list[Site]) -> str:

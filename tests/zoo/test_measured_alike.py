@@ -12,31 +12,55 @@ SHORT = {
     "erase_code": FEW | {"draws": 2}, "inference_or_execution": FEW | {"fitted": 96, "searched": 4, "search_steps": 2},
     "swap_code": FEW | {"search_steps": 2, "draws": 2}, "swap_factor": FEW | {"search_steps": 2, "draws": 2},
     "nonlinear_code": FEW | {"fitted": 96}, "which_prior": {"episodes": 32, "tangent_episodes": 32, "iterations": 2},
-    "components": {"episodes": 32},
+    "components": {"episodes": 32}, "activation_sparsity": FEW | {"draws": 1}, "predictors": FEW,
+    "repair": FEW | {"fitted": 96, "tuning_steps": 2, "draws": 1},
 }  # fmt: skip
+CATEGORICAL = {
+    "attention_code": ("raven-softmax", FEW), "latent_geometry": ("raven-softmax", FEW | {"points": 50}),
+    "repair": ("raven-softmax", FEW | {"fitted": 96, "tuning_steps": 2, "draws": 1}),
+    "predictors": ("raven-softmax", FEW), "task_vectors": ("bursty", {"episodes": 32}),
+}  # fmt: skip
+"""On networks whose code has classes, or whose episodes show labels."""
 NEEDS_WEIGHTS = ("row space only", "null space only")
 """What asks for the next linear map, which an adopted network does not show."""
 NEEDS_UNTRAINED = ("untrained control", "frozen features", "linearised net")
 """References that are fitted to what `reinit=` makes; which reference is nearest depends on whether they are there."""
 KEYS = ("metric", "split", "site", "role", "control", "layer", "dimension", "fit", "rank", "rung", "scope", "composition",
-        "reference", "read_at")  # fmt: skip
+        "reference", "read_at", "head", "scale", "threshold", "renormalised", "draw", "label", "shown", "class",
+        "part", "counterfactual", "component")  # fmt: skip
+
+
+def _twice(folder):
+    """The network at home, and adopted with the sites that it has by name."""
+    home = compolens.load(folder)
+    wanted = ("resid_pre", "resid_post", "attn.hook_code", "hook_pattern", "hook_z", "hook_attn_out", "hook_mlp_out")
+    names = [name for name in home.model.hook_dict if name.endswith(wanted)]
+    return home, compolens.adopt(home.model, home.task, sites={name: (name, "output") for name in names})
 
 
 @pytest.fixture(scope="module")
 def both(tiny_models):
-    home = compolens.load(tiny_models["softmax"])
-    wanted = ("resid_pre", "resid_post", "attn.hook_code", "hook_z", "hook_attn_out", "hook_mlp_out")
-    names = [name for name in home.model.hook_dict if name.endswith(wanted)]
-    return home, compolens.adopt(home.model, home.task, sites={name: (name, "output") for name in names})
+    return _twice(tiny_models["softmax"])
 
 
 @pytest.mark.parametrize("name", SHORT)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_an_adopted_network_has_the_same_tables(both, name):
-    tables = [load_recipe("probes", name)(one, **SHORT[name])[0] for one in both]
+    _same_tables(both, name, SHORT[name])
+
+
+@pytest.mark.parametrize("name", CATEGORICAL)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_an_adopted_network_has_the_same_tables_of_classes(tiny_categorical_models, name):
+    network, arguments = CATEGORICAL[name]
+    _same_tables(_twice(tiny_categorical_models[network]), name, arguments)
+
+
+def _same_tables(both, name, arguments):
+    tables = [load_recipe("probes", name)(one, **arguments)[0] for one in both]
     for i, table in enumerate(tables):
         control = table["control"].astype(str)
-        kept = ~control.str.startswith("untrained") & ~control.isin(NEEDS_WEIGHTS)
+        kept = ~control.str.contains("untrained") & ~control.isin(NEEDS_WEIGHTS)
         if "reference" in table:
             kept &= ~table["reference"].isin(NEEDS_UNTRAINED)
         if name == "which_prior":
@@ -51,6 +75,17 @@ def test_an_adopted_network_has_the_same_tables(both, name):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-4)
     for choice in [column for column in ("chosen", "effective") if column in home]:
         assert home[choice].tolist() == adopted[choice].tolist(), "the same sites are chosen"
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_what_an_adopted_network_masks_counts_nowhere(both):
+    """Its mask is not shown, and is what no weight is ever 0 outside of; within it softmax has no exact zero."""
+    home, adopted = both
+    mask = home.model.blocks[0].attn.mask
+    assert mask is not None and not mask.all(), "else there is nothing to leave out"
+    table, _ = load_recipe("probes", "activation_sparsity")(adopted, episodes=64, draws=1)
+    zeros = table[(table["metric"] == "exact zeros") & (table["control"] == "")]
+    assert len(zeros) == 14 and (zeros["value"] == 0).all()
 
 
 HALVES = {
