@@ -629,15 +629,25 @@ def pooled(folder: str | Path, metric: str = "score") -> pd.DataFrame:
     return frame[(frame["metric"] == metric) & (frame["composition"] == "all")]
 
 
+BEST_COMPOSITION = ("best training composition", "best of all compositions")
+"""The references that know which compositions there are, and choose one."""
 IN_CONTEXT = ("in-context ridge", "in-context smoothing", "nearest example")
 """The references that know an episode's examples and nothing else."""
-WEAK = (*IN_CONTEXT, "copy of a panel", "best training composition")
+WEAK = (
+    *IN_CONTEXT,
+    "copy of a panel",
+    "best training composition",
+    "vote of training functions",
+    "labels of the nearest examples",
+)
 """The references that recombine nothing: the best of them is the floor of what counts as recombining."""
 
 
 def worth_drawing(scores: Mapping[str, float]) -> dict[str, float]:
-    """References out of `scores` (name -> score): of those of `IN_CONTEXT` the best alone, under one name whichever it is."""
-    found = {name: value for name, value in scores.items() if name not in IN_CONTEXT}
+    """References out of `scores` (name -> score): of those of `IN_CONTEXT` the best alone, under one name whichever it is; and
+    not the best composition where compositions vote."""
+    votes = "vote of all functions" in scores
+    found = {n: value for n, value in scores.items() if n not in IN_CONTEXT and not (votes and n in BEST_COMPOSITION)}
     if known := [value for name, value in scores.items() if name in IN_CONTEXT]:
         found["best in-context regression"] = max(known)
     return found

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from compolens.foundation.configs import ConfigError
-from compolens.references import ConsistentFunctions, ConsistentTrainingFunctions
+from compolens.references import ConsistentFunctions, ConsistentTrainingFunctions, NearestLabels
 from compolens.tasks import BooleanFunctions
 
 CONJUNCTION = BooleanFunctions(n_bits=5, n_context=12)
@@ -185,3 +185,29 @@ def test_repeated_items_come_again_with_the_same_labels():
 def test_what_cannot_be_is_refused_in_words(settings, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
         dataclasses.replace(CONJUNCTION, **settings)
+
+
+@each
+def test_the_nearest_examples_decide_ring_by_ring(task):
+    """Counted again in plain Python: the label that is more frequent at the least distance at which either is."""
+    episodes = task.sample(40, "ood", task.rng(3, "ood"))
+    said = NearestLabels().predict(task, episodes)[:, -1].argmax(-1)
+    for i in range(40):
+        *shown, asked = (episodes.tokens[i, ::2, :-1] > 0).tolist()
+        y = episodes.targets[i, ::2].tolist()
+        rings = [0] * (task.n_bits + 1)
+        for x, label in zip(shown, y, strict=False):
+            rings[sum(a != b for a, b in zip(x, asked, strict=True))] += 2 * label - 1
+        assert said[i] == (next((ring for ring in rings if ring), -1) > 0)
+
+
+@each
+def test_a_question_that_was_shown_is_answered_by_its_neighbours_and_the_strata_tell_them_apart(task):
+    episodes = task.sample(200, "ood", task.rng(4, "ood"))
+    parts = task.strata(episodes)
+    shown, new = parts["question shown"], parts["question not shown"]
+    assert (shown ^ new).all() and shown.any() and new.any()
+    rows = (episodes.tokens[:, ::2, :-1] > 0).tolist()
+    assert shown.tolist() == [row[-1] in row[:-1] for row in rows]
+    said = NearestLabels().predict(task, episodes)[:, -1].argmax(-1)
+    assert (said == episodes.targets[:, -1])[shown].all() and not (said == episodes.targets[:, -1])[new].all()

@@ -344,6 +344,12 @@ class BooleanFunctions(TaskFamily):
         answers = torch.stack([~said, said], -1).float().repeat_interleave(2, dim=2)[:, :, : self.seq]
         return 50.0 * answers, wrong
 
+    def strata(self, episodes: Episodes) -> dict[str, Tensor]:
+        """Whether the question is one of the examples, whose label can then be copied."""
+        x = episodes.tokens[:, ::2, :-1]
+        shown = (x[:, :-1] == x[:, -1:]).all(-1).any(1)
+        return {"question shown": shown, "question not shown": ~shown}
+
     def labelled(self, episodes: Episodes) -> Labelled:
         at = torch.arange(0, self.seq, 2, device=episodes.tokens.device)
         return Labelled(episodes.tokens[:, ::2, :-1], at, at[:-1] + 1)
