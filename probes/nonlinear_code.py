@@ -10,14 +10,15 @@ import torch
 from torch import Tensor
 
 from compolens import tables
-from compolens.activations.sites import EVERYWHERE, Site, positions, put, sites
+from compolens.activations.sites import EVERYWHERE, Site, put, sites
 from compolens.activations.streams import Activations, draw, record
 from compolens.foundation.configs import DoesNotApply, require
 from compolens.hooks import HookedModel
 from compolens.interventions.editors import Editor, donors, fit_editors, put_in
+from compolens.interventions.natural import directions, distances, state
 from compolens.interventions.oracles import code_features, recovered
 from compolens.measures.capacity import Readout, control_task
-from compolens.measures.divergence import Natural, sensitive
+from compolens.measures.divergence import Natural
 from compolens.measures.intervals import Evaluation, summarise
 from compolens.measures.readouts import Moments, RidgeReadout
 from compolens.tasks.base import Episodes
@@ -180,11 +181,8 @@ class _Measured:
             self.parts |= dict(zip(one.episodes.composition.tolist(), named, strict=True))
         code = torch.cat([code_features(self.task, one.episodes.codes) for one in seen])
         composition = torch.cat([one.episodes.composition for one in seen])
-        states = {s: torch.cat([self._state(one.sites[s.hook_name], s) for one in seen]) for s in points}
+        states = {s: torch.cat([state(self.model, one.sites[s.hook_name], s) for one in seen]) for s in points}
         return _Seen(seen, code, composition, states)
-
-    def _state(self, activation: Tensor, site: Site) -> Tensor:
-        return activation[:, positions(self.model, site.role)].flatten(2).mean(1).double()
 
     def read(self, episodes: int) -> None:
         """Readouts at every site; what sets held-out compositions apart, beside what sets training compositions apart."""
@@ -240,7 +238,8 @@ class _Measured:
     def _scored(self, split: str, seen: _Seen, name: str, site: Site, own: Tensor) -> np.ndarray:
         edit = self._edited_by_donor if name == DONOR else self._edited_by_editor
         self._scores("own answer", split, site, name, own, seen.composition)
-        natural, ways = Natural.fit(self.known.states[site]), self._directions(site)
+        natural, one = Natural.fit(self.known.states[site]), self.known.batches[0]
+        ways = directions(self.model, self.task, site, one.episodes, one.sites[site.hook_name])
         self._distances(split, seen.states[site], site, name, "natural", ways)
         best = own
         for rung, control in (("true code written", ""), ("true code written", "another code"), ("own code written", "")):
@@ -266,7 +265,7 @@ class _Measured:
             with torch.no_grad():
                 edited = editor.write(self.model, one.sites[site.hook_name], code)
                 answer = put(self.model, one.episodes.tokens, site, edited)
-            states.append(self._state(edited, site))
+            states.append(state(self.model, edited, site))
             errors.append(torch.stack(self.task.errors(answer, one.episodes.targets)))
         return torch.cat(states), torch.cat(errors, dim=1)
 
@@ -280,7 +279,7 @@ class _Measured:
             for shift in range(1, min(DONORS, len(base) - 1) + 1):
                 (other,) = record(self.model, [donors(self.task, batch, codes, shift)], [site.hook_name])
                 there = other.sites[site.hook_name]
-                off = (self.readouts[site](self._state(there, site)) - truth).square().sum(1)
+                off = (self.readouts[site](state(self.model, there, site)) - truth).square().sum(1)
                 if best is None:
                     best = (there, off)
                 nearer = off < best[1]
@@ -289,38 +288,16 @@ class _Measured:
             with torch.no_grad():
                 edited = put_in(self.model, base, best[0] if best else base, site)
                 answer = put(self.model, batch.tokens, site, edited)
-            states.append(self._state(edited, site))
+            states.append(state(self.model, edited, site))
             errors.append(torch.stack(self.task.errors(answer, batch.targets)))
         return torch.cat(states), torch.cat(errors, dim=1)
-
-    def _directions(self, site: Site) -> dict[str, Tensor | None]:
-        """ "all", "sensitive" and "rest" -> what a state is projected on (None: nothing is taken away)."""
-        one = self.known.batches[0]
-        state = one.sites[site.hook_name].detach().clone().requires_grad_()
-        with torch.enable_grad():
-            answer = put(self.model, one.episodes.tokens, site, state)[:, list(self.task.answers)]
-            rng = torch.Generator().manual_seed(0)
-            found = []
-            for _ in range(4):
-                signs = (torch.randint(0, 2, answer.shape, generator=rng) * 2 - 1).to(answer)
-                slope = torch.autograd.grad((answer * signs).sum(), state, retain_graph=True, allow_unused=True)[0]
-                found.append(torch.zeros_like(state) if slope is None else slope)
-        at = positions(self.model, site.role)
-        d = self.known.states[site].shape[1]
-        axes = sensitive(torch.cat([g[:, at].reshape(-1, d) for g in found]).cpu())
-        rest = torch.linalg.qr(torch.cat([axes, torch.eye(d, dtype=torch.float64)], dim=1)).Q[:, axes.shape[1] :]
-        device = self.known.states[site].device
-        return {"all": None, "sensitive": axes.to(device), "rest": rest.to(device)}
 
     def _distances(
         self, split: str, states: Tensor, site: Site, editor: str, control: str, ways: dict[str, Tensor | None]
     ) -> None:
-        for name, axes in ways.items():
-            if axes is not None and not axes.shape[1]:
-                continue
-            known, x = ((s if axes is None else s @ axes) for s in (self.known.states[site], states))
-            far = Natural.fit(known).distance(x)
-            self._row("divergence", float(far.mean()), split, site, len(x), editor=editor, control=control, directions=name)
+        for name, far in distances(self.known.states[site], states, ways).items():
+            self._row("divergence", float(far.mean()), split, site, len(states), editor=editor, control=control,
+                      directions=name)  # fmt: skip
 
     def _scores(
         self, rung: str, split: str, site: Site, editor: str, errors: Tensor, composition: Tensor, control: str = ""

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from compolens import tables
-from compolens.activations.sites import Site, positions, sites
-from compolens.activations.streams import draw
-from compolens.foundation.configs import require
+from compolens.activations.sites import Site, positions, put, sites
+from compolens.activations.streams import draw, record
+from compolens.foundation.configs import DoesNotApply, require
 from compolens.foundation.progress import progress
 from compolens.hooks import HookedModel
 from compolens.interventions.interchange import (
+    BATCH,
     Held,
     Pairs,
     Search,
@@ -24,20 +25,26 @@ from compolens.interventions.interchange import (
     answers_after,
     check_renders,
     held,
+    interchange,
     learn,
     pooled,
     remaining,
     whole_codes,
 )
+from compolens.interventions.natural import directions, distances, state
+from compolens.interventions.oracles import code_features
+from compolens.interventions.simple_bases import NEURONS, norm_matched, random_neurons, simple_bases
 from compolens.measures.subspaces import split_by_reader
 from compolens.tasks.base import TaskFamily, stream
 from compolens.zoo.folders import TrainedModel
 
-version = 2  # raised whenever its numbers change
-values_since = 1  # its values; version 2 changed intervals alone
+version = 3  # raised whenever its numbers change
+values_since = 1  # its values; version 2 changed intervals alone, version 3 added placebos, simple bases and divergence
 
 RANKS = (1, 2, 4, 8, 16)
 RANDOM_PAIRS = 64
+SIMPLE_PAIRS = 128
+"""Pairs of simple bases: enough for two digits, and no slower for it."""
 
 
 class Fresh(NamedTuple):
@@ -91,6 +98,15 @@ def probe(
         - control "untrained": the same search, at the same sites, in the untrained control.
         - control "shuffled counterfactuals": the search with answers permuted.
         - control "random subspace": mean, 5 % and 95 % quantile over draws.
+        - control "norm-matched random": at the largest rank, the same subspaces, and every state moved along them as far as
+          the learned subspace moves it. What this recovers comes of moving the state at all.
+        - controls "mean difference", "readout" and "neurons": bases that need no search, from training compositions: of
+          compositions' mean states, of a ridge from state to code, and the coordinates that vary most with the code. Control
+          "random neurons": as many other coordinates, at the largest rank; mean, 5 % and 95 % quantile over draws.
+        - control "least divergent half": the pairs whose edited states lie nearest to natural ones.
+        - "divergence": mean distance of edited states from the nearest natural state of training compositions, in standard
+          deviations per axis (2511.04638); control "natural": of the bases' own states. `directions`: "all", "sensitive"
+          (those that answers depend on) or "rest".
         - controls "row space only" and "null space only": what of the subspace the next linear map reads, and what it does
           not. An effect of the latter alone is no use of the code (2311.17030).
 
@@ -114,6 +130,7 @@ def probe(
     shuffled = _search(task, model, _shuffled(fit, seed), controlled, search, seed)
     untrained = dict(trained.with_untrained_control()).get("untrained")
     in_untrained = {} if untrained is None else _search(task, untrained, fit, controlled, search, seed)
+    (known,) = record(model, [fit.base], list(dict.fromkeys(site.hook_name for site in controlled)))
     rows, kept = [], []
     for split, part in fresh.items():
         rows += _shown(task, part, split)
@@ -125,7 +142,9 @@ def probe(
                 rows += _curve(task, untrained, there, split, site, in_untrained[site], "untrained")
             rows += _curve(task, model, part, split, site, shuffled[site], "shuffled counterfactuals", full=False)
             rows += _parts(task, model, part, split, site, learned[site])
-            rows += _random(task, model, part, split, site, draws, seed)
+            rows += _random(task, model, part, split, site, learned[site], draws, seed)
+            rows += _simple(task, model, part, split, site, fit, known.sites[site.hook_name], draws)
+            rows += _divergence(task, model, part, split, site, fit, known.sites[site.hook_name], learned[site])
         kept += [_episodes(task, model, part, split, site, learned[site]) for site in chosen]
     searched = {(site.hook_name, site.role) for site in controlled}
     own = (row for row in rows if row["control"] == "" and row["metric"] in ("recovered", "score"))
@@ -133,6 +152,7 @@ def probe(
     rows += tables.not_available(own, trained.why_no_untrained_control)
     table = pd.DataFrame(rows)
     names = {(site.hook_name, site.role) for site in chosen}
+    table["directions"] = table["directions"].fillna("")
     table["chosen"] = [(hook_name, role) in names for hook_name, role in zip(table["site"], table["role"], strict=True)]
     return table, pd.concat(kept, ignore_index=True)
 
@@ -273,24 +293,109 @@ def _parts(
 
 
 def _random(
-    task: TaskFamily, model: HookedModel, fresh: Fresh, split: str, site: Site, draws: int, seed: int
+    task: TaskFamily, model: HookedModel, fresh: Fresh, split: str, site: Site, learned: Subspace, draws: int, seed: int
 ) -> Iterator[dict[str, Any]]:
-    """Mean and quantiles over random subspaces, on the first pairs."""
-    some = torch.arange(min(RANDOM_PAIRS, len(fresh.own)), device=fresh.own.device)
-    pairs, there = fresh.pairs.take(some), Held(*(side[some] for side in fresh.held[site.hook_name]))
-    ranks, values = _ranks(there), []
+    """Mean and quantiles over random subspaces, on the first pairs: exchanged, and moved along as far as the learned one."""
+    some = _some(fresh, RANDOM_PAIRS)
+    there = some.held[site.hook_name]
+    ranks, where = _ranks(there), positions(model, site.role)
+    exchanged, moved = [], []
     rng = torch.Generator().manual_seed(stream(f"{seed}/{site.hook_name}/{site.role}", "random", 0))
     for _ in range(draws):
         basis = Subspace.random(there.base.shape[-1], ranks[-1], rng).basis.to(there.base)
         for rank in ranks:
-            edited = answers_after(model, pairs, site, there, basis[:, :rank])
-            error, weight = remaining(edited, fresh.own[some], fresh.wanted[some], task.answers)
-            values.append(float(1 - error.sum() / weight.sum()))
-    for rank, found in zip(ranks, np.array(values).reshape(draws, -1).T, strict=True):
-        lo, hi = np.quantile(found, [0.05, 0.95])
-        where = {"split": split, "site": site.hook_name, "role": site.role, "layer": site.layer, "rank": rank}
-        n = {"control": "random subspace", "n": len(some)}
-        yield {"metric": "recovered", "value": found.mean(), "lo": lo, "hi": hi, **where, **n}
+            edited = answers_after(model, some.pairs, site, there, basis[:, :rank])
+            exchanged.append(_share(task, edited, some))
+        with torch.no_grad():
+            as_far = norm_matched(there, where, learned.basis, basis)
+            moved.append(_share(task, put(model, some.pairs.base.tokens, site, as_far), some))
+    for rank, found in zip(ranks, np.array(exchanged).reshape(draws, -1).T, strict=True):
+        yield _quantiles(found, "random subspace", split, site, rank, len(some.own))
+    yield _quantiles(np.array(moved), "norm-matched random", split, site, ranks[-1], len(some.own))
+
+
+def _some(fresh: Fresh, n: int) -> Fresh:
+    """The first pairs, n of them at most."""
+    first = torch.arange(min(n, len(fresh.own)), device=fresh.own.device)
+    there = {name: Held(*(side[first] for side in one)) for name, one in fresh.held.items()}
+    return Fresh(fresh.pairs.take(first), there, fresh.own[first], fresh.copied[first], fresh.wanted[first])
+
+
+def _share(task: TaskFamily, edited: Tensor, fresh: Fresh) -> float:
+    error, weight = remaining(edited, fresh.own, fresh.wanted, task.answers)
+    return float(1 - error.sum() / weight.sum())
+
+
+def _quantiles(values: np.ndarray, control: str, split: str, site: Site, rank: int, n: int) -> dict[str, Any]:
+    lo, hi = np.quantile(values, [0.05, 0.95])
+    where = {"split": split, "site": site.hook_name, "role": site.role, "layer": site.layer, "rank": rank}
+    return {"metric": "recovered", "value": values.mean(), "lo": lo, "hi": hi, **where, "control": control, "n": n}
+
+
+def _simple(
+    task: TaskFamily, model: HookedModel, fresh: Fresh, split: str, site: Site, fit: Pairs, known: Tensor, draws: int
+) -> list[dict[str, Any]]:
+    """Bases that need no search, at every rank that they have."""
+    x, code = state(model, known, site), _codes(task, fit)
+    some, rows = _some(fresh, SIMPLE_PAIRS), []
+    there = some.held[site.hook_name]
+    ranks = _ranks(there)
+    bases = simple_bases(x, code, fit.base.composition, ranks[-1])
+    for name, basis in bases.items():
+        for rank in sorted({min(rank, basis.shape[1]) for rank in ranks}):
+            edited = answers_after(model, some.pairs, site, there, basis[:, :rank].to(there.base))
+            result = remaining(edited, some.own, some.wanted, task.answers)
+            rows += _row("recovered", result, some, split, site, rank, name)
+    taken = bases[NEURONS].argmax(0).tolist()
+    few, values = _some(fresh, RANDOM_PAIRS), []
+    for draw_seed in range(draws):
+        basis = random_neurons(x.shape[1], len(taken), draw_seed, taken).to(there.base)
+        edited = answers_after(model, few.pairs, site, few.held[site.hook_name], basis)
+        values.append(_share(task, edited, few))
+    return [*rows, _quantiles(np.array(values), "random neurons", split, site, len(taken), len(few.own))]
+
+
+def _codes(task: TaskFamily, fit: Pairs) -> Tensor:
+    """(n, width): the factors of the codes; which composition it is, where the family names no factors."""
+    try:
+        return code_features(task, fit.base.codes)
+    except DoesNotApply:
+        return torch.nn.functional.one_hot(fit.base.composition.unique(return_inverse=True)[1]).double()
+
+
+def _divergence(
+    task: TaskFamily,
+    model: HookedModel,
+    fresh: Fresh,
+    split: str,
+    site: Site,
+    fit: Pairs,
+    known: Tensor,
+    learned: Subspace,
+) -> list[dict[str, Any]]:
+    """How far exchanged states lie from natural ones, and what is recovered where they lie least far."""
+    there, rows, width = fresh.held[site.hook_name], [], fresh.held[site.hook_name].base.shape[-1]
+    natural, few = state(model, known, site), slice(0, BATCH)
+    ways = directions(model, task, site, fit.base.take(torch.arange(len(fit.mask))[few]), known[few])
+    at: dict[str, Any] = {"split": split, "site": site.hook_name, "role": site.role, "n": len(fresh.own)}
+
+    def far(states: Tensor, rank: int, control: str) -> Tensor:
+        found = distances(natural, states, ways)
+        for name, one in found.items():
+            more: dict[str, Any] = {"layer": site.layer, "rank": rank, "directions": name}
+            rows.append(tables.row("divergence", float(one.mean()), **at, control=control, **more))
+        return found["all"]
+
+    far(state(model, there.base, site), 0, "natural")
+    for rank, basis in ((learned.basis.shape[1], learned.basis), (width, None)):
+        distance = far(state(model, interchange(there, positions(model, site.role), basis), site), rank, "")
+        half = distance <= distance.median()
+        near = Fresh(fresh.pairs.take(half), {site.hook_name: Held(*(side[half] for side in there))},
+                     fresh.own[half], fresh.copied[half], fresh.wanted[half])  # fmt: skip
+        edited = answers_after(model, near.pairs, site, near.held[site.hook_name], basis)
+        result = remaining(edited, near.own, near.wanted, task.answers)
+        rows += _row("recovered", result, near, split, site, rank, "least divergent half")
+    return rows
 
 
 def _episodes(task: TaskFamily, model: HookedModel, fresh: Fresh, split: str, site: Site, subspace: Subspace) -> pd.DataFrame:

@@ -6,11 +6,14 @@ The only file that imports transformer_lens. What differs from a bare `HookedRoo
 * hooks and caches on a model compiled in place are refused (they would be ignored without a word);
 * `run_with_cache` returns an `ActivationCache` whose helpers work, and `clone=True` protects it from in-place edits;
 * a model takes numpy arrays and `Episodes` beside tensors, and `return_type` as in TransformerLens.
+
+`interchange_tools` hands on TransformerLens' bases and placebos, from its version 4.3 on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,9 +24,23 @@ from transformer_lens.hook_points import HookPoint
 
 from compolens.foundation.configs import ConfigError, nearest, require
 
-__all__ = ["Cache", "FactoredMatrix", "HookPoint", "HookedModel", "LayerNorm", "NamesFilter", "Output", "RMSNorm", "TaskLoss"]
+__all__ = [
+    "Cache", "FactoredMatrix", "HookPoint", "HookedModel", "LayerNorm", "NamesFilter", "Output", "RMSNorm", "TaskLoss",
+    "interchange_tools",
+]  # fmt: skip
 
 NamesFilter = str | list[str] | Callable[[str], bool] | None
+
+
+def interchange_tools() -> ModuleType:
+    """TransformerLens' `tools.analysis.interchange`: bases that are not learned, and placebos that move as far.
+
+    Returns:
+        The module; it is imported when it is asked for, since that takes a second.
+    """
+    from transformer_lens.tools.analysis import interchange
+
+    return interchange
 
 
 class Cache(ActivationCache):

@@ -64,6 +64,31 @@ def test_an_exchange_names_its_rank_and_the_place_where_it_moves_most(folder):
     )
 
 
+def test_an_exchange_stands_beside_what_needs_no_search_and_beside_natural_states(folder):
+    shares = {
+        ("", 16): 0.8, ("", 8): 0.7, ("copied", 16): 0.1, ("least divergent half", 16): 0.81, ("norm-matched random", 16): 0.3,
+        ("mean difference", 16): 0.6, ("mean difference", 4): 0.5, ("readout", 8): 0.4, ("neurons", 16): 0.2,
+    }  # fmt: skip
+    known = {"split": "test"} | at(EARLY)
+    rows = [
+        known | {"metric": "recovered", "control": control, "rank": rank, "value": value, "hi": value + 0.05}
+        for (control, rank), value in shares.items()
+    ]
+    rows.append(known | at(LATE) | {"metric": "recovered", "control": "", "rank": 64, "value": 0.95})  # without placebos
+    for directions, size in (("all", 9.0), ("sensitive", 1.2)):
+        far = known | {"metric": "divergence", "directions": directions}
+        rows += [far | {"control": "", "rank": 16, "value": size}, far | {"control": "natural", "rank": 0, "value": size / 2}]
+    save(folder, "swap_code", rows)
+    (found,) = interventional.findings([folder])
+    assert found.text.endswith(
+        "; at layer 1, context tokens, 16 learned directions recover 0.80 (on the half of the pairs whose states diverge "
+        "least 0.81), random ones along which states move as far 0.30 (95 % quantile 0.35), directions that need no search: "
+        "mean difference 0.60, readout 0.40, neurons 0.20; states lie 1.20 from natural ones along the directions that answers "
+        "depend on, natural ones 0.60"
+    )
+    assert {number.where["control"] for number in found.numbers} >= {"norm-matched random", "readout", "natural"}
+
+
 def test_an_exchange_that_leads_nowhere_is_said_to(folder):
     known = {"metric": "recovered", "split": "test", "rank": 16, "value": -400.0} | at(EARLY)
     save(folder, "swap_code", [known | {"control": ""}, known | {"control": "copied"}])

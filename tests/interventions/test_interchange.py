@@ -288,6 +288,32 @@ def test_a_code_in_a_subspace_is_followed_although_the_whole_site_copies(task):
     assert value(table, Site(0, "tokens", "all"), split="ood", metric="score", control="shown") == pytest.approx(1)
 
 
+def test_a_code_that_stands_as_it_is_needs_no_search_and_no_placebo_moves_answers_to_it(task):
+    """Behind block 0 the code's own coordinates are the readout's directions; the search finds no more than they do."""
+    table = measured("swap_code", planted(Planted, task), episodes=192, draws=4)
+    for split in ("test", "ood"):
+        where = {"split": split, "metric": "recovered"}
+        learned = value(table, rank=8, control="", **where)
+        rows = table[(table["metric"] == "recovered") & (table["split"] == split) & (table["site"] == AT_ANSWER.hook_name)]
+        rows = rows[(rows["role"] == AT_ANSWER.role)]
+        best = rows[rows["control"] == "readout"]["value"].max()
+        assert best == pytest.approx(learned, abs=0.03)
+        placebo = rows[(rows["control"] == "norm-matched random") & (rows["rank"] == 8)]
+        assert placebo["hi"].item() < learned - 0.1
+        assert rows[rows["control"] == "random neurons"]["value"].item() < learned
+        assert value(table, rank=8, control="least divergent half", **where) > 0.9
+
+
+def test_an_exchange_within_the_code_is_as_natural_as_what_it_is_compared_with(task):
+    """The planted code of another episode stands where natural ones do; of held-out pairs neither does."""
+    table = measured("swap_code", planted(Planted, task), episodes=192, draws=4)
+    rows = table[(table["metric"] == "divergence") & (table["site"] == AT_ANSWER.hook_name)]
+    rows = rows[(rows["role"] == AT_ANSWER.role) & (rows["directions"] == "sensitive")].set_index(["split", "control", "rank"])
+    for split in ("test", "ood"):
+        edited, natural = rows["value"][split, "", 12], rows["value"][split, "natural", 0]
+        assert edited == pytest.approx(natural, rel=0.25)  # a whole site exchanged is another natural state
+
+
 def test_a_model_that_copies_answers_is_found_out(task):
     table = measured("swap_code", planted(Copier, task), episodes=192, draws=4)
     for rank in (2, 4, 8):

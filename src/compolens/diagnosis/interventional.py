@@ -151,7 +151,45 @@ def exchanged(frames: Sequence[pd.DataFrame]) -> Finding:
         f"another episode's activations at {_named(frames, places)} take its answer {number.value:.2f} of the way to that "
         f"episode's code (copied answers: {copied.value:.2f}); {ranks} learned directions carry nine tenths of that"
     )
-    return Finding(text, "swap_code", (number, copied))
+    beside, controls = _beside(frames)
+    return Finding(text + beside, "swap_code", (number, copied, *controls))
+
+
+SIMPLE = ("mean difference", "readout", "neurons")
+"""Bases that need no search, as `swap_code` names them."""
+
+
+def _beside(frames: Sequence[pd.DataFrame]) -> tuple[str, list[ModelMean]]:
+    """What needs no search recovers beside the learned directions, and how natural their states are, where it was measured:
+    at the better of the two sites that have controls, on training compositions."""
+    if not all("directions" in frame for frame in frames):
+        return "", []  # tables of version 2
+    known = {"metric": "recovered", "split": "test"}
+    placebos = [_rows(frame, **known, control="norm-matched random") for frame in frames]
+    places, tops = [], []
+    for frame, rows in zip(frames, placebos, strict=True):
+        there = _rows(frame, **known, control="")
+        there = there[there["place"].isin(rows["place"]) & there["rank"].isin(rows["rank"])]
+        places.append(_best(there))
+        tops.append(float(_rows(rows, place=places[-1])["rank"].iloc[0]))
+    at_most = [frame[frame["rank"] <= top] for frame, top in zip(frames, tops, strict=True)]
+    ordered = [frame.sort_values("rank", ascending=False) for frame in at_most]
+    own, near, moved, *simple = (
+        _number(ordered, places, **known, control=control)
+        for control in ("", "least divergent half", "norm-matched random", *SIMPLE)
+    )
+    far, natural = (
+        _number(ordered, places, metric="divergence", split="test", directions="sensitive", control=c) for c in ("", "natural")
+    )
+    told = ", ".join(f"{n.where['control']} {n.value:.2f}" for n in simple if not np.isnan(n.value))
+    count = "/".join(f"{top:.0f}" for top in sorted(set(tops)))
+    text = (
+        f"; at {_named(frames, places)}, {count} learned directions recover {own.value:.2f} (on the half of the pairs whose "
+        f"states diverge least {near.value:.2f}), random ones along which states move as far {moved.value:.2f} (95 % quantile "
+        f"{moved.hi:.2f}), directions that need no search: {told}; states lie {far.value:.2f} from natural ones along the "
+        f"directions that answers depend on, natural ones {natural.value:.2f}"
+    )
+    return text, [own, near, moved, *simple, far, natural]
 
 
 def reused(frames: Sequence[pd.DataFrame]) -> Finding:
