@@ -20,14 +20,16 @@ from compolens.measures.intervals import summarise
 from compolens.tasks.base import Episodes, TaskFamily
 from compolens.zoo.folders import TrainedModel
 
-version = 3  # raised whenever its numbers change
-values_since = 1  # its values; version 2 changed intervals, version 3 added the best code of S-RAVEN, where one is read
+version = 4  # raised whenever its numbers change
+values_since = 1  # its values; version 2 changed intervals, 3 added the best code of S-RAVEN, 4 "recovered by composition"
 
 NEARLY = 0.8
 """Places where writing another code moves the answers by at least this share of the most that it does anywhere."""
 AS_WELL = 0.05
 """Places whose readout's R² on left-out training compositions is within this of the best: each may know the code."""
 
+BY_COMPOSITION = "recovered by composition"
+"""What the diagnosis draws compositions from, to see whether the same site would be found again."""
 STILL = 0.02
 """Where writing another code moves the answers less than this share of the way, no code is searched for: nothing reads it."""
 
@@ -67,6 +69,7 @@ def probe(
 
         - "score": of a rung, pooled and per composition; "true code written" has rows for every site.
         - "recovered": share of the way that answers move to another code's when that code is written (1: all of it, 0: none).
+        - "recovered by composition": the same on one composition, which counts in the whole with `weight`.
         - "left-out R²": of the readout on training compositions that were left out.
         - "r2": on the scored split, a row for each of the readouts that read training compositions about equally well; the
           best of these is used.
@@ -91,7 +94,8 @@ def probe(
             kept += [seen] if control == "" else []
             ladder.search(split, searched, found, Search(search_steps))
         rows += ladder.rows
-    own = (row for row in rows if row["control"] in ("", "another code") and row["metric"] != "left-out R²")
+    alone = ("left-out R²", BY_COMPOSITION)  # no rows of the untrained control
+    own = (row for row in rows if row["control"] in ("", "another code") and row["metric"] not in alone)
     rows += tables.not_available(own, trained.why_no_untrained_control)
     return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
 
@@ -124,6 +128,9 @@ class _Ladder:
             pairs = draw(self.task, "train", max(n // 2, 2), f"{self.seed}/choose", self.device)
             pooled = recovered(self.model, self.task, at, pairs)
             self._row("recovered", "another code written", "train", at.site, pooled.score, pooled.interval, n // 2)
+            for c, (share, weight, some) in pooled.per_composition.items() if not self.control else ():
+                more: dict[str, Any] = {"composition": self.task.composition_name(c), "weight": weight}
+                self._row(BY_COMPOSITION, "another code written", "train", at.site, share, n=some, **more)
             moved.append(pooled.score)
             if not self.control:
                 self._row("left-out R²", "decoded", "train", at.site, at.left_out, n=n)

@@ -83,8 +83,8 @@ def test_an_exchange_stands_beside_what_needs_no_search_and_beside_natural_state
     assert found.text.endswith(
         "; at layer 1, context tokens, 16 learned directions recover 0.80 (on the half of the pairs whose states diverge "
         "least 0.81), random ones along which states move as far 0.30 (95 % quantile 0.35), directions that need no search: "
-        "mean difference 0.60, readout 0.40, neurons 0.20; states lie 1.20 from natural ones along the directions that answers "
-        "depend on, natural ones 0.60"
+        "mean difference 0.60, readout 0.40, neurons 0.20; states lie 1.20 from natural ones along the directions that "
+        "answers depend on, natural ones 0.60"
     )
     assert {number.where["control"] for number in found.numbers} >= {"norm-matched random", "readout", "natural"}
 

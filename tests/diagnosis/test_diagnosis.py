@@ -492,9 +492,9 @@ def test_a_model_that_cannot_be_judged_is_left_out_and_named(tmp_path, tiny_task
 
 
 def test_a_place_is_named_by_its_layer_unless_it_is_the_explicit_code():
-    assert decomposition._named("hook_code", 3, "all") == "the explicit code"
+    assert decomposition.named_site("hook_code", 3, "all") == "the explicit code"
     for site in ("blocks.0.hook_resid_post", "later"):
-        assert decomposition._named(site, 2.0, "readout") == "layer 2, readout tokens"
+        assert decomposition.named_site(site, 2.0, "readout") == "layer 2, readout tokens"
 
 
 def test_states_are_compared_where_the_code_is_read_or_else_at_the_place_that_differs_most():

@@ -227,7 +227,13 @@ class Measured:
     def place(self) -> str:
         """Where the code is read, in words."""
         row = self._reading.iloc[0]
-        return _named(row["site"], row["layer"], row["role"])
+        return named_site(row["site"], row["layer"], row["role"])
+
+    @property
+    def site(self) -> tuple[str, str]:
+        """Where the code is read: hook point and role."""
+        row = self._reading.iloc[0]
+        return str(row["site"]), str(row["role"])
 
     @property
     def _reading(self) -> pd.DataFrame:
@@ -276,7 +282,7 @@ class Measured:
         if share.empty:
             return np.nan, ""
         layer, site, role = share.index[0]
-        return float(share.iloc[0]), _named(site, layer, role)
+        return float(share.iloc[0]), named_site(site, layer, role)
 
     def _distances(self, split: str, control: str) -> pd.DataFrame:
         if self.prior.empty:
@@ -285,7 +291,17 @@ class Measured:
         return rows[(rows["split"] == split) & (rows["composition"] == "all") & rows["value"].notna()]
 
 
-def _named(site: str, layer: float, role: str) -> str:
+def named_site(site: str, layer: float, role: str) -> str:
+    """A site in words.
+
+    Args:
+        site: hook point.
+        layer: after how many layers.
+        role: of its tokens.
+
+    Returns:
+        Such as "layer 1, context tokens".
+    """
     return "the explicit code" if site == EXPLICIT else f"layer {layer:.0f}, {role} tokens"
 
 
@@ -500,6 +516,20 @@ def _sampled(seeds: Ladders, top: float, splits: Splits) -> dict[str, dict[str, 
         }
         for split, parts in every[0].items()
     }
+
+
+def lost_parts(seeds: Ladders, top: float) -> dict[str, float]:
+    """What is lost from training to held-out compositions, part by part, without an interval.
+
+    Args:
+        seeds: the models' ladders.
+        top: the ceiling.
+
+    Returns:
+        part -> loss, in units of the score, a mean over the models.
+    """
+    every = [_parts(seed, top, split_loss, {})["lost"] for seed in seeds]
+    return {part: float(np.mean([own[part] for own in every])) for part in every[0]}
 
 
 def _drawn(

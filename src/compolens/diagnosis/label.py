@@ -153,17 +153,18 @@ def frame_of_scores(models: Sequence[Measured]) -> dict[str, float]:
     return {k: float(np.mean([row[k] for row in rows])) for k in rows[0]}
 
 
-def share_of_what_can_be_had(models: Sequence[Measured], scores: dict[str, float]) -> Loss:
+def share_of_what_can_be_had(models: Sequence[Measured], scores: dict[str, float], draws: int = 2000) -> Loss:
     """(ood - floor) / (ceiling - floor).
 
     Args:
         models: tables of models that differ in seeds alone.
         scores: from `frame_of_scores`.
+        draws: of the interval's bootstrap.
 
     Returns:
         The share with its two-level interval.
     """
-    found = two_level_interval([model.per_composition() for model in models])
+    found = two_level_interval([model.per_composition() for model in models], draws=draws)
     scale = max(scores["ceiling"] - scores["floor"], 1e-9)
     return Loss(*((value - scores["floor"]) / scale for value in found))
 
@@ -184,9 +185,14 @@ NO_ERROR = 1e-6
 
 
 def _means(rows: Sequence[pd.Series]) -> dict[str, float]:
+    """name -> mean over models that have it; nothing where a model has none at all."""
     if any(row.empty for row in rows):
         return {}
-    return {str(reference): float(value) for reference, value in pd.concat(rows).groupby(level=0).mean().items()}
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        for name, value in zip(row.index, row.to_numpy(float), strict=True):
+            found.setdefault(str(name), []).append(float(value))
+    return {name: float(np.mean(found[name])) for name in sorted(found)}
 
 
 class Beside(NamedTuple):
@@ -256,14 +262,35 @@ def measured(folders: Sequence[Path]) -> list[Measured] | None:
 def diagnose(folders: Sequence[Path]) -> Diagnosis | None:
     """The diagnosis of the models in `folders`, which differ in seeds alone; None where a table cannot be used."""
     models = measured(folders)
-    if models is None:
-        return None
-    models = list(by_the_better_editor(models))
+    return None if models is None else diagnosis_of(as_diagnosed(models))
+
+
+def as_diagnosed(models: Sequence[Measured]) -> list[Measured]:
+    """The models with the ladder that a diagnosis rests on: that of the editor that moves answers furthest.
+
+    Args:
+        models: tables of models that differ in seeds alone.
+
+    Returns:
+        The models.
+    """
+    return list(by_the_better_editor(models))
+
+
+def diagnosis_of(models: Sequence[Measured]) -> Diagnosis:
+    """The diagnosis of models.
+
+    Args:
+        models: from `as_diagnosed`.
+
+    Returns:
+        The diagnosis.
+    """
     scores = frame_of_scores(models)
     share = share_of_what_can_be_had(models, scores)
     parts = in_parts(models, scores["ceiling"])
     beside = {split: Beside.on(models, split) for split in ("test", "ood")}
-    label, reasons, blamed = _label(models, scores, share, parts["lost"], beside)
+    label, reasons, blamed = by_rules(models, scores, share, parts["lost"], beside)
     place = models[0].place if located(models) else "no place that is known"
     seeds, absent = ladders(models), [part for part in BELOW if part in parts["lost"] and not parts["lost"][part].lo > NOTHING]
     powers = {part: power(seeds, scores["ceiling"], part, FAILS) for part in absent}
@@ -283,10 +310,21 @@ def diagnose(folders: Sequence[Path]) -> Diagnosis | None:
     )
 
 
-def _label(
+def by_rules(
     models: Sequence[Measured], scores: dict[str, float], share: Loss, lost: dict[str, Loss], beside: dict[str, Beside]
 ) -> tuple[str, list[str], str]:
-    """(label, reasons, blamed part): the first rule that holds."""
+    """The label, by the first rule that holds.
+
+    Args:
+        models: tables of models that differ in seeds alone.
+        scores: from `frame_of_scores`.
+        share: from `share_of_what_can_be_had`.
+        lost: the parts of what is lost from training to held-out compositions.
+        beside: split -> the models beside learners.
+
+    Returns:
+        (label, reasons, blamed part).
+    """
     generic = [beside[split].taken_for(OWN_ERRORS["generic regression"]) for split in ("test", "ood")]
     if generic[0] and generic[1]:
         return "generic regression", [f"its answers are those of {generic[1]}, on training compositions too"], ""

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from compolens import tables
-from compolens.diagnosis import closest_learner, decomposition, interventional
+from compolens.diagnosis import closest_learner, decomposition, interventional, stability
 from compolens.diagnosis import label as diagnosis
 from compolens.diagnosis import reported as quoted
 from compolens.diagnosis.groups import SEEDS, Group, group
@@ -163,7 +163,7 @@ class Judgement:
         reasons: why that label.
         parts: what is lost on held-out compositions, in parts.
         change: what would change the label.
-        asides: what else the diagnosis says: its power, what its errors are like.
+        asides: what else the diagnosis says: how stable it is, its power, what its errors are like.
         standing: whether a repair has confirmed the label: "confirmed", "not confirmed", "contradicted", "too few seeds" or
             "not tested".
         confirmation: what that repair gave.
@@ -225,9 +225,11 @@ def judgement(group: Group) -> Judgement:
 
 def _diagnosed(group: Group) -> Judgement:
     """The label, the loss in parts, and what would change the label."""
-    found = diagnosis.diagnose(group.folders)
-    if found is None:
+    models = diagnosis.measured(group.folders)
+    if models is None:
         return Judgement(group)
+    models = diagnosis.as_diagnosed(models)
+    found = diagnosis.diagnosis_of(models)
     table = "inference_or_execution"
     parts = {
         split: [Evidence(table, {"part": part, "split": split}, group.names, *loss) for part, loss in told.items()]
@@ -250,10 +252,54 @@ def _diagnosed(group: Group) -> Judgement:
         reasons=tuple(Clause(f"because {reason}", (share,)) for reason in found.reasons),
         parts=(Clause(f"{lost}; its code is read at {found.place}", (*parts["ood"], *parts["test"])),),
         change=(Clause(f"the label would change with {found.change}", tuple(parts["lost"])),),
-        asides=(*_power(found.power, parts["lost"]), *_errors_like(group, found), *(Clause(r, ()) for r in found.remarks)),
+        asides=(
+            *_stable(group, models, found),
+            *_power(found.power, parts["lost"]),
+            *_errors_like(group, found),
+            *(Clause(r, ()) for r in found.remarks),
+        ),
         standing=standing,
         confirmation=tuple(confirmation),
     )
+
+
+def _stable(group: Group, models: Sequence[decomposition.Measured], found: diagnosis.Diagnosis) -> list[Clause]:
+    """How often the label and the site come out again where other compositions are drawn, and the site's best rival."""
+    stable = stability.stability(models, found.label)
+    others = "".join(f"; {name} in {100 * share:.0f} %" for name, share in stable.others.items())
+    seeds = " and seeds" if len(models) > 1 else ""
+    text = (
+        f"stability: of {stability.RESAMPLES} resamples of compositions, each with all its episodes{seeds}, "
+        f"{100 * stable.label:.0f} % have the label again{others}"
+    )
+    table = "inference_or_execution"
+    told = [Evidence(table, {"resampled": "label"}, group.names, stable.label)]
+    if not decomposition.located(models):
+        return [Clause(text, tuple(told))]
+    if np.isnan(stable.site):
+        text += f"; how often the site is, this table does not tell (compolens probe {table} {group.folders[0]} --again)"
+    else:
+        text += f"; {100 * stable.site:.0f} % the site where its code is read"
+        told.append(Evidence(table, {"resampled": "site"}, group.names, stable.site))
+    return [Clause(text, tuple(told)), *_rival(group, stable)]
+
+
+def _rival(group: Group, stable: stability.Stability) -> list[Clause]:
+    """What the best other site explains, in the first model."""
+    here, rival = stable.here, stable.rival
+    if rival is None:
+        return []
+    often = "" if np.isnan(rival.share) else f"; it is taken for the site in {100 * rival.share:.0f} % of resamples"
+    model = f" in {group.names[0]}" if len(group.folders) > 1 else ""
+    text = (
+        f"the best rival of {here.place}{model} is {rival.place}: another code written there moves the answers "
+        f"{rival.moved:.2f} of the way ({here.moved:.2f} at the site named), and the right code there wins {rival.wins:+.3f} "
+        f"on held-out compositions ({here.wins:+.3f} at the site named){often}"
+    )
+    where = [{"metric": m, "place": rival.place} for m in ("recovered", "score")]
+    values = (rival.moved, rival.wins)
+    told = [Evidence("inference_or_execution", w, group.names[:1], v) for w, v in zip(where, values, strict=True)]
+    return [Clause(text, tuple(told))]
 
 
 def _errors_like(group: Group, found: diagnosis.Diagnosis) -> list[Clause]:
