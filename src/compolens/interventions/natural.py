@@ -22,7 +22,16 @@ SIGNS = 4
 
 
 def state(model: HookedModel, activation: Tensor, site: Site) -> Tensor:
-    """(batch, d) float64: the mean of an `activation`, (batch, pos, …) or (batch, d), of `model` over a site's positions."""
+    """What stands at a site, averaged over its positions.
+
+    Args:
+        model: the model.
+        activation: (batch, pos, …) at the site's hook point, or (batch, d) of an explicit code.
+        site: where.
+
+    Returns:
+        (batch, d) float64.
+    """
     return _at(model, activation, site).mean(1).double()
 
 
