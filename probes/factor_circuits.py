@@ -15,7 +15,17 @@ from compolens.activations.streams import draw
 from compolens.foundation.configs import DoesNotApply, require
 from compolens.hooks import HookedModel
 from compolens.interventions.components import Component, answers_of, components, exchanged, hold, shift
-from compolens.interventions.edges import Graph, circuit, edge_terms, faithfulness, graph_of, run_circuit, written
+from compolens.interventions.edges import (
+    Graph,
+    Written,
+    apart,
+    circuit,
+    edge_terms,
+    faithfulness,
+    graph_of,
+    run_circuit,
+    written,
+)
 from compolens.interventions.interchange import Pairs, check_renders, exchanged_factors
 from compolens.measures.intervals import Scale, summarise
 from compolens.measures.similarity import (
@@ -233,21 +243,23 @@ def _served(at: Circuits, found: Mapping[str, Mapping[str, Measured]], control: 
             tested["test", name] = each, np.flatnonzero(~chosen)
             tested["ood", name] = found["ood"][name], np.arange(len(found["ood"][name].shift))
     names, rng = list(elsewhere), np.random.default_rng(stream(seed, "circuits", 0))
+    kinds = (OTHER,) if control else (SAME, OTHER, FACTOR, RANDOM)
     for split in SPLITS:
-        for share in SHARES:
-            told: dict[str, list] = {kind: [] for kind in ((OTHER,) if control else (SAME, OTHER, FACTOR, RANDOM))}
-            for name, following in zip(names, names[1:] + names[:1], strict=True):
-                each, where = tested[split, name]
-                first, second = where[0::2], where[1::2]
-                if not len(second):
-                    continue
-                ranks = {SAME: _scores(graph, each, first), OTHER: elsewhere[name], FACTOR: elsewhere[following]}
-                ranks[RANDOM] = rng.random(graph.exists.shape)
-                for kind, results in told.items():
-                    kept = _kept(at.model, at.task, graph, each, second, circuit(graph, ranks[kind], share))
-                    results.append((kept, each, second))
-            for kind, results in told.items():
-                yield from _faithful(results, split, share, kind, control)
+        halves = {name: (tested[split, name][1][0::2], tested[split, name][1][1::2]) for name in names}
+        seen = [name for name in names if len(halves[name][1])]
+        drawn = {(share, name): rng.random(graph.exists.shape) for share in SHARES for name in seen}
+        told: dict[tuple[float, str], list] = {(share, kind): [] for share in SHARES for kind in kinds}
+        for name in seen:
+            each, (first, second) = tested[split, name][0], halves[name]
+            following = elsewhere[names[(names.index(name) + 1) % len(names)]]
+            ranks = {SAME: _scores(graph, each, first), OTHER: elsewhere[name], FACTOR: following}
+            with apart(at.model):
+                runs = _runs(at.model, graph, each, second)
+                for share, kind in told:
+                    chosen = circuit(graph, ranks[kind] if kind in ranks else drawn[share, name], share)
+                    told[share, kind].append((_kept(at, *runs, chosen), each, second))
+        for (share, kind), results in told.items():
+            yield from _faithful(results, split, share, kind, control)
 
 
 def _scores(graph: Graph, each: Measured, where: np.ndarray) -> np.ndarray:
@@ -257,15 +269,18 @@ def _scores(graph: Graph, each: Measured, where: np.ndarray) -> np.ndarray:
     return ranks
 
 
-def _kept(
-    model: HookedModel, task: TaskFamily, graph: Graph, each: Measured, where: np.ndarray, chosen: np.ndarray
-) -> np.ndarray:
-    """(episode,) how much of the shift a circuit keeps from being made."""
+def _runs(model: HookedModel, graph: Graph, each: Measured, where: np.ndarray) -> tuple[Episodes, Written, Written]:
+    """Some of the pairs: the base, what its nodes write, and what those of its exchanged inputs write."""
     index = torch.from_numpy(where).to(each.base.tokens.device)
-    base, wanted = each.base.take(index), each.wanted.take(index)
-    own, donor = written(model, graph, base), written(model, graph, wanted)
-    goal = shift(task, own.prediction, donor.prediction, base.targets)
-    return faithfulness(task, goal, run_circuit(model, graph, base, donor, chosen), base.targets)
+    base = each.base.take(index)
+    return base, written(model, graph, base), written(model, graph, each.wanted.take(index))
+
+
+def _kept(at: Circuits, base: Episodes, own: Written, donor: Written, chosen: np.ndarray) -> np.ndarray:
+    """(episode,) how much of the shift a circuit keeps from being made."""
+    assert at.graph is not None
+    goal = shift(at.task, own.prediction, donor.prediction, base.targets)
+    return faithfulness(at.task, goal, run_circuit(at.model, at.graph, base, donor, chosen), base.targets)
 
 
 def _faithful(results: list, split: str, share: float, kind: str, control: str) -> Iterator[dict]:

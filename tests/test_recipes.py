@@ -44,6 +44,7 @@ ALL = (*MEASURED, *OWN)
 NOT_FOR = {
     "attention_code": (*MODELS, *REGRESSION), "latent_geometry": (*MODELS, *REGRESSION),
     **dict.fromkeys(("inference_or_execution", "which_prior", "erase_code", "repair", "swap_factor"), REGRESSION),
+    "factor_circuits": REGRESSION,
     **dict.fromkeys(("code_structure", "nonlinear_code", "predictors", "task_vectors"), REGRESSION),
     "module_alignment": tuple(name for name in ALL if name != "hypernetwork"),
     "transfer": tuple(name for name in ALL if name != "sparse"),
@@ -56,7 +57,7 @@ NOT_FOR = {
 """Probe -> models that it does not apply to. Of a probe that is not in here, each model shows by itself whether it does."""
 SHORT = {
     "search_steps": 3, "tuning_steps": 2, "draws": 2, "fitted": 128, "searched": 8, "tangent_episodes": 32, "iterations": 2,
-    "exact": 4,
+    "exact": 4, "points": 2, "sources": 1,
 }  # fmt: skip
 """How long the searches and trainings inside probes are here."""
 READ = ("generalization", "attention_code", "latent_geometry", "patching", "latent_code")

@@ -189,7 +189,7 @@ def _joined(writers: list[Writer], readers: list[Reader], last: int, parallel: b
 
 @contextmanager
 def apart(model: HookedModel) -> Iterator[None]:
-    """While it lasts, what heads write and what they and MLPs read fires; then as before.
+    """While it lasts, what heads write and what they and MLPs read fires; then as before. Inside another one it costs nothing.
 
     Args:
         model: the model.
@@ -198,14 +198,14 @@ def apart(model: HookedModel) -> Iterator[None]:
         A context.
     """
     settings = ("use_attn_result", "use_split_qkv_input", "use_hook_mlp_in")
-    before = {name: getattr(model.cfg, name) for name in settings if hasattr(model.cfg, name)}
+    off = [name for name in settings if hasattr(model.cfg, name) and not getattr(model.cfg, name)]
     try:
-        for name in before:
+        for name in off:
             getattr(model, f"set_{name}")(True)
         yield
     finally:
-        for name, value in before.items():
-            getattr(model, f"set_{name}")(value)
+        for name in off:
+            getattr(model, f"set_{name}")(False)
 
 
 # ---- runs ------------------------------------------------------------------------------------------------------------
@@ -362,15 +362,16 @@ def edge_terms(
     """
     difference = donor.by_writer - base.by_writer
     terms = np.zeros((*graph.exists.shape, difference.shape[1]))
-    for point in range(points):
-        start = None if points == 1 else base.by_writer[0] + (point + 0.5) / points * difference[0]
-        gradients = _read_gradients(model, task, graph, episodes, goal, start)
-        for r, reader in enumerate(graph.readers):
-            gradient = gradients[reader.hook_name]
-            if gradient.ndim == 4:
-                gradient = gradient[:, :, reader.head] if reader.head >= 0 else gradient.sum(2)
-            found = torch.einsum("wbpd,bpd->wb", difference.double(), gradient.double())
-            terms[r] += found.cpu().numpy() / points
+    with apart(model):
+        for point in range(points):
+            start = None if points == 1 else base.by_writer[0] + (point + 0.5) / points * difference[0]
+            gradients = _read_gradients(model, task, graph, episodes, goal, start)
+            for r, reader in enumerate(graph.readers):
+                gradient = gradients[reader.hook_name]
+                if gradient.ndim == 4:
+                    gradient = gradient[:, :, reader.head] if reader.head >= 0 else gradient.sum(2)
+                found = torch.einsum("wbpd,bpd->wb", difference.double(), gradient.double())
+                terms[r] += found.cpu().numpy() / points
     return terms[graph.exists]
 
 
