@@ -26,7 +26,16 @@ from compolens.models import (
     SoftmaxSelfAttention,
     SparseCoding,
 )
-from compolens.tasks import BurstyClassification, FuzzyLogic, LinearRegression, Relations, SRaven, UncertainRegression
+from compolens.tasks import (
+    BurstyClassification,
+    FuzzyLogic,
+    InterleavedTokens,
+    LinearRegression,
+    Relations,
+    RepresentationRegression,
+    SRaven,
+    UncertainRegression,
+)
 
 torch.set_num_threads(1)
 settings.register_profile("unhurried", deadline=None)  # an example that takes long says that the machine is busy
@@ -85,8 +94,8 @@ def tiny_models(tiny_task, shared):
 
 @pytest.fixture(scope="session")
 def tiny_categorical_models(shared):
-    """The same on families whose code is categorical: S-RAVEN with two features, fuzzy logic, relations, labelled items; and a
-    regression that says how sure it is."""
+    """The same on families whose code is categorical: S-RAVEN with two features, fuzzy logic, relations, labelled items; and
+    regressions, one that says how sure it is and one on a representation."""
     sizes, raven = {"n_layers": 2, "d_model": 16, "n_heads": 4}, SRaven(n_features=2)
     pairs = {
         "hyla": (HYLA(**sizes, n_ctx=18), raven),
@@ -98,6 +107,7 @@ def tiny_categorical_models(shared):
             BurstyClassification(n_classes=8, n_labels=4, n_context=4, n_positions=12, d_item=8),
         ),
         "unsure": (SoftmaxTransformer(**sizes), UncertainRegression(d_x=3, n_context=4)),
+        "represented": (SoftmaxTransformer(**sizes), RepresentationRegression(d_x=2, n_context=4, layout=InterleavedTokens())),
     }
     return Tiny(shared / "categorical", pairs)
 

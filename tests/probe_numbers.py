@@ -30,7 +30,16 @@ from compolens.models import (
     SoftmaxTransformer,
     SparseCoding,
 )
-from compolens.tasks import BooleanFunctions, BurstyClassification, LinearRegression, Relations, SRaven, UncertainRegression
+from compolens.tasks import (
+    BooleanFunctions,
+    BurstyClassification,
+    InterleavedTokens,
+    LinearRegression,
+    Relations,
+    RepresentationRegression,
+    SRaven,
+    UncertainRegression,
+)
 from compolens.zoo.folders import TrainedModel
 
 HELD = Path(__file__).parent / "data" / "probe_numbers"
@@ -47,6 +56,7 @@ WITHIN, ANYTHING = " ±", "?"
 FEW = {
     "episodes": 32, "fitted": 64, "fits": 16, "searched": 8, "tangent_episodes": 32, "looked_at": 4, "points": 6,
     "search_steps": 2, "tuning_steps": 2, "iterations": 2, "draws": 2, "exact": 4, "newton": 4, "gd": 16,
+    "updates": 2,
 }  # fmt: skip
 """What makes a probe quick, where it has such an option."""
 SMALL, REGRESSION = {"n_layers": 2, "d_model": 8, "n_heads": 2}, LinearRegression(d_x=3, n_context=4)
@@ -60,9 +70,13 @@ MODELS = {
     "bursty": Run(SoftmaxTransformer(**SMALL, attn_only=True), BurstyClassification(n_classes=9, n_labels=4), steps=0),
     "unsure": Run(SoftmaxTransformer(**SMALL), UncertainRegression(d_x=3, n_context=5), steps=0),
     "boolean": Run(SoftmaxTransformer(**SMALL), BooleanFunctions(n_bits=4, n_context=8), steps=0),
+    "represented": Run(
+        SoftmaxTransformer(**SMALL), RepresentationRegression(d_x=3, n_context=5, layout=InterleavedTokens()), steps=0
+    ),
 }
 """Continuous, categorical and regressed codes; weights that are generated, thresholded, transferred, softmax and linear."""
 ONLY = {"bursty": ("in_context_or_in_weights", "head_scores"), "boolean": ("head_scores",), "unsure": ("uncertainty",)}
+ONLY |= {"represented": ("representation_map", "pasting")}
 """Models that are there for some probes, which apply to no other; the rest is measured enough without them."""
 
 

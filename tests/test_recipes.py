@@ -37,7 +37,10 @@ MODELS = ("softmax", "hypernetwork")
 """On a family with a continuous code."""
 CATEGORICAL = ("hyla", "raven-softmax", "fuzzy", "sparse")
 REGRESSION = ("descent", "plain", "regularized")
-OWN = {"bursty": ("in_context_or_in_weights", "head_scores"), "unsure": ("uncertainty",)}
+OWN = {
+    "bursty": ("in_context_or_in_weights", "head_scores"), "unsure": ("uncertainty",),
+    "represented": ("representation_map", "pasting"),
+}  # fmt: skip
 """Models that are there for the probes of their kind of task alone, which apply to no other."""
 MEASURED = (*MODELS, *CATEGORICAL, *REGRESSION)
 ALL = (*MEASURED, *OWN)
@@ -49,15 +52,15 @@ NOT_FOR = {
     "module_alignment": tuple(name for name in ALL if name != "hypernetwork"),
     "transfer": tuple(name for name in ALL if name != "sparse"),
     "dual_model": tuple(name for name in ALL if name not in (*MODELS, "raven-softmax", "plain", *OWN)),
-    **{probe: tuple(name for name in ALL if name != model) for model, probes in OWN.items() for probe in probes},
+    **{p: tuple(name for name in ALL if name != model) for model, ps in OWN.items() for p in ps if p != "pasting"},
     **dict.fromkeys(("gd_equivalence", "algorithm_steps", "weight_structure"), (*MODELS, *CATEGORICAL)),
     **dict.fromkeys(("activation_sparsity", "generalization", "patching", "swap_code"), ()),
-    **dict.fromkeys(("components", "edges", "latent_code"), ()),
+    **dict.fromkeys(("components", "edges", "latent_code"), ()), "pasting": REGRESSION,
 }  # fmt: skip
 """Probe -> models that it does not apply to. Of a probe that is not in here, each model shows by itself whether it does."""
 SHORT = {
     "search_steps": 3, "tuning_steps": 2, "draws": 2, "fitted": 128, "searched": 8, "tangent_episodes": 32, "iterations": 2,
-    "exact": 4, "points": 2, "sources": 1,
+    "exact": 4, "points": 2, "sources": 1, "updates": 3,
 }  # fmt: skip
 """How long the searches and trainings inside probes are here."""
 READ = ("generalization", "attention_code", "latent_geometry", "patching", "latent_code")
@@ -265,7 +268,7 @@ def test_a_probe_that_does_not_apply_says_so_and_leaves_no_table(models, name, m
     with pytest.raises(
         DoesNotApply,
         match=r"code|without coefficient transfer|no dual model|no regression family|no weights in|no modules|"
-        r"no variance|in turn",
+        r"no variance|in turn|no embedding",
     ):
         recipes.run_probe(PROBES[name], models / model, {"episodes": 8})
     assert not tables.path_of(models / model, name).exists()

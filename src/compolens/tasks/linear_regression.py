@@ -319,7 +319,7 @@ class LinearRegression(TaskFamily):
         {"weights": (batch, d_x * d_y), "component": (batch,)}."""
         x, noise, shifted = inputs.split([self.d_x, self.d_y, 1], dim=-1)
         weights = codes["weights"].view(-1, self.d_x, self.d_y)
-        y = x @ weights + noise
+        y = self._clean(x, weights) + noise
         composition = codes["component"] + self._counts[0] * shifted[:, 0, 0].long()
         tokens, targets = self._interleave(x, y) if self.interleaved else self._join(x, y)
         nuisances = {
@@ -327,6 +327,10 @@ class LinearRegression(TaskFamily):
             "answer_scale": y[:, : self.n_context].square().mean((1, 2)).sqrt(),
         }
         return Episodes(tokens, targets, dict(codes), composition, inputs, nuisances)
+
+    def _clean(self, x: Tensor, weights: Tensor) -> Tensor:
+        """(batch, points, d_y): the answers without noise to x (batch, points, d_x) under weights (batch, d_x, d_y)."""
+        return x @ weights
 
     def _join(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         tokens = torch.cat([x, y], dim=-1)
@@ -363,7 +367,7 @@ class LinearRegression(TaskFamily):
         Returns:
             (batch, count, d_x).
         """
-        pool = self.prompts(episodes).asked.flatten(0, 1)
+        pool = LinearRegression.prompts(self, episodes).asked.flatten(0, 1)
         rng = torch.Generator().manual_seed(0)
         return pool[torch.randint(len(pool), (len(episodes.tokens), count), generator=rng).to(pool.device)]
 
@@ -382,7 +386,7 @@ class LinearRegression(TaskFamily):
         tokens, targets, inputs = (part[row] for part in (episodes.tokens, episodes.targets, episodes.inputs))
         asked, weights = x.flatten(0, 1), codes["weights"].view(-1, self.d_x, self.d_y)
         tokens[:, self.answers[-1], : self.d_x] = asked
-        targets[:, self.answers[-1]] = (asked[:, None] @ weights)[:, 0]
+        targets[:, self.answers[-1]] = self._clean(asked[:, None], weights)[:, 0]
         inputs[:, -1, : self.d_x + self.d_y] = torch.nn.functional.pad(asked, (0, self.d_y))
         return Episodes(tokens, targets, codes, episodes.composition[row], inputs, nuisances)
 
