@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from compolens import tables
-from compolens.activations.sites import EVERYWHERE, Site, put, sites
+from compolens.activations.sites import EVERYWHERE, Site, positions, put, sites
 from compolens.activations.streams import Activations, draw, record
 from compolens.foundation.configs import DoesNotApply, require
 from compolens.hooks import HookedModel
-from compolens.interventions.editors import Editor, donors, fit_editors, put_in
-from compolens.interventions.natural import directions, distances, state
+from compolens.interventions.editors import Editor, assemble, donors, fit_editors, put_in
+from compolens.interventions.natural import directions, distances, new_compositions, state
 from compolens.interventions.oracles import code_features, recovered
 from compolens.measures.capacity import Readout, control_task
 from compolens.measures.divergence import Natural
@@ -24,10 +24,12 @@ from compolens.measures.readouts import Moments, RidgeReadout
 from compolens.tasks.base import Episodes
 from compolens.zoo.folders import TrainedModel
 
-version = 1  # raised whenever its numbers change
+version = 2  # raised whenever its numbers change
+values_since = 1  # its values; version 2 added states assembled from two donors, and how donors read
 
-NONLINEAR, DONOR = "nonlinear", "donor"
+NONLINEAR, DONOR, ASSEMBLED = "nonlinear", "donor", "assembled"
 """The editors, as the column `editor` names them."""
+UNNATURAL = "unnatural: made of two training donors, one part of the code from each"
 DONORS = 6
 """Donors of every episode, of which the one is taken whose reading is nearest to the right code."""
 
@@ -39,8 +41,10 @@ def probe(
 
     Readouts are ridges on x, on products, and on 32 or 128 Gaussian bumps; the smallest within one standard error of the best
     on left-out training compositions is taken. The nonlinear editor erases and writes the coordinates in which the mean
-    activation varies with the code. A donor is a real episode of the same code with other inputs: its activation is put at the
-    site. Why an editor may not be fitted to answers: 2507.08802. Why states must be compared with natural ones: 2511.04638.
+    activation varies with the code. A donor is a real episode of the same code with other inputs: its activation is put at
+    the site. Where inference fails, no episode has the right code of a held-out composition: "assembled" puts together two
+    training donors, one part of the code from each, and its rows are marked as unnatural. Why an editor may not be fitted to
+    answers: 2507.08802. Why states must be compared with natural ones: 2511.04638.
 
     Args:
         trained: the trained model, with its run, task and folder.
@@ -49,9 +53,9 @@ def probe(
         seed: seed of the episodes, which are never those of a training, even with an equal seed.
 
     Returns:
-        The table, and rows per episode (score as is and with each edit). Column `editor` is "nonlinear" or "donor"; `capacity`
-        names a readout; `chosen` marks the site where an editor moves the answers of training compositions most. lo, hi: 95 %
-        over compositions.
+        The table, and rows per episode (score as is and with each edit). Column `editor` is "nonlinear", "donor" or
+        "assembled"; `capacity` names a readout; `chosen` marks the site where an editor moves the answers of training
+        compositions most ("assembled": that of donors). lo, hi: 95 % over compositions.
 
         - "left-out R²": of readouts of a capacity on left-out training compositions; `chosen` 1 where it was taken. Control
           "control task": of the same capacity, codes exchanged between compositions (1909.03368), on fresh episodes of the
@@ -63,8 +67,10 @@ def probe(
           chosen site. Control "another code": another episode's. Control "least divergent half": episodes whose edited states
           diverge least.
         - "divergence": mean distance of states from the nearest natural state of training compositions, in standard deviations
-          per axis; control "natural": of states that nothing was done to. `directions`: "all", "sensitive" (those that answers
-          depend on) or "rest".
+          per axis; control "natural": of states that nothing was done to; "natural, left out": of training compositions'
+          states from those of all others, as far as a new composition is expected to lie. `directions`: "all", "sensitive"
+          (those that answers depend on) or "rest".
+        - "reads right": R² of the readout from states of donors, real or assembled, to the codes that are wanted.
         - control "permuted codes": editors fitted to other episodes' codes. Control "untrained": in the untrained control.
 
     Raises:
@@ -113,6 +119,8 @@ class _Measured:
     def _row(self, metric: str, value: float, split: str, site: Site, n: int, **more: Any) -> None:
         control = ", ".join(filter(None, (self.control, more.pop("control", ""))))
         where: dict[str, Any] = {"split": split, "site": site.hook_name, "role": site.role, "control": control, "n": n}
+        if more.get("editor") == ASSEMBLED:
+            more["note"] = UNNATURAL
         first: dict[str, Any] = {
             "editor": "",
             "rung": "",
@@ -230,26 +238,34 @@ class _Measured:
             }
             own = torch.cat([torch.stack(self.task.errors(a.prediction, a.episodes.targets)) for a in seen.batches], dim=1)
             columns["score"] = (1 - own[0] / own[1]).cpu().numpy()
-            for editor, site in where.items():
+            for editor, site in (*where.items(), (ASSEMBLED, where[DONOR])):
                 columns[f"{editor}_true_code"] = self._scored(split, seen, editor, site, own)
             frames.append(pd.DataFrame(columns))
         return pd.concat(frames, ignore_index=True)
 
     def _scored(self, split: str, seen: _Seen, name: str, site: Site, own: Tensor) -> np.ndarray:
-        edit = self._edited_by_donor if name == DONOR else self._edited_by_editor
+        ways_to_edit = {DONOR: self._edited_by_donor, ASSEMBLED: self._edited_by_two, NONLINEAR: self._edited_by_editor}
+        edit = ways_to_edit[name]
         self._scores("own answer", split, site, name, own, seen.composition)
         natural, one = Natural.fit(self.known.states[site]), self.known.batches[0]
         ways = directions(self.model, self.task, site, one.episodes, one.sites[site.hook_name])
         self._distances(split, seen.states[site], site, name, "natural", ways)
+        if split == "ood":
+            for way, far in new_compositions(self.known.states[site], self.known.composition, ways).items():
+                self._row("divergence", float(far.mean()), "train", site, len(far), editor=name, directions=way,
+                          control="natural, left out")  # fmt: skip
         best = own
         for rung, control in (("true code written", ""), ("true code written", "another code"), ("own code written", "")):
-            if name == DONOR and rung == "own code written":
+            if name != NONLINEAR and rung == "own code written":
                 continue
             states, errors = edit(seen, site, rung, 1 if control else 0)
             self._scores(rung, split, site, name, errors, seen.composition, control)
             if rung == "true code written" and not control:
                 best = errors
                 self._distances(split, states, site, name, "", ways)
+                if name != NONLINEAR:
+                    r2 = _r2(self.readouts[site](states), seen.code)
+                    self._row("reads right", r2, split, site, len(states), editor=name, chosen=1)
                 far = natural.distance(states)
                 half = far <= far.median()
                 self._scores(rung, split, site, name, errors[:, half], seen.composition[half], "least divergent half")
@@ -290,6 +306,22 @@ class _Measured:
                 answer = put(self.model, batch.tokens, site, edited)
             states.append(state(self.model, edited, site))
             errors.append(torch.stack(self.task.errors(answer, batch.targets)))
+        return torch.cat(states), torch.cat(errors, dim=1)
+
+    def _edited_by_two(self, seen: _Seen, site: Site, rung: str, by: int) -> tuple[Tensor, Tensor]:
+        """States assembled from two episodes of training compositions, those that the readouts were fitted on."""
+        at = positions(self.model, site.role)
+        shown = torch.cat([one.sites[site.hook_name][:, at] for one in self.known.batches])
+        made = assemble(seen.code.roll(by, 0), self.known.code, shown.flatten(2))
+        states, errors = [], []
+        sizes = [len(one.prediction) for one in seen.batches]
+        for one, new in zip(seen.batches, made.states.split(sizes), strict=True):
+            with torch.no_grad():
+                edited = one.sites[site.hook_name].clone()
+                edited[:, at] = new.view_as(edited[:, at])
+                answer = put(self.model, one.episodes.tokens, site, edited)
+            states.append(state(self.model, edited, site))
+            errors.append(torch.stack(self.task.errors(answer, one.episodes.targets)))
         return torch.cat(states), torch.cat(errors, dim=1)
 
     def _distances(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compolens import HypernetworkTransformer, Run, tables
-from compolens.diagnosis import decomposition, sentences
+from compolens.diagnosis import decomposition, groups, sentences
 from compolens.diagnosis import label as diagnosis
 from compolens.diagnosis.cards import card
 
@@ -618,3 +618,50 @@ def test_scores_drawn_at_random_are_those_of_the_compositions_drawn():
         assert np.isnan(pooled["best code"][i]) == (4 not in pick)
     assert rungs.alone()["own answer"] == pytest.approx(scores)
     assert rungs.pooled()["own answer"] == pytest.approx(np.average(scores, weights=weights))
+
+
+def donated(editor, reads, far, *, expected=1.0, true=0.9):
+    """Rows about states from donors: what they read as, how far they lie, what they win."""
+    at = {"site": "hook_code", "role": "all", "layer": 3, "composition": "all", "editor": editor, "chosen": 1, "effective": 1}
+    rows = [at | {"metric": "reads right", "value": reads, "split": "ood", "control": ""}]
+    for control, split, value in (("", "ood", far), ("natural, left out", "train", expected), ("natural", "ood", 0.1)):
+        far_off = at | {"metric": "divergence", "value": value, "split": split, "control": control}
+        rows += [far_off | {"directions": way, "value": value * scale} for way, scale in (("sensitive", 1), ("all", 7))]
+    for rung, value in (("own answer", 0.6), ("true code written", true)):
+        rows.append(at | {"metric": "score", "rung": rung, "value": value, "split": "ood", "control": ""})
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("real", "made", "told"),
+    [
+        ((0.99, 0.4), (0.99, 0.9), "from real episodes of the same code, lie 0.40"),  # what is real comes first
+        ((0.6, 0.2), (0.97, 0.9), "from two training episodes each (which no episode shows), lie 0.90 from natural ones"),
+        ((0.6, 0.2), (0.97, 1.3), "caution: the split between inference and execution is undecided"),  # too far away
+        ((0.6, 0.2), (0.8, 0.9), "caution: the split between inference and execution is undecided"),  # not the right code
+    ],
+)
+def test_a_split_rests_on_states_that_hold_the_right_code_and_are_natural(tmp_path, tiny_task, real, made, told):
+    folder = make(tmp_path, tiny_task, **CASES["fails to infer"])
+    rows = donated("donor", *real) + donated("assembled", *made)
+    save(folder, "nonlinear_code", forms(0.9, 0.5) + rows)
+    (group,) = groups.group([folder])
+    judged = sentences.judgement(group)
+    assert judged.found.label == "fails to infer"
+    found = card(judged)
+    where = found.sentences if told.startswith("caution") else found.evidence
+    (text,) = [clause.text for clause in where if told in clause.text]
+    assert len(found.sentences) <= 3
+    if not told.startswith("caution"):
+        assert "they win +0.300 on 0.600" in text and not judged.cautions
+    elif made[0] > 0.9:
+        assert "up to 1.25" in text and "R² 0.97 and lie 1.30 away" in text
+
+
+def test_nothing_is_said_of_natural_states_where_nothing_is_blamed_or_they_were_not_measured(tmp_path, tiny_task):
+    compositional = make(tmp_path, tiny_task, name="good", **CASES["compositional"])
+    save(compositional, "nonlinear_code", forms(0.9, 0.5) + donated("donor", 0.2, 9.0) + donated("assembled", 0.2, 9.0))
+    assert not diagnosis.diagnose([compositional]).cautions
+    older = make(tmp_path, tiny_task, name="older", seed=1, **CASES["fails to infer"])
+    save(older, "nonlinear_code", forms(0.9, 0.5))
+    assert not diagnosis.diagnose([older]).cautions

@@ -8,7 +8,7 @@ import torch
 
 from compolens.activations.sites import Site
 from compolens.activations.streams import draw, record
-from compolens.interventions.editors import Coordinates, donors, fit_editors, put_in
+from compolens.interventions.editors import Coordinates, assemble, donors, fit_editors, put_in
 from compolens.interventions.oracles import code_features, fit_codes, recovered, written
 
 HERE = Path(__file__).parents[1] / "benchmarks" / "diagnosis"
@@ -73,3 +73,34 @@ def test_coordinates_are_those_in_which_the_mean_varies_and_no_others():
     spanned = found.axes @ found.axes.T
     assert found.axes.shape[1] <= 3
     torch.testing.assert_close(spanned @ basis[:5].T, torch.zeros(8, 5, dtype=torch.float64), atol=0.1, rtol=0)
+
+
+def normal(*shape, seed):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_a_state_of_two_donors_holds_the_code_wanted_where_the_code_is_linear_and_the_first_ones_remainder():
+    """Parts 0 to 3 are on one by one with another of them; 0 with 3 is never shown."""
+    pairs = [(0, 1), (0, 2), (1, 2), (1, 3), (2, 3)]
+    basis = torch.linalg.qr(normal(12, 12, seed=0)).Q
+    code = torch.zeros(300, 4, dtype=torch.float64)
+    for i in range(300):
+        code[i, list(pairs[i % 5])] = 1.0
+    rest = 0.1 * normal(300, 3, 5, seed=1)
+    shown = (code @ basis[:4])[:, None] + rest @ basis[4:9]
+    wanted = torch.tensor([[1.0, 0, 0, 1.0]], dtype=torch.float64).expand(7, 4)
+    made = assemble(wanted, code, shown)
+    inside = made.states @ basis[:4].T
+    # the code's directions are known from 300 episodes with a remainder: exact up to its sampling error
+    torch.testing.assert_close(inside, wanted[:, None].expand(-1, 3, -1), atol=0.03, rtol=0)
+    torch.testing.assert_close(made.states @ basis[4:9].T, rest[made.first], atol=0.03, rtol=0)
+    for donor in (made.first, made.second):
+        assert (code[donor][:, [0, 3]].sum(1) == 1).all()  # each has one of the two parts, none both
+    assert not (code[made.first] == code[made.second]).all(1).any()
+
+
+def test_a_code_that_training_shows_is_its_own_donor():
+    code, shown = normal(40, 3, seed=2), normal(40, 2, 6, seed=3)
+    made = assemble(code[:5], code, shown)
+    assert made.first.tolist() == list(range(5))
+    torch.testing.assert_close(made.states, shown[:5])

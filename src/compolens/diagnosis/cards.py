@@ -72,6 +72,9 @@ def card(judged: Judgement) -> Card:
     # of a compositional model, a repair speaks of what little is left, not of the label
     tested = judged.confirmation if found and found.label != "compositional" else ()
     aside = () if tested else judged.confirmation
+    caution, more_cautions = judged.cautions[:1], judged.cautions[1:]
+    if caution and tested:  # three sentences at most
+        aside, tested = (*tested, *aside), ()
     joined = (Clause("; ".join(c.text for c in answers), tuple(e for c in answers for e in c.evidence)),) if answers else ()
     folder = judged.group.folders[0]
     return Card(
@@ -84,9 +87,9 @@ def card(judged: Judgement) -> Card:
         ceiling=found.scores["ceiling"] if found else float("nan"),
         parts=found.parts["ood"] if found else {},
         rests_on=(*judged.label, *judged.parts),
-        sentences=(*joined, *reason, *tested),
+        sentences=(*joined, *reason, *tested, *caution),
         change=judged.change,
-        evidence=(*more, *aside, *judged.asides, *others, *judged.rest),
+        evidence=(*more, *more_cautions, *aside, *judged.asides, *others, *judged.rest),
     )
 
 

@@ -70,6 +70,40 @@ class Loss(NamedTuple):
         return f"{self.value:.3f}{spread}"
 
 
+class Donated(NamedTuple):
+    """States with the right code of held-out compositions that come from donors.
+
+    Args:
+        editor: "donor" (real episodes of the same code) or "assembled" (from two training donors).
+        reads: R² of the readout from them to the right code.
+        far: how far they lie from natural states, along the directions that answers depend on.
+        expected: how far states of a composition lie from those of all others: so far may a new one.
+        own: the score on held-out compositions without them.
+        wins: the score with them, less `own`.
+    """
+
+    editor: str
+    reads: float
+    far: float
+    expected: float
+    own: float
+    wins: float
+
+    @property
+    def passes(self) -> bool:
+        """Whether they hold the right code (`READS`) and lie where states of a new composition may (`FURTHER`)."""
+        return self.reads >= READS and self.far <= FURTHER * self.expected
+
+
+DONORS = ("donor", "assembled")
+"""In the order in which they are looked at: what is real comes first."""
+READS = 0.9
+"""R² from which states are taken to hold the right code: those of models that infer have .97 and more, those of planted
+models that do not .72 and less."""
+FURTHER = 1.25
+"""States of donors may lie this much further from natural ones than a new composition's do."""
+
+
 class Rungs(NamedTuple):
     """One model's ladder on one split.
 
@@ -195,6 +229,31 @@ class Measured:
         read = self._reading.iloc[0]
         here = rows[(rows["site"] == read["site"]) & (rows["role"] == read["role"])]
         return float((here if len(here) else rows)["value"].min())
+
+    def donated(self, editor: str) -> Donated | None:
+        """States from donors, on held-out compositions.
+
+        Args:
+            editor: one of `DONORS`.
+
+        Returns:
+            What they read as, how far they lie and what they win; None without such rows, as in tables of version 1.
+        """
+        rows = self.forms
+        if rows.empty or "directions" not in rows or not (rows["metric"] == "reads right").any():
+            return None
+        rows = rows[(rows["editor"] == editor) & (rows["composition"] == "all")]
+
+        def one(metric: str, control: str = "", split: str = "ood", **where: str) -> float:
+            found = rows[(rows["metric"] == metric) & (rows["control"] == control) & (rows["split"] == split)]
+            for column, value in where.items():
+                found = found[found[column] == value]
+            return float(found["value"].iloc[0]) if len(found) else np.nan
+
+        sensitive = {"directions": "sensitive" if (rows["directions"] == "sensitive").any() else "all"}
+        own, written = (one("score", rung=rung) for rung in ("own answer", "true code written"))
+        far, expected = one("divergence", **sensitive), one("divergence", "natural, left out", "train", **sensitive)
+        return Donated(editor, one("reads right"), far, expected, own, written - own)
 
     def rungs(self, split: str) -> Rungs:
         """Own answer and oracles on `split`, per composition; of the sites where the code is read, the best for each rung."""

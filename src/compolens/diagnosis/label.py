@@ -17,6 +17,8 @@ import pandas as pd
 from compolens import tables
 from compolens.diagnosis.decomposition import (
     BELOW,
+    DONORS,
+    FURTHER,
     LINEAR,
     MOVES,
     NEEDS,
@@ -120,6 +122,7 @@ class Diagnosis:
         errors_like: of each label of `OWN_ERRORS` the learner whose errors on held-out compositions are most like the models'
             own.
         remarks: what else the tables say, which no label rests on.
+        cautions: what speaks for care with the label.
     """
 
     label: str
@@ -133,6 +136,7 @@ class Diagnosis:
     power: dict[str, Power]
     errors_like: tuple[Like, ...]
     remarks: tuple[str, ...] = ()
+    cautions: tuple[str, ...] = ()
 
     @property
     def remainder(self) -> str:
@@ -306,7 +310,8 @@ def diagnosis_of(models: Sequence[Measured]) -> Diagnosis:
         _CHANGES[label],
         powers,
         errors_like,
-        _remarks(models, scores),
+        (*_remarks(models, scores), *_natural(models)),
+        _cautions(models, label, blamed),
     )
 
 
@@ -391,6 +396,50 @@ def _without_a_site(
     if (like := beside["ood"].taken_for(FITTED)) is not None:
         return "generic regression", [*reasons, f"its answers are those of {like}"], ""
     return "undecided", [*reasons, f"no place is known where it reads its code (writing moves answers {moved:.2f})"], ""
+
+
+NO_STATE = "the split between inference and execution is undecided"
+
+
+def natural_states(models: Sequence[Measured]) -> str:
+    """Whether the right code of held-out compositions was there in states that are natural enough to ask what it wins.
+
+    Donors are asked in the order of `decomposition.DONORS`, the last assembled from two training donors.
+
+    Args:
+        models: tables of models that differ in seeds alone.
+
+    Returns:
+        The words; "" where it was not measured.
+    """
+    tried = []
+    for editor in DONORS:
+        found = [one for model in models if (one := model.donated(editor)) is not None]
+        if len(found) < len(models):
+            return ""
+        reads, far, expected, own, wins = (float(np.mean([one[i] for one in found])) for i in range(1, len(found[0])))
+        kind = "real episodes of the same code" if editor == "donor" else "two training episodes each (which no episode shows)"
+        if all(one.passes for one in found):
+            return (
+                f"states with the right code of held-out compositions, from {kind}, lie {far:.2f} from natural ones (a new "
+                f"composition is expected at {expected:.2f}); put where answers follow donors most, they win {wins:+.3f} on "
+                f"{own:.3f}"
+            )
+        tried.append(f"those from {kind} read as it with R² {reads:.2f} and lie {far:.2f} away")
+    return (
+        f"{NO_STATE}: no state that holds the right code of held-out compositions lies where natural ones do, up to "
+        f"{FURTHER * expected:.2f} ({'; '.join(tried)})"
+    )
+
+
+def _natural(models: Sequence[Measured]) -> tuple[str, ...]:
+    told = natural_states(models)
+    return () if not told or told.startswith(NO_STATE) else (told,)
+
+
+def _cautions(models: Sequence[Measured], label: str, blamed: str) -> tuple[str, ...]:
+    natural = natural_states(models) if blamed in ("inference", "execution") and label in _BLAMES.values() else ""
+    return (natural,) if natural.startswith(NO_STATE) else ()
 
 
 FEW = 0.25

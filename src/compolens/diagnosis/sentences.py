@@ -163,6 +163,7 @@ class Judgement:
         reasons: why that label.
         parts: what is lost on held-out compositions, in parts.
         change: what would change the label.
+        cautions: what speaks for care with the label.
         asides: what else the diagnosis says: how stable it is, its power, what its errors are like.
         standing: whether a repair has confirmed the label: "confirmed", "not confirmed", "contradicted", "too few seeds" or
             "not tested".
@@ -177,6 +178,7 @@ class Judgement:
     reasons: tuple[Clause, ...] = ()
     parts: tuple[Clause, ...] = ()
     change: tuple[Clause, ...] = ()
+    cautions: tuple[Clause, ...] = ()
     asides: tuple[Clause, ...] = ()
     standing: str = "not tested"
     confirmation: tuple[Clause, ...] = ()
@@ -192,7 +194,8 @@ class Judgement:
     @property
     def clauses(self) -> list[Clause]:
         """All that is said, in order."""
-        told = (self.label, self.reasons, self.parts, self.change, self.asides, self.confirmation, self.scores, self.rest)
+        first = (self.label, self.reasons, self.parts, self.change, self.cautions)
+        told = (*first, self.asides, self.confirmation, self.scores, self.rest)
         return [clause for some in told for clause in some]
 
 
@@ -252,6 +255,7 @@ def _diagnosed(group: Group) -> Judgement:
         reasons=tuple(Clause(f"because {reason}", (share,)) for reason in found.reasons),
         parts=(Clause(f"{lost}; its code is read at {found.place}", (*parts["ood"], *parts["test"])),),
         change=(Clause(f"the label would change with {found.change}", tuple(parts["lost"])),),
+        cautions=tuple(Clause(f"caution: {told}", (share,)) for told in found.cautions),
         asides=(
             *_stable(group, models, found),
             *_power(found.power, parts["lost"]),

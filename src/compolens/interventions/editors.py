@@ -8,12 +8,16 @@ with codes permuted, it has nothing to write and must fail.
 
 A donor is a real episode of the same code with other inputs, whose activation is put at the site as it is. Nothing can be
 copied: what counts is the answer to the base's own question.
+
+Of a model that does not infer, no episode holds the right code of a held-out composition. Then the state is assembled from two
+training donors (`assemble`), which is not natural, and has to be shown to lie where natural states do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,6 +28,7 @@ from compolens.hooks import HookedModel
 from compolens.interventions.oracles import code_features
 from compolens.measures.capacity import Readout
 from compolens.measures.erasure import Range, Writer
+from compolens.measures.readouts import RidgeReadout
 from compolens.tasks.base import Episodes, TaskFamily
 
 LEAST = 0.01
@@ -161,3 +166,53 @@ def put_in(model: HookedModel, base: Tensor, donor: Tensor, site: Site) -> Tenso
     edited = base.clone()
     edited[:, at] = donor[:, at]
     return edited
+
+
+class Assembled(NamedTuple):
+    """States made of two training donors, which no episode has: one part of the code is from each.
+
+    Args:
+        first: (n,) which training episodes the states start from.
+        second: (n,) which ones the missing parts are from.
+        states: (n, pos, d).
+    """
+
+    first: Tensor
+    second: Tensor
+    states: Tensor
+
+
+def assemble(wanted: Tensor, code: Tensor, activation: Tensor) -> Assembled:
+    """States of codes that training compositions do not show, from pairs of them that hold their parts.
+
+    The first donor is the training episode whose code is nearest to the one wanted; the second is the one that has most of
+    what the first lacks. Every factor is taken from whichever donor is nearer to the code wanted: what the second has beyond
+    the first is added along the directions in which the mean activation varies with the factors taken from it, along those
+    of the others nothing.
+
+    Args:
+        wanted: (n, width) codes.
+        code: (m, width) of training episodes.
+        activation: (m, pos, d) of these.
+
+    Returns:
+        The donors and the states.
+    """
+    off = (wanted[:, None] - code).square()  # (n, m, width)
+    first = off.sum(-1).argmin(1)
+    lacks = off[torch.arange(len(wanted), device=off.device), first]
+    second = torch.minimum(lacks[:, None], off).sum(-1).argmin(1)
+    from_second = off[torch.arange(len(wanted), device=off.device), second] < lacks
+    # of the mean activation: a row per factor
+    rows = RidgeReadout.fit(code, activation.double().mean(1), l2=1e-6, standardize=False).weight
+    states = activation[first].clone()
+    change = (activation[second] - activation[first]).double()
+    for mask in from_second.unique(dim=0):
+        here = (from_second == mask).all(1)
+        if not bool(mask.any()):
+            continue
+        ordered = torch.cat([rows[mask], rows[~mask]])
+        along = change[here] @ torch.linalg.pinv(ordered, rtol=1e-6)
+        k = int(mask.sum())
+        states[here] = (activation[first][here] + along[..., :k] @ ordered[:k]).to(states)
+    return Assembled(first, second, states)

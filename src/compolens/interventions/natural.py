@@ -90,3 +90,21 @@ def distances(known: Tensor, x: Tensor, ways: dict[str, Tensor | None]) -> dict[
         there, here = (known, x) if axes is None else (known @ axes, x @ axes)
         found[name] = Natural.fit(there).distance(here)
     return found
+
+
+def new_compositions(known: Tensor, composition: Tensor, ways: dict[str, Tensor | None]) -> dict[str, Tensor]:
+    """How far natural states of one composition lie from those of all others: what is expected of a composition never seen.
+
+    Args:
+        known: (m, d) natural states.
+        composition: (m,) ints, theirs.
+        ways: from `directions`.
+
+    Returns:
+        directions -> (m,) distances, each composition's in turn; of one composition alone, from itself.
+    """
+    groups = composition.unique().tolist()
+    if len(groups) < 2:
+        return distances(known, known, ways)
+    each = [distances(known[composition != c], known[composition == c], ways) for c in groups]
+    return {way: torch.cat([one[way] for one in each]) for way in ways}
