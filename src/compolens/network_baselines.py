@@ -14,7 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import one_hot
 
@@ -137,11 +139,27 @@ class FrozenReadout:
 
 
 # ---- the net to first order ------------------------------------------------------------------------------------------
+class _Answering(nn.Module):
+    """A net whose forward pass is its `answer`: what `functional_call` calls.
+
+    Args:
+        model: the net.
+    """
+
+    def __init__(self, model: HookedModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """The prediction for `tokens`, as `HookedModel.answer` gives it."""
+        return self.model.answer(tokens)
+
+
 class Tangent:
     """A net's first-order expansion in its parameters, at the parameters it has: f0 and products with J, chunk by chunk.
 
-    Directions are flat (parameters,) tensors; J p is had by differentiating J^T u by u, which asks of a net no more than
-    second derivatives.
+    Directions are flat (parameters,) tensors. J p is had in forward mode; of a net with an operation that has no derivative in
+    that mode, by differentiating J^T u by u, which asks for second derivatives and takes twice as long.
 
     Args:
         model: the net.
@@ -150,8 +168,10 @@ class Tangent:
 
     def __init__(self, model: HookedModel, answers: Sequence[int]) -> None:
         self.model, self.at = model, list(answers)
-        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self.names, self.parameters = [f"model.{name}" for name in named], list(named.values())
         self.size = sum(p.numel() for p in self.parameters)
+        self.forwards = True
 
     def _forward(self, tokens: Tensor) -> Tensor:
         with sdpa_kernel(SDPBackend.MATH):  # torch's faster attention has no second derivative
@@ -162,14 +182,50 @@ class Tangent:
         keep = {"create_graph": graph, "retain_graph": graph}
         return list(torch.autograd.grad(answers, self.parameters, u, materialize_grads=True, **keep))
 
+    def _moved(self, tokens: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
+        """f0 and J direction of a chunk, without a graph."""
+        if self.forwards:
+            try:
+                return self._forwards(tokens, direction)
+            except (RuntimeError, NotImplementedError):
+                self.forwards = False
+        answers = self._forward(tokens)
+        return answers.detach(), self._push(answers, direction).detach()
+
+    @torch.no_grad()
+    def _forwards(self, tokens: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
+        """The same in forward mode."""
+        parts = direction.split([p.numel() for p in self.parameters])
+        with forward_ad.dual_level(), sdpa_kernel(SDPBackend.MATH):
+            moving = {
+                name: forward_ad.make_dual(p.detach(), part.to(p.dtype).view_as(p))
+                for name, p, part in zip(self.names, self.parameters, parts, strict=True)
+            }
+            answers, moved = forward_ad.unpack_dual(functional_call(_Answering(self.model), moving, (tokens,)))
+            if moved is None:  # nothing that moves reaches the answers, or a derivative got lost on the way
+                raise RuntimeError("no derivative in forward mode")
+            return answers[:, self.at].clone(), moved[:, self.at].clone()
+
     def _push(self, answers: Tensor, direction: Tensor) -> Tensor:
-        """J direction; the answers' graph stays."""
+        """J direction by second derivatives; the answers' graph stays."""
         u = torch.zeros_like(answers, requires_grad=True)
         pulled = self._pull(answers, u, graph=True)
         parts = direction.to(answers.dtype).split([p.numel() for p in self.parameters])
         used = [(g, d.view_as(g)) for g, d in zip(pulled, parts, strict=True) if g.requires_grad]
         grads, directions = zip(*used, strict=True)
         return torch.autograd.grad(grads, u, directions)[0]
+
+    @torch.no_grad()
+    def answers(self, tokens: Tensor) -> Tensor:
+        """f0 alone.
+
+        Args:
+            tokens: (batch, seq, d_in).
+
+        Returns:
+            (batch, answer, d_out).
+        """
+        return torch.cat([self._forward(chunk) for chunk in tokens.split(CHUNK)])
 
     @torch.enable_grad()
     def along(self, tokens: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
@@ -182,11 +238,7 @@ class Tangent:
         Returns:
             (f0, J direction), each (batch, answer, d_out).
         """
-        parts = []
-        for chunk in tokens.split(CHUNK):
-            answers = self._forward(chunk)
-            parts.append((answers.detach(), self._push(answers, direction).detach()))
-        first, second = zip(*parts, strict=True)
+        first, second = zip(*[self._moved(chunk, direction) for chunk in tokens.split(CHUNK)], strict=True)
         return torch.cat(first), torch.cat(second)
 
     @torch.enable_grad()
@@ -219,10 +271,9 @@ class Tangent:
         """
         length, total = 0.0, torch.zeros(self.size, dtype=torch.float64, device=tokens.device)
         for chunk in tokens.split(CHUNK):
-            answers = self._forward(chunk)
-            moved = self._push(answers, direction).detach()
+            _, moved = self._moved(chunk, direction)
             length += float(moved.double().square().sum())
-            total += _flat(self._pull(answers, moved, graph=False))
+            total += _flat(self._pull(self._forward(chunk), moved, graph=False))
         return length, total
 
 
@@ -358,7 +409,7 @@ class Linearised:
                 away.add_(step * tangent.along(held[0], p)[1].double())
             return float((left - away).square().mean())
 
-        first = fit[1].double() - tangent.along(fit[0], here)[0].double()
+        first = fit[1].double() - tangent.answers(fit[0]).double()
         gradient = tangent.gradient(fit[0], first)
         descent = conjugate_gradients(lambda p: tangent.normal(fit[0], p), gradient, left_out, iterations, patience)
         return cls(task, tangent, descent)

@@ -215,15 +215,26 @@ def interchange(
     Returns:
         (batch, pos, d).
     """
-    edited, base, source = held.base.clone(), held.base[:, where], held.source[:, where]
-    if change is None:
-        edited[:, where] = source
-        return edited
-    coordinates = (source - base) @ change
-    if mask is not None:
-        coordinates = coordinates * mask.to(coordinates)[:, None]
-    edited[:, where] = base + coordinates @ (change if into is None else into).T
+    where = _together(where)
+    base, source = held.base[:, where], held.source[:, where]
+    new = source
+    if change is not None:
+        coordinates = (source - base) @ change
+        if mask is not None:
+            coordinates = coordinates * mask.to(coordinates)[:, None]
+        new = base + coordinates @ (change if into is None else into).T
+    if change is not None and new.shape[1] == held.base.shape[1]:  # every position, and no view of what is held
+        return new
+    edited = held.base.clone()
+    edited[:, where] = new
     return edited
+
+
+def _together(where: list[int] | slice) -> list[int] | slice:
+    """Positions in a row as a slice, which is read and written without a copy."""
+    if isinstance(where, slice) or not where or where != list(range(where[0], where[-1] + 1)):
+        return where
+    return slice(where[0], where[-1] + 1)
 
 
 @torch.no_grad()
