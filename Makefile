@@ -19,6 +19,7 @@ REGRESSION := $(ZOO)/regression
 HEADS := $(ZOO)/module_heads
 BURSTY := $(ZOO)/bursty
 BOOLEAN := $(ZOO)/boolean
+UNSURE := $(ZOO)/uncertainty
 LEARNERS := $(REGRESSION)/linear-* $(REGRESSION)/softmax-4heads-?
 DUAL := $(ZOO)/F-softmax-[012] $(ZOO)/fuzzy-softmax-? $(ZOO)/sraven3-softmax-0
 WHY := $(ZOO)/F-softmax-? $(ZOO)/F-hypernetwork-?
@@ -104,6 +105,7 @@ figures: setup  ## redraw every figure of docs/findings from the shipped tables
 	$(BIN)/compolens analyze heads_are_modules $(HEADS)/constructed-? $(HEADS)/trained-? --out $(ZOO)/figures/module_heads $(PRINT)
 	$(BIN)/compolens analyze when_context_wins $(BURSTY)/softmax-? --out $(ZOO)/figures/bursty $(PRINT)
 	$(BIN)/compolens analyze who_generalizes lookup_heads_are_used $(BOOLEAN)/*-? --out $(ZOO)/figures/boolean $(PRINT)
+	$(BIN)/compolens analyze which_prior_sets_the_variance $(UNSURE)/softmax-? --out $(ZOO)/figures/uncertainty $(PRINT)
 	$(BIN)/compolens analyze dual_model_agrees random_features_converge $(DUAL) --out $(ZOO)/figures/dual $(PRINT)
 
 zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept) and measure it
@@ -130,6 +132,8 @@ zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept
 	$(BIN)/compolens probe in_context_or_in_weights $(BURSTY) --steps all --jobs $(JOBS)
 	$(BIN)/compolens train trained_models/boolean.py --out $(BOOLEAN) --jobs $(JOBS)
 	$(BIN)/compolens probe generalization head_scores $(BOOLEAN) --jobs $(JOBS)
+	$(BIN)/compolens train trained_models/uncertainty.py --out $(UNSURE) --jobs $(JOBS)
+	$(BIN)/compolens probe uncertainty $(UNSURE) --episodes 2048 --jobs $(JOBS)
 
 notebooks: setup  ## execute the notebooks in place
 	$(BIN)/python notebooks/execute.py notebooks/*.ipynb

@@ -51,7 +51,7 @@ def analyze(models: list[Path]) -> Drawing:
 
 def _rows(folder: Path) -> pd.DataFrame:
     rows = tables.at_last_step(tables.read(folder, "uncertainty"))
-    return rows.assign(model=folder.name, prior=rows["prior"].fillna(""))
+    return rows.assign(model=folder.name, prior=rows["prior"].fillna(""), shown=rows["shown"].astype(int))
 
 
 def _marks(rows: pd.DataFrame, split: str) -> list[Mark]:
