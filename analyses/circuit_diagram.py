@@ -11,7 +11,9 @@ from compolens.figures import Drawing, Edges, Nodes, Panel
 from compolens.foundation.configs import ConfigError
 
 needs = ("edges",)
-METRIC = "integrated attribution"
+ESTIMATE, EXACT = "integrated attribution", "effect"
+AGREES = 0.8
+"""Rank correlation with the exact exchange below which an estimate is not drawn."""
 SPLITS = {"test": "training compositions", "ood": "held-out compositions"}
 READ = {
     "q": ("queries", "#4477AA"),
@@ -25,14 +27,16 @@ ASIDE, HALF = {"q": -0.1, "k": 0.0, "v": 0.1, "": 0.0}, 0.2
 
 
 def analyze(models: list[Path], *, edges: int = 20, seed: int = 0) -> Drawing:
-    """Draw the edges of largest integrated attribution (EAP-IG, 2403.17806) of one model per architecture and setting.
+    """Draw the edges of largest score of one model per architecture and setting.
 
-    Two panels per model: ranked on training and on held-out compositions. Heads of different seeds have no common order, so
-    one model is drawn and no mean.
+    The score is the integrated attribution (EAP-IG, 2403.17806). Where its rank correlation with the exact exchange is below
+    .8 on either kind of compositions, it is the exact effect, known of the edges of highest attribution that the probe
+    exchanged. Two panels per model: ranked on training and on held-out compositions. Heads of different seeds have no common
+    order, so one model is drawn and no mean.
 
     Args:
         models: folders of models; of each architecture and setting one is drawn.
-        edges: how many edges are drawn, from 3 to 60.
+        edges: how many edges are drawn, from 3 to 60; of exact effects, no more than were measured.
         seed: which of them is drawn, counted from 0 in the order given.
 
     Returns:
@@ -48,22 +52,37 @@ def analyze(models: list[Path], *, edges: int = 20, seed: int = 0) -> Drawing:
         if not 0 <= seed < len(g.folders):
             raise ConfigError(f"seed must be from 0 to {len(g.folders) - 1} for {title(g, groups)}, got {seed}")
         frame = tables.at_last_step(tables.gather([g.folders[seed]], "edges"))
-        frame = frame[(frame["metric"] == METRIC) & (frame["control"] == "")]
+        frame = frame[frame["control"] == ""]
+        agreement = _agreement(frame)
+        metric = ESTIMATE if agreement >= AGREES else EXACT
+        whole, frame = frame[frame["metric"] == ESTIMATE], frame[frame["metric"] == metric]
         kept = {}
         for split in SPLITS:
             ranked = frame[frame["split"] == split]
             kept[split] = ranked.loc[ranked["value"].abs().sort_values(ascending=False, kind="stable").index[:edges]]
         shared = set(kept["test"]["edge"]) & set(kept["ood"]["edge"])
-        words.append(f"{title(g, groups)}: {len(shared)} of {edges} edges are in both")
-        places, widest = _places(frame["edge"]), float(frame["value"].abs().max())
+        drawn = min(len(one) for one in kept.values())
+        how = "" if metric == ESTIMATE else "exact effects, since "
+        words.append(
+            f"{title(g, groups)}: {how}the attribution's rank correlation with exact exchange is {agreement:.2f}; "
+            f"{len(shared)} of {drawn} edges are in both"
+        )
+        places, widest = _places(whole["edge"]), float(frame["value"].abs().max())
         for split, told in SPLITS.items():
             panels.append(Panel(f"{title(g, groups)}: {told}", "", "", _marks(kept[split], shared, places, widest)))
     caption = (
-        f"The {edges} edges of largest integrated attribution, from what a part writes (below) to what a later one reads "
-        "(above). Width: size of the score. Dashed: not among the edges drawn for the other kind of compositions. Grey boxes "
-        f"have none of these edges. One model each. {'; '.join(words)}."
+        f"The {edges} edges of largest integrated attribution, or of largest exact effect among those exchanged where the two "
+        f"do not rank alike (below {AGREES:.1f}), from what a part writes (below) to what a later one reads (above). Width: "
+        "size of the score. Dashed: not among the edges drawn for the other kind of compositions. Grey boxes "
+        f"have none of these edges. One model each. {'. '.join(words)}."
     )
     return Drawing("Which edges carry the code?", tuple(panels), caption)
+
+
+def _agreement(frame: pd.DataFrame) -> float:
+    """The lower of the estimate's rank correlations with the exact exchange; 0 where one was not to be had."""
+    rows = frame[(frame["metric"] == "rank agreement") & (frame["by"] == ESTIMATE)].set_index("split")["value"]
+    return float(min(rows.get(split, 0.0) for split in SPLITS))
 
 
 def _places(edges: pd.Series) -> dict[str, tuple[float, float]]:

@@ -6,7 +6,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from compolens import tables
+from compolens import load_recipe, tables
+from compolens.figures import Edges
 from compolens.measures.intervals import mean_interval
 
 REPOSITORY = Path(__file__).parents[2]
@@ -186,6 +187,29 @@ def test_distances_of_circuits_are_those_of_the_tables(row):
         values = rows[(rows["control"] == control) & (rows["by"] == by)]["value"].to_numpy()
         shown = [number(text) for text in re.findall(r"\.\d+", cell)]
         assert shown == pytest.approx([values.mean(), *mean_interval(values)], abs=0.00051)
+
+
+# ---- the strongest edges, drawn ----
+@pytest.mark.parametrize("name", ["F-softmax-0", "F-softmax-3", "F-softmax-4", "F-hypernetwork-0", "fuzzy-softmax-1"])
+def test_exact_effects_are_drawn_where_the_estimate_does_not_rank_as_they_do(name):
+    rows = tables.gather([ZOO / name], "edges")
+    rows = rows[rows["control"] == ""]
+    agreement = rows[(rows["metric"] == "rank agreement") & (rows["by"] == "integrated attribution")]["value"].min()
+    drawing = load_recipe("analyses", "circuit_diagram")([ZOO / name])
+    metric = "integrated attribution" if agreement >= 0.8 else "effect"
+    assert ("exact effects, since" in drawing.caption) == (metric == "effect")
+    assert f"with exact exchange is {agreement:.2f}" in drawing.caption
+    for panel, split in zip(drawing.panels, ("test", "ood"), strict=True):
+        measured = rows[(rows["metric"] == metric) & (rows["split"] == split)].set_index("edge")["value"]
+        drawn = pd.concat([mark.data for mark in panel.marks if isinstance(mark, Edges)]).set_index("edge")["score"]
+        assert drawn.to_dict() == measured[drawn.index].to_dict() and len(drawn) == 20
+        assert drawn.abs().min() >= measured.drop(drawn.index).abs().max()
+
+
+def test_how_many_of_the_strongest_edges_are_shared():
+    shown = re.search(r"(\d+) of 20 \(vanilla\) and (\d+) of 20 \(hypernetwork\)", PAGE).groups()
+    caption = load_recipe("analyses", "circuit_diagram")([ZOO / f"{prefix}-0" for prefix in COLUMNS]).caption
+    assert re.findall(r"(\d+) of 20 edges", caption) == list(shown)
 
 
 # ---- one factor, other partners --------------------------------------------------------------------------------------
