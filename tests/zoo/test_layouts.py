@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import compolens
+from compolens.activations.sites import Site, put
 from compolens.foundation.configs import ConfigError
 from compolens.tasks import FixedEpisodes
 from compolens.zoo.adopted.layouts import from_config, language_logits
@@ -196,3 +197,20 @@ def test_of_a_large_vocabulary_the_answers_logits_alone_are_kept(kind, task, dra
     torch.testing.assert_close(alone[:, -1], whole[:, -1], rtol=0, atol=1e-6)
     assert cache["blocks.1.hook_resid_post"].shape[1] == drawn.tokens.shape[1], "the stream is whole"
     assert adopted.model(drawn.tokens).stride(1) > 0, "with gradients all logits are there"
+
+
+def test_a_search_asks_the_answers_logits_alone_and_has_the_same_gradient(task, drawn, monkeypatch):
+    model = compolens.adopt(made("gpt2"), task).model
+    site = Site(1, "blocks.0.hook_resid_post", "all")
+    with torch.no_grad():
+        stream = model.run_with_cache(drawn.tokens)[1][site.hook_name]
+    gradients = []
+    for many in (1 << 20, 10):
+        monkeypatch.setattr("compolens.zoo.adopted.model.MANY", many)
+        written = stream.clone().requires_grad_()
+        prediction = put(model, drawn.tokens, site, written)
+        assert (prediction.stride(1) == 0) == (many == 10)
+        gradients += torch.autograd.grad(task.loss(prediction, drawn.targets), written)
+    assert gradients[0].abs().max() > 0
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-5, atol=1e-8)
+    assert model(drawn.tokens).stride(1) > 0, "all logits again"

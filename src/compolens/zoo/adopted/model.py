@@ -49,7 +49,7 @@ class AdoptedModel(HookedModel):
     what is read is then equal up to rounding.
 
     Of a language model whose vocabulary makes more than `MANY` logits an episode, those of a single answer alone are computed
-    without gradients, and stand at every position, in the memory of one.
+    without gradients, and by `resume_answers` with them; they stand at every position, in the memory of one.
 
     Args:
         module: the network.
@@ -83,6 +83,7 @@ class AdoptedModel(HookedModel):
             self._hold(tap)
         self.cfg = SimpleNamespace(n_layers=n_layers, n_ctx=None if roles else seq, d_out=d_out)
         self.cfg.use_attn_result = False
+        self.answers_asked = False
         context, readout = split_positions(seq, answers)
         own = {"context": context, "readout": readout}
         self.roles = {role: list(positions) for role, positions in roles.items()} or own
@@ -148,8 +149,10 @@ class AdoptedModel(HookedModel):
         return self.call(self.module, tokens)
 
     def _answer_alone(self, tokens: Tensor) -> bool:
-        """Whether no more than the one answer's logits are kept: a gradient may be asked of all, a loss may count all."""
-        return len(self.answers) == 1 and tokens.shape[1] * self.d_out > MANY and not torch.is_grad_enabled()
+        """Whether no more than the one answer's logits are kept: a gradient may be asked of all, a loss may count all, but for
+        what asks for answers."""
+        many = len(self.answers) == 1 and tokens.shape[1] * self.d_out > MANY
+        return many and (self.answers_asked or not torch.is_grad_enabled())
 
     @contextlib.contextmanager
     def _attached(self, taps: Sequence[Tap]) -> Iterator[None]:
@@ -202,6 +205,13 @@ class AdoptedModel(HookedModel):
         is computed all the same, since the network is known at its hook points alone."""
         site = "blocks.0.hook_resid_pre" if layer == 0 else f"blocks.{layer - 1}.hook_resid_post"
         return self.run_with_hooks(tokens, fwd_hooks=[(site, lambda tensor, hook: resid)])
+
+    def resume_answers(self, resid: Tensor, layer: int, tokens: Tensor) -> Tensor:
+        self.answers_asked = True
+        try:
+            return self.resume(resid, layer, tokens)
+        finally:
+            self.answers_asked = False
 
     def check_site(self, name: str) -> None:
         """Raise `DoesNotApply`, which says what to name, unless `name` is among the sites."""
