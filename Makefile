@@ -33,7 +33,7 @@ setup: .venv/.installed
 .venv/.installed: pyproject.toml constraints.txt
 	@test -d .venv || $(PYTHON) -m venv .venv
 	@echo "installing into .venv (some minutes the first time)"
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-compile -c constraints.txt -e ".[dev]"
 	@touch $@
 
 browser: setup  ## Debian's chromium, which the tests of the explorer's page drive

@@ -1,6 +1,7 @@
-"""Executes notebooks by IPython, without a kernel: for every path on stdin, a line of JSON on stdout.
+"""Executes notebooks by IPython, without a kernel: for every line of JSON on stdin, one on stdout.
 
-The line is {"cells": [[text, …], …]}, what each cell of code printed or showed as text, in order; or {"error": traceback}.
+It is asked with {"path": …, "instead": {code: other code}}, where the code stands once in the notebook. The answer is
+{"cells": [[text, …], …]}, what each cell of code printed or showed as text, in order; or {"error": traceback}.
 Between client and kernel a message is lost now and then, and both wait; here there are no messages. All notebooks are
 executed in one process, each from an empty namespace and in its own folder: importing takes longer than many of them.
 """
@@ -49,23 +50,27 @@ class Nothing(CapturingDisplayPublisher):
         """Shows nothing."""
 
 
-def executed(shell, path):
-    """What each cell of code of a notebook shows as text.
+def executed(shell, path, instead):
+    """What each cell of code of a notebook shows as text, some code put in the place of other code.
 
     Raises:
+        ValueError: code to be replaced does not stand in the notebook once.
         Whatever a cell raises.
     """
+    cells = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+    for old, new in instead.items():
+        if sum(cell.count(old) for cell in cells) != 1:
+            raise ValueError(f"{path.name}: {old!r} does not stand in it once")
+        cells = [cell.replace(old, new) for cell in cells]
     os.chdir(path.parent)
     shell.reset()
     texts = []
-    for cell in nbformat.read(path, as_version=4).cells:
-        if cell.cell_type != "code":
-            continue
+    for cell in cells:
         shown = Shown()
         shell.display_pub = CapturingDisplayPublisher(shell=shell, outputs=shown)
         shell.display_trap.hook = CapturingDisplayHook(shell=shell, outputs=shown)
         with redirect_stdout(shown), redirect_stderr(shown):
-            result = shell.run_cell(cell.source, silent=False, store_history=False)
+            result = shell.run_cell(cell, silent=False, store_history=False)
         result.raise_error()
         texts.append(list(shown))
     return texts
@@ -89,7 +94,8 @@ if __name__ == "__main__":
     os.dup2(2, 1)  # whatever else is printed
     for line in sys.stdin:
         try:
-            answer = {"cells": executed(shell, Path(line.rstrip("\n")))}
+            asked = json.loads(line)
+            answer = {"cells": executed(shell, Path(asked["path"]), asked["instead"])}
         except BaseException:
             answer = {"error": traceback.format_exc()}
         print(json.dumps(answer), file=answers, flush=True)
