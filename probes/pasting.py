@@ -131,7 +131,7 @@ def probe(
           posterior mean, 1 an answer of 0. lo, hi: 95 % over episodes (bootstrap).
         - control "untrained": upper layers of the untrained control, frozen. "lower layers": the trained model's below the
           boundary, frozen. "embedding alone": no layers. "all trained": upper layers trained from fresh weights. In all four
-          what reads the answers off the stream is trained, too; pasted layers keep theirs.
+          what reads the answers off the stream is trained, too; pasted layers keep theirs. All under the largest embedding.
         - control "posterior mean", "zero" (linear regression): reference learners. "as trained" (other families): the model.
 
     Raises:
@@ -154,8 +154,9 @@ def probe(
     scored = _Scored(trained, target, episodes, seed)
     rows = list(scored.references(layer))
     pasting = _Pasting(trained, target, layer, Budget(updates, tuning_steps, batch), seed)
-    for embedding in _embeddings(target, blocks):
-        for condition in CONDITIONS:
+    *simple, largest = _embeddings(target, blocks)
+    for embedding, conditions in [*((one, CONDITIONS[:1]) for one in simple), (largest, CONDITIONS)]:
+        for condition in conditions:
             network, rate, free, trials = pasting.best(embedding, condition)
             known: dict[str, Any] = {"control": condition.control, "embedding": embedding.name, "boundary": layer}
             at: dict[str, Any] = {"split": "train", "site": "output", "role": "readout", "n": TRIED}
@@ -336,7 +337,8 @@ class _Scored:
     def _risk(self, split: str, answers: Tensor) -> np.ndarray:
         """(episode, answer): squared errors, mean over outputs."""
         at = list(self.target.answers)
-        return (answers.double() - self.targets[split].double())[:, at].square().mean(2).cpu().numpy()
+        wrong = answers[..., : self.targets[split].shape[-1]].double() - self.targets[split].double()
+        return wrong[:, at].square().mean(2).cpu().numpy()
 
     def frame(self, answers: dict[str, Tensor]) -> pd.DataFrame:
         """A row per split and episode, with its composition and score."""
