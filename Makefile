@@ -20,6 +20,7 @@ HEADS := $(ZOO)/module_heads
 BURSTY := $(ZOO)/bursty
 BOOLEAN := $(ZOO)/boolean
 UNSURE := $(ZOO)/uncertainty
+REPRESENTED := $(ZOO)/representation
 LEARNERS := $(REGRESSION)/linear-* $(REGRESSION)/softmax-4heads-?
 DUAL := $(ZOO)/F-softmax-[012] $(ZOO)/fuzzy-softmax-? $(ZOO)/sraven3-softmax-0
 WHY := $(ZOO)/F-softmax-? $(ZOO)/F-hypernetwork-?
@@ -103,6 +104,8 @@ figures: setup  ## redraw every figure of docs/findings from the shipped tables
 	$(BIN)/compolens analyze newton_or_gradient $(REGRESSION)/linear-5L-? --out $(ZOO)/figures/regression $(PRINT)
 	$(BIN)/compolens analyze attention_modifications $(REGRESSION) --out $(ZOO)/figures/regression $(PRINT)
 	$(BIN)/compolens analyze heads_are_modules $(HEADS)/constructed-? $(HEADS)/trained-? --out $(ZOO)/figures/module_heads $(PRINT)
+	$(BIN)/compolens analyze where_the_representation_stands upper_layers_are_reused $(REPRESENTED)/softmax-? --out $(ZOO)/figures/representation $(PRINT)
+	$(BIN)/compolens analyze upper_layers_are_reused $(ZOO)/F-hypernetwork-[012] --out $(ZOO)/figures/pasting $(PRINT)
 	$(BIN)/compolens analyze when_context_wins $(BURSTY)/softmax-? --out $(ZOO)/figures/bursty $(PRINT)
 	$(BIN)/compolens analyze who_generalizes lookup_heads_are_used $(BOOLEAN)/*-? --out $(ZOO)/figures/boolean $(PRINT)
 	$(BIN)/compolens analyze which_prior_sets_the_variance $(UNSURE)/softmax-? --out $(ZOO)/figures/uncertainty $(PRINT)
@@ -128,6 +131,9 @@ zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept
 	$(BIN)/compolens probe dual_model $(REGRESSION)/softmax-4heads-? $(DUAL) --jobs $(JOBS)
 	$(BIN)/compolens train trained_models/module_heads.py --out $(HEADS) --jobs $(JOBS)
 	$(BIN)/compolens probe generalization module_alignment $(HEADS) --episodes 1024 --jobs $(JOBS)
+	$(BIN)/compolens train trained_models/representation.py --out $(REPRESENTED) --jobs $(JOBS)
+	$(BIN)/compolens probe representation_map pasting $(REPRESENTED) --jobs $(JOBS)
+	$(BIN)/compolens probe pasting $(ZOO)/F-hypernetwork-[012] --jobs $(JOBS)
 	$(BIN)/compolens train trained_models/bursty.py --out $(BURSTY) --jobs $(JOBS)
 	$(BIN)/compolens probe in_context_or_in_weights $(BURSTY) --steps all --jobs $(JOBS)
 	$(BIN)/compolens train trained_models/boolean.py --out $(BOOLEAN) --jobs $(JOBS)
