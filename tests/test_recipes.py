@@ -157,7 +157,7 @@ def otherwise(tiny, shared):
 
 DRAWN = (*MODELS, "hyla", "descent", "sparse", "plain", "regularized", *OWN)
 """Enough for every analysis: two architectures on one task first, then one of each kind of task."""
-AT_MOST = 4
+AT_MOST = 3
 """Models that an analysis draws of those it could; each panel more takes its time."""
 ABOUT = {"attention_modifications": REGRESSION, "is_it_sparsity_or_transfer": ("sparse", "hyla")}
 """Analysis -> the models that it says more about than about those at the head of the list."""
