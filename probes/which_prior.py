@@ -22,17 +22,20 @@ from compolens.references import (
     BayesPanel,
     BayesUnshuffled,
     CopyPanel,
+    InContextKernelRidge,
     InContextNearest,
+    InContextQuadratic,
     InContextRidge,
     InContextSmoothing,
     Reference,
     TrainingCompositions,
 )
+from compolens.references.mixture import foreseen, regressions
 from compolens.tasks import Episodes, TaskFamily
 from compolens.zoo.folders import TrainedModel
 
-version = 3  # raised whenever its numbers change
-values_since = 1  # its values; version 2 changed intervals, version 3 added references of S-RAVEN
+version = 4  # raised whenever its numbers change
+values_since = 1  # its values; version 2 changed intervals, 3 and 4 added references, 4 "errors foreseen" too
 
 MODEL, UNTRAINED, TRUTH = "model", "untrained control", "truth"
 LEARNERS = {"": MODEL, "untrained": UNTRAINED}
@@ -41,12 +44,13 @@ RECOMBINES = {
     "best of all compositions": True, "Bayes, whole panel": True, "Bayes, each feature": True, "Bayes, shuffles ignored": True,
     "best training composition": False, "copy of a panel": False,
     "in-context ridge": False, "in-context smoothing": False, "nearest example": False,
+    "in-context quadratic": False, "in-context kernel ridge": False,
     "frozen features": False, "linearised net": False,
 }  # fmt: skip
 """Reference -> whether it answers with parts that it knows from other compositions."""
 CLOSED = (
     AllCompositions, TrainingCompositions, BayesPanel, BayesMarginals, BayesUnshuffled, CopyPanel,
-    InContextRidge, InContextSmoothing, InContextNearest,
+    InContextRidge, InContextSmoothing, InContextNearest, InContextQuadratic, InContextKernelRidge,
 )  # fmt: skip
 MEASURES = ("feature accuracy", "pixel R²", "R²")
 """The metric whose errors are the distances, where a family has one of them; else its score. Where a score only counts (whole
@@ -76,7 +80,7 @@ def probe(
 
     Learners that recombine: "best of all compositions" (knows the parts and allows the full product) and Bayes posteriors, one
     of which takes S-RAVEN's features for unshuffled. Learners that do not: "best training composition" (knows the parts and
-    allows training compositions only); S-RAVEN's copy of a panel; ridge, kernel
+    allows training compositions only); S-RAVEN's copy of a panel; ridge on inputs, on their products and on bumps, kernel
     smoothing and the nearest example, which know the episode's examples alone; a linear readout of the untrained control's
     features; the network linearised at its start (1806.07572, 1812.07956). To ask which prior answers reveal follows
     2306.15063.
@@ -100,6 +104,10 @@ def probe(
           than three compositions.
         - "margin": distance to the nearest reference that does not recombine minus that to the nearest one that does; above 0:
           like a learner that recombines.
+        - "errors foreseen": share of the model's squared error that a mixture of 43 regressions on the episode's examples
+          foresees, fitted to the model's own answers on all other compositions of the split: 1 is all of it, 0 no more than
+          the truth would. Control "shuffled": by regressions on other episodes. What is foreseen comes of a learner that needs
+          no code, listed or not.
         - control "untrained": the untrained control.
         - control "shuffled": the model beside the references' answers to other episodes.
         - control "reference": one reference beside another.
@@ -137,6 +145,7 @@ def probe(
         split = _answered(trained, name, closed, fitted, episodes, seed)
         rows += [_row(split, "distance", MODEL, who, note=why, value=np.nan) for who, why in absent.items()]
         rows += _rows(split)
+        rows += _foreseen(split)
         kept.append(_episodes(split))
     rows += _not_available(trained, [row for row in rows if row["control"] == "" and row["composition"] == "all"])
     return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
@@ -224,7 +233,32 @@ def _rows(split: Split) -> Iterator[dict[str, Any]]:
         yield from _distances(split, MODEL, reference, _errors(split, MODEL, reference, shuffled=True), "shuffled")
     for i, one in enumerate(references):
         for other in (TRUTH, *references[:i]):
-            yield from _distances(split, one, other, _errors(split, one, other), "reference")
+            yield from _distances(split, one, other, _errors(split, one, other), "reference", whole=other == TRUTH)
+
+
+MIXTURE = "fitted mixture"
+
+
+def _foreseen(split: Split) -> Iterator[dict[str, Any]]:
+    """How much of the errors follows from the examples, by a learner fitted to the model's own answers."""
+    task, several = split.task, len(np.unique(split.composition)) > 1
+    if task.examples(split.batches[0]) is None or not split.batches[0].targets.is_floating_point() or not several:
+        return
+    at = list(task.answers)
+    known = torch.cat([regressions(task, batch) for batch in split.batches])
+    truth = torch.cat([batch.targets[:, at] for batch in split.batches]).double()
+    composition = torch.from_numpy(split.composition).to(known.device)
+    for control, learner in ((c, one) for c, one in LEARNERS.items() if one in split.answers):
+        own = torch.cat([answer[:, at] for answer in split.answers[learner]]).double()
+        for shuffled in (False, True):
+            expected = foreseen(known.roll(1, 0) if shuffled else known, own, composition)
+            off, wrong = ((own - q).square().flatten(1).sum(1).cpu().numpy() for q in (expected, truth))
+            found = summarise(off, wrong, split.composition)
+            if wrong.sum() <= ROUNDING * float(truth.square().sum()):
+                continue  # there is no error to foresee
+            told = ", ".join(filter(None, (control, "shuffled" if shuffled else "")))
+            lo, hi = found.interval
+            yield _row(split, "errors foreseen", learner, MIXTURE, found.score, lo, hi, told, n=len(off))
 
 
 def _distances(

@@ -631,7 +631,9 @@ def pooled(folder: str | Path, metric: str = "score") -> pd.DataFrame:
 
 BEST_COMPOSITION = ("best training composition", "best of all compositions")
 """The references that know which compositions there are, and choose one."""
-IN_CONTEXT = ("in-context ridge", "in-context smoothing", "nearest example")
+IN_CONTEXT = (
+    "in-context ridge", "in-context smoothing", "nearest example", "in-context quadratic", "in-context kernel ridge",
+)  # fmt: skip
 """The references that know an episode's examples and nothing else."""
 WEAK = (
     *IN_CONTEXT,

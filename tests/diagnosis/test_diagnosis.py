@@ -665,3 +665,20 @@ def test_nothing_is_said_of_natural_states_where_nothing_is_blamed_or_they_were_
     older = make(tmp_path, tiny_task, name="older", seed=1, **CASES["fails to infer"])
     save(older, "nonlinear_code", forms(0.9, 0.5))
     assert not diagnosis.diagnose([older]).cautions
+
+
+@pytest.mark.parametrize(
+    ("lo", "shuffled", "label", "warned"),
+    [(0.7, -0.5, "fails to infer", True), (0.4, -0.5, "fails to infer", False), (0.7, 0.7, "fails to infer", False),
+     (0.7, -0.5, "compositional", False)],
+)  # fmt: skip
+def test_errors_that_a_learner_nobody_listed_foresees_are_a_caution_and_no_label(
+    tmp_path, tiny_task, lo, shuffled, label, warned
+):
+    folder = make(tmp_path, tiny_task, **CASES[label])
+    row = {"metric": "errors foreseen", "split": "ood", "control": "", "composition": "all", "learner": "model",
+           "reference": "fitted mixture", "value": 0.8, "lo": lo, "hi": 0.9}  # fmt: skip
+    save(folder, "which_prior", [row, row | {"control": "shuffled", "value": shuffled, "lo": -0.8}])
+    found = diagnosis.diagnose([folder])
+    assert found.label == label
+    assert any("a regression that is not on the list" in told and "foresees 80%" in told for told in found.cautions) == warned

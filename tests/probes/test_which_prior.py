@@ -261,8 +261,8 @@ def test_the_distance_to_the_truth_is_what_the_score_lacks_and_references_stand_
         each = at(table, metric="distance", control="", split=split, composition="all").set_index("reference")["value"]
         for name in ("in-context ridge", "linearised net"):
             assert part[f"distance to {name}"].mean() == pytest.approx(each[name], rel=1e-6)
-        pairs = at(table, metric="distance", control="reference", split=split).dropna(subset="value")
-        assert len(pairs) == 7 * 8 / 2, "seven references and the truth"
+        pairs = at(table, metric="distance", control="reference", split=split, composition="all").dropna(subset="value")
+        assert len(pairs) == 9 * 10 / 2, "nine references and the truth"
     bounded = table.dropna(subset=["lo", "hi"])
     assert (bounded["lo"] <= bounded["value"] + 1e-12).all() and (bounded["value"] <= bounded["hi"] + 1e-12).all()
     assert (at(table, control="", reference="best training composition", composition="all")["recombines"] == False).all()  # noqa: E712

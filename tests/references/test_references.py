@@ -1,9 +1,12 @@
 """References: each equals an independent implementation of what it claims to be, and they rank as they must."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
 from scipy.optimize import least_squares
+from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import Ridge
 from sklearn.neighbors import KNeighborsRegressor
 
@@ -12,13 +15,17 @@ from compolens.foundation.configs import ConfigError
 from compolens.references import (
     REFERENCES,
     AllCompositions,
+    InContextKernelRidge,
     InContextNearest,
+    InContextQuadratic,
     InContextRidge,
     InContextSmoothing,
     TrainingCompositions,
     TrueCode,
+    kernel_ridge,
 )
 from compolens.references.composers import best_explanation, fit_composition
+from compolens.references.mixture import foreseen, regressions
 from compolens.references.ridge import PENALTIES, ridge_predictions
 from compolens.references.smoothing import WIDTHS, smoothed_predictions
 
@@ -108,6 +115,62 @@ def test_the_default_penalty_is_the_best_of_nine_on_training_compositions(task):
 def test_more_examples_help_ridge():
     few, many = (Hyperteacher(**SIZES | {"n_context": n}) for n in (4, 64))
     assert score(InContextRidge(), few, "test") < score(InContextRidge(), many, "test") - 0.1
+
+
+# ---- products and bumps ----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("l2", [0.01, 1.0])
+def test_ridge_on_products_is_scikit_learns_on_all_products(l2):
+    task = Hyperteacher(**SIZES)
+    n, episodes = SIZES["n_context"], draw(task, 4, "ood")
+    prediction = InContextQuadratic(l2).predict(task, episodes)
+    for x, y, answer in zip(episodes.inputs.double().numpy(), episodes.targets.double().numpy(), prediction, strict=True):
+        u = x / np.sqrt((x[:n] ** 2).sum(1).mean())
+        products = np.concatenate([u, np.einsum("ni,nj->nij", u, u).reshape(len(u), -1)], axis=1)
+        mean = y[:n].mean(0)
+        fitted = Ridge(alpha=l2, fit_intercept=False).fit(products[:n], y[:n] - mean)
+        np.testing.assert_allclose(answer.numpy(), fitted.predict(products) + mean, rtol=1e-3, atol=1e-4)
+
+
+def test_ridge_on_bumps_is_scikit_learns_kernel_ridge():
+    task = Hyperteacher(**SIZES)
+    n, episodes, (width, l2) = SIZES["n_context"], draw(task, 4, "ood"), (0.8, 0.05)
+    prediction = InContextKernelRidge(width, l2).predict(task, episodes)
+    for x, y, answer in zip(episodes.inputs.double().numpy(), episodes.targets.double().numpy(), prediction, strict=True):
+        u = x / np.sqrt((x[:n] ** 2).sum(1).mean())
+        mean = y[:n].mean(0)
+        fitted = KernelRidge(alpha=l2, kernel="rbf", gamma=1 / (2 * width**2)).fit(u[:n], y[:n] - mean)
+        np.testing.assert_allclose(answer.numpy(), fitted.predict(u) + mean, rtol=1e-3, atol=1e-4)
+
+
+def test_settings_of_products_and_bumps_are_the_best_on_training_compositions(task):
+    episodes, held_out = draw(task, 1024, "train", seed="reference"), draw(task, 8, "ood")
+    pairs = tuple(itertools.product(kernel_ridge.WIDTHS, kernel_ridge.PENALTIES))
+    for predictions, settings, learner in (
+        (kernel_ridge.quadratic_predictions, kernel_ridge.PENALTIES, lambda best: InContextQuadratic(best)),
+        (kernel_ridge.bump_predictions, pairs, lambda best: InContextKernelRidge(*best)),
+    ):
+        scores = [task.score(p, episodes.targets) for p in predictions(task, episodes, settings)]
+        best = learner(settings[int(np.argmax(scores))])
+        assert torch.equal(type(best)().predict(task, held_out), best.predict(task, held_out))
+
+
+# ---- a learner fitted to answers --------------------------------------------------------------------------------------
+def test_a_mixture_foresees_a_regression_that_is_not_on_the_list_and_not_the_truth(task):
+    """The planted learner has a kernel that none of the references has; answers by the true code follow from no examples."""
+    episodes = draw(task, 256, "ood")
+    known, at = regressions(task, episodes), list(task.answers)
+
+    def laplacian(x, z):
+        return torch.exp(-torch.cdist(x, z))
+
+    planted = kernel_ridge._predictions(task, episodes, laplacian, (0.05,))[0][:, at].double()
+    truth = episodes.targets[:, at].double()
+    for answers, least, most in ((planted, 0.9, 1.0), (0.7 * truth, -100.0, 0.5)):
+        expected = foreseen(known, answers, episodes.composition)
+        share = 1 - float((answers - expected).square().sum() / (answers - truth).square().sum())
+        assert least < share < most, share
+    single = foreseen(known, known[..., 3], episodes.composition)
+    assert float((single - known[..., 3]).square().mean() / known[..., 3].var()) < 1e-3  # one of the list is itself
 
 
 # ---- smoothing -------------------------------------------------------------------------------------------------------

@@ -104,6 +104,25 @@ FURTHER = 1.25
 """States of donors may lie this much further from natural ones than a new composition's do."""
 
 
+class Foreseen(NamedTuple):
+    """What a learner that knows the examples, fitted to a model's own answers, foresees.
+
+    Args:
+        share: of the squared error.
+        lo: lower end of its interval.
+        shuffled: the same from other episodes' examples: what any answer near to the mean gives.
+    """
+
+    share: float
+    lo: float
+    shuffled: float
+
+    @property
+    def beyond(self) -> float:
+        """Share of what other episodes' examples leave, or of all where they leave more than that."""
+        return 1 - (1 - self.share) / (1 - max(self.shuffled, 0.0)) if self.shuffled < 1 else np.nan
+
+
 class Rungs(NamedTuple):
     """One model's ladder on one split.
 
@@ -325,6 +344,16 @@ class Measured:
         """learner -> distance of its answers on `split` to the truth; empty without a table."""
         rows = self._distances(split, "reference")
         return rows[rows["reference"] == "truth"].set_index("learner")["value"]
+
+    @property
+    def errors_foreseen(self) -> Foreseen:
+        """What a learner fitted to the model's own answers foresees on held-out compositions; NaN without such rows."""
+        found = []
+        for control in ("", "shuffled"):
+            rows = self.prior[self.prior["metric"] == "errors foreseen"] if len(self.prior) else self.prior
+            rows = rows[(rows["control"] == control) & (rows["split"] == "ood")] if len(rows) else rows
+            found.append(rows.iloc[0] if len(rows) else {"value": np.nan, "lo": np.nan})
+        return Foreseen(float(found[0]["value"]), float(found[0]["lo"]), float(found[1]["value"]))
 
     def parts_told(self, readable: float) -> tuple[float, str]:
         """(share, site): R² of a training composition's codes as other compositions' parts predict them, over what its own

@@ -66,6 +66,10 @@ memory: an entry per composition, of which another one's episodes say nothing.""
 MADE_OF = 0.8
 """…the latter if training compositions' mean states span at least this share of what sets held-out ones apart. A product of
 parts has coordinates for held-out compositions that no training composition uses; a memory has none."""
+FORESEEN = 0.5
+"""If a mixture of regressions on the examples, fitted to the model's own answers on other compositions, foresees more than
+this share of its squared error on held-out ones, and of what other episodes' examples leave of it, these answers follow from
+the examples and need no code: a caution. Answers near to the mean are foreseen from any examples."""
 FAITHFUL = 0.05
 """Writing the right code may cost this much on training compositions. Within it, a held-out composition that only another code
 than the right one answers is not executed as the others are: form counts as execution. Beyond it, what is written is not what
@@ -438,8 +442,18 @@ def _natural(models: Sequence[Measured]) -> tuple[str, ...]:
 
 
 def _cautions(models: Sequence[Measured], label: str, blamed: str) -> tuple[str, ...]:
+    if label not in (*_BLAMES.values(), "memorised", "undecided"):
+        return ()
+    found = []
+    foreseen = [model.errors_foreseen for model in models]
+    if all(one.lo > FORESEEN and one.beyond > FORESEEN for one in foreseen):
+        share = float(np.mean([one.share for one in foreseen]))
+        found.append(
+            f"its answers may be those of a regression that is not on the list: a mixture of regressions on the examples, "
+            f"fitted to its own answers on other compositions, foresees {share:.0%} of its squared error on held-out ones"
+        )
     natural = natural_states(models) if blamed in ("inference", "execution") and label in _BLAMES.values() else ""
-    return (natural,) if natural.startswith(NO_STATE) else ()
+    return (*found, natural) if natural.startswith(NO_STATE) else tuple(found)
 
 
 FEW = 0.25

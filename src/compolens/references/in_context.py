@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from torch import Tensor
 
@@ -36,9 +37,13 @@ def examples_of(task: TaskFamily, episodes: Episodes) -> tuple[Tensor, Tensor]:
     return x.double(), y.double()
 
 
+Value = TypeVar("Value")
+"""What a learner's setting may be: a penalty, or a width with a penalty."""
+
+
 def best_on_training(
-    task: TaskFamily, values: Sequence[float], predictions: Callable[[TaskFamily, Episodes, tuple[float, ...]], list[Tensor]]
-) -> float:
+    task: TaskFamily, values: Sequence[Value], predictions: Callable[[TaskFamily, Episodes, tuple[Value, ...]], list[Tensor]]
+) -> Value:
     """The value whose predictions score best on 1,024 episodes of training compositions, always the same ones.
 
     Args:

@@ -1,5 +1,4 @@
-"""Regression that knows of no line: the nearest example's answer, or the examples' smoothed by a kernel (Nadaraya 1964,
-Watson 1964)."""
+"""Regression that knows of no line: the examples' answers, smoothed by a kernel (Nadaraya 1964, Watson 1964)."""
 
 from __future__ import annotations
 
@@ -11,25 +10,9 @@ from torch import Tensor
 
 from compolens.foundation.configs import require
 from compolens.references.in_context import InContextLearner, best_on_training, examples_of
-from compolens.references.neighbours import NearestNeighbours
 from compolens.tasks.base import Episodes, TaskFamily
 
 WIDTHS = tuple(2.0**k for k in range(-4, 4))
-
-
-@dataclass(frozen=True)
-class InContextNearest(InContextLearner):
-    """Per episode, the answer of the example whose input is nearest to the one asked for."""
-
-    @property
-    def name(self) -> str:
-        return "nearest example"
-
-    def predict(self, task: TaskFamily, episodes: Episodes) -> Tensor:
-        x, y = examples_of(task, episodes)
-        seq, shown = x.shape[1], y.shape[1]
-        answers = NearestNeighbours(k=1).answers(x[:, :shown], y, x, torch.full((seq,), shown))
-        return answers.to(episodes.targets.dtype)
 
 
 @dataclass(frozen=True)
