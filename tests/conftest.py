@@ -28,7 +28,9 @@ from compolens.models import (
 )
 from compolens.tasks import (
     BurstyClassification,
+    ClassesPrior,
     FuzzyLogic,
+    HarmonicInputs,
     InterleavedTokens,
     LinearRegression,
     Relations,
@@ -95,7 +97,7 @@ def tiny_models(tiny_task, shared):
 @pytest.fixture(scope="session")
 def tiny_categorical_models(shared):
     """The same on families whose code is categorical: S-RAVEN with two features, fuzzy logic, relations, labelled items; and
-    regressions, one that says how sure it is and one on a representation."""
+    regressions, one that says how sure it is, one of function classes and one on a representation."""
     sizes, raven = {"n_layers": 2, "d_model": 16, "n_heads": 4}, SRaven(n_features=2)
     pairs = {
         "hyla": (HYLA(**sizes, n_ctx=18), raven),
@@ -107,6 +109,18 @@ def tiny_categorical_models(shared):
             BurstyClassification(n_classes=8, n_labels=4, n_context=4, n_positions=12, d_item=8),
         ),
         "unsure": (SoftmaxTransformer(**sizes), UncertainRegression(d_x=3, n_context=4)),
+        "classes": (
+            SoftmaxTransformer(**sizes),
+            LinearRegression(
+                d_x=4,
+                n_context=4,
+                inputs=HarmonicInputs(),
+                prior=ClassesPrior(),
+                noise=0.25,
+                layout=InterleavedTokens(),
+                shifted_prior=ClassesPrior(shares=((0.5, 0.5), (0.25, 0.75))),
+            ),
+        ),
         "represented": (SoftmaxTransformer(**sizes), RepresentationRegression(d_x=2, n_context=4, layout=InterleavedTokens())),
     }
     return Tiny(shared / "categorical", pairs)

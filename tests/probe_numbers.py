@@ -33,6 +33,8 @@ from compolens.models import (
 from compolens.tasks import (
     BooleanFunctions,
     BurstyClassification,
+    ClassesPrior,
+    HarmonicInputs,
     InterleavedTokens,
     LinearRegression,
     Relations,
@@ -70,13 +72,26 @@ MODELS = {
     "bursty": Run(SoftmaxTransformer(**SMALL, attn_only=True), BurstyClassification(n_classes=9, n_labels=4), steps=0),
     "unsure": Run(SoftmaxTransformer(**SMALL), UncertainRegression(d_x=3, n_context=5), steps=0),
     "boolean": Run(SoftmaxTransformer(**SMALL), BooleanFunctions(n_bits=4, n_context=8), steps=0),
+    "classes": Run(
+        SoftmaxTransformer(**SMALL),
+        LinearRegression(
+            d_x=4,
+            n_context=4,
+            inputs=HarmonicInputs(),
+            prior=ClassesPrior(),
+            noise=0.25,
+            layout=InterleavedTokens(),
+            shifted_prior=ClassesPrior(shares=((0.5, 0.5), (0.25, 0.75))),
+        ),
+        steps=0,
+    ),
     "represented": Run(
         SoftmaxTransformer(**SMALL), RepresentationRegression(d_x=3, n_context=5, layout=InterleavedTokens()), steps=0
     ),
 }
 """Continuous, categorical and regressed codes; weights that are generated, thresholded, transferred, softmax and linear."""
 ONLY = {"bursty": ("in_context_or_in_weights", "head_scores"), "boolean": ("head_scores",), "unsure": ("uncertainty",)}
-ONLY |= {"represented": ("representation_map", "pasting")}
+ONLY |= {"represented": ("representation_map", "pasting"), "classes": ("function_classes",)}
 """Models that are there for some probes, which apply to no other; the rest is measured enough without them."""
 
 

@@ -39,7 +39,7 @@ CATEGORICAL = ("hyla", "raven-softmax", "fuzzy", "sparse")
 REGRESSION = ("descent", "plain", "regularized")
 OWN = {
     "bursty": ("in_context_or_in_weights", "head_scores"), "unsure": ("uncertainty",),
-    "represented": ("representation_map", "pasting"),
+    "represented": ("representation_map", "pasting"), "classes": ("function_classes",),
 }  # fmt: skip
 """Models that are there for the probes of their kind of task alone, which apply to no other."""
 MEASURED = (*MODELS, *CATEGORICAL, *REGRESSION)
@@ -268,7 +268,7 @@ def test_a_probe_that_does_not_apply_says_so_and_leaves_no_table(models, name, m
     with pytest.raises(
         DoesNotApply,
         match=r"code|without coefficient transfer|no dual model|no regression family|no weights in|no modules|"
-        r"no variance|in turn|no embedding",
+        r"no variance|in turn|no embedding|no mixture of",
     ):
         recipes.run_probe(PROBES[name], models / model, {"episodes": 8})
     assert not tables.path_of(models / model, name).exists()

@@ -8,8 +8,10 @@ import torch
 
 from compolens import (
     CapPrior,
+    ClassesPrior,
     GaussianInputs,
     GaussianPrior,
+    HarmonicInputs,
     InterleavedTokens,
     LinearRegression,
     MixedInputs,
@@ -185,9 +187,11 @@ def test_answers_of_others_are_those_of_the_next_episode(task):
         ({"inputs": GaussianInputs(((1.0, 0.5, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)))}, "must be symmetric"),
         ({"prior": SparsePrior(4)}, "active=4 exceeds d_x=3"),
         ({"prior": MixturePrior(((1.0, 2.0),))}, "every centre needs d_x=3 numbers"),
+        ({"prior": ClassesPrior()}, "coefficient 3 is none of d_x=3, which count from 0"),
+        ({"inputs": HarmonicInputs()}, "d_x must be even, got 3"),
         (
             {"inputs": "uniform"},
-            r"one of GaussianInputs\(\), MixedInputs\(\), UniformInputs\(\), got 'uniform'",
+            r"one of GaussianInputs\(\), HarmonicInputs\(\), MixedInputs\(\), UniformInputs\(\), got 'uniform'",
         ),
         ({"noise": -1.0}, "noise must not be negative"),
         ({"input_scale": 0.0}, "input_scale must be positive"),
@@ -238,3 +242,60 @@ def test_inputs_stay_those_of_training_where_tasks_are_held_out():
     assert task.sample(200, "ood", task.rng(0, "ood")).inputs[..., :3].abs().max() <= 0.5
     with pytest.raises(ConfigError, match="above 0 and below 180"):
         CapPrior(180.0)
+
+
+# ---- function classes and their combinations -------------------------------------------------------------------------
+SHARES = ((0.75, 0.25), (0.5, 0.5))
+COMBINED = LinearRegression(
+    d_x=4, inputs=HarmonicInputs(), prior=ClassesPrior(), shifted_prior=ClassesPrior(((0, 1), (2, 3)), SHARES)
+)
+
+
+def test_a_class_has_its_own_coefficients_and_a_combination_those_of_all_by_their_shares():
+    for split, rows in (("train", ((1.0, 0.0), (0.0, 1.0))), ("ood", SHARES)):
+        episodes = draw(COMBINED, 4000, split)
+        weights, component = episodes.codes["weights"], episodes.codes["component"]
+        for number, shares in enumerate(rows):
+            own = weights[component == number]
+            expected = torch.tensor([shares[0], shares[0], shares[1], shares[1]])
+            assert torch.allclose(own.std(0), expected, atol=0.05) and (own[:, expected == 0] == 0).all()
+    names = [COMBINED.composition_name(c) for c in (*COMBINED.compositions("train"), *COMBINED.compositions("ood"))]
+    assert names == [
+        "class 0", "class 1", "0.75 class 0 + 0.25 class 1, new task", "0.5 class 0 + 0.5 class 1, new task",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("prior", [ClassesPrior(), ClassesPrior(((0, 1, 2), (2, 3)), ((0.2, 0.8), (1.0, 0.0)))], ids=str)
+def test_components_of_classes_are_normal_with_the_covariance_that_is_stated(prior):
+    _, means, covariances = prior.mixture(4)
+    for component in range(prior.n_components(4)):
+        drawn = prior.draw(torch.full((40_000,), component), 4, 1, torch.Generator().manual_seed(0))[..., 0].double()
+        assert torch.allclose(drawn.mean(0), means[component], atol=0.03)
+        assert torch.allclose(drawn.T @ drawn / 40_000, covariances[component], atol=0.03)
+
+
+def test_harmonics_of_equally_spaced_angles_are_orthogonal_and_a_function_of_them_is_its_fourier_series():
+    angle = 2 * torch.pi * torch.arange(8, dtype=torch.float64) / 8
+    x = HarmonicInputs().at(angle, 6)
+    assert torch.allclose(x.T @ x / 8, torch.eye(6).double())
+    weights = torch.tensor([0.0, 0.0, 1.0, -2.0, 0.0, 0.5], dtype=torch.float64)
+    by_hand = 2**0.5 * ((2 * angle).cos() - 2 * (2 * angle).sin() + 0.5 * (3 * angle).sin())
+    assert torch.allclose(x @ weights, by_hand)
+    found = HarmonicInputs().draw(50, 4, 6, torch.Generator().manual_seed(0))
+    assert torch.allclose(found.square().sum(-1), torch.full((50, 4), 6.0), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"classes": ((0, 0), (1,))}, "different coefficients"),
+        ({"classes": ((-1,), (1,))}, "different coefficients"),
+        ({"shares": ((0.5, 0.4),)}, "with sum 1"),
+        ({"shares": ((1.5, -0.5),)}, "none negative"),
+        ({"shares": ((1.0,),)}, "rows of 2 numbers"),
+        ({"shares": ()}, r"got \(\)"),
+    ],
+)
+def test_classes_and_shares_that_mean_nothing_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        ClassesPrior(**settings)

@@ -155,6 +155,39 @@ class MixedInputs(InputLaw):
 
 
 @dataclass(frozen=True)
+class HarmonicInputs(InputLaw):
+    """Sines and cosines of one angle, which is uniform on the circle: √2 (cos a, sin a, cos 2a, sin 2a, …).
+
+    Linear functions of such an input are the Fourier series of 2306.04891, of frequencies up to d_x / 2; here the harmonics
+    are given and need not be formed. Their second moment is the identity.
+    """
+
+    def draw(self, n: int, points: int, d_x: int, rng: torch.Generator) -> Tensor:
+        return self.at(2 * math.pi * torch.rand(n, points, generator=rng, device=rng.device), d_x)
+
+    def at(self, angle: Tensor, d_x: int) -> Tensor:
+        """The input of an angle.
+
+        Args:
+            angle: any shape, in radians.
+            d_x: width of x, even.
+
+        Returns:
+            The shape of `angle`, and d_x.
+
+        Raises:
+            ConfigError: d_x is odd.
+        """
+        require(d_x % 2 == 0, f"HarmonicInputs: every frequency has a cosine and a sine; d_x must be even, got {d_x}")
+        turned = angle[..., None] * torch.arange(1, d_x // 2 + 1, device=angle.device)
+        return math.sqrt(2) * torch.stack([turned.cos(), turned.sin()], -1).flatten(-2)
+
+    def second_moment(self, d_x: int) -> Tensor:
+        self.at(torch.zeros(1), d_x)
+        return torch.eye(d_x, dtype=torch.float64)
+
+
+@dataclass(frozen=True)
 class Prior(TaskPart, ABC):
     """How a task's weights (d_x, d_y) are drawn. Given the component, outputs are independent of one another."""
 
@@ -316,6 +349,82 @@ class MixturePrior(Prior):
         centres = self._centres(d_x)
         weights = torch.full((len(centres),), -math.log(len(centres)), dtype=torch.float64)
         return weights, centres, (torch.eye(d_x, dtype=torch.float64) * self.spread**2).expand(len(centres), -1, -1)
+
+
+@dataclass(frozen=True)
+class ClassesPrior(Prior):
+    """A mixture of function classes, and convex combinations of these (2306.04891, 2311.00871).
+
+    A class of functions has coefficients of its own, standard normal, and all others 0. A component is a row of `shares`: the
+    sum over classes of a share times a function of that class. So it is Gaussian, and Bayes' answer to it is known, also where
+    a model was trained on the classes alone.
+
+    Args:
+        classes: the coefficients of each class, which may overlap.
+        shares: rows of a share for each class, none negative, each row with sum 1; rows are equally likely (None: one class at
+            a time).
+    """
+
+    classes: tuple[tuple[int, ...], ...] = ((0, 1), (2, 3))
+    shares: tuple[tuple[float, ...], ...] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "classes", frozen(self.classes))
+        object.__setattr__(self, "shares", frozen(self.shares))
+        require(
+            bool(self.classes) and all(own and min(own) >= 0 and len(set(own)) == len(own) for own in self.classes),
+            f"ClassesPrior: classes are tuples of different coefficients, counted from 0; got {self.classes}",
+        )
+        wrong = [row for row in self.shares or () if len(row) != len(self.classes) or min(row) < 0 or abs(sum(row) - 1) > 1e-6]
+        require(
+            self.shares != () and not wrong,
+            f"ClassesPrior: shares are rows of {len(self.classes)} numbers with sum 1, none negative; got {wrong or '()'}",
+        )
+
+    @property
+    def rows(self) -> tuple[tuple[float, ...], ...]:
+        """The shares of every component."""
+        count = len(self.classes)
+        return self.shares or tuple(tuple(float(i == j) for j in range(count)) for i in range(count))
+
+    def variances(self, d_x: int) -> Tensor:
+        """The variances of the coefficients of every class.
+
+        Args:
+            d_x: width of x.
+
+        Returns:
+            (classes, d_x) float64: 1 where the class has the coefficient, else 0.
+
+        Raises:
+            ConfigError: a class has a coefficient that x has not.
+        """
+        highest = max(max(own) for own in self.classes)
+        require(highest < d_x, f"ClassesPrior: coefficient {highest} is none of d_x={d_x}, which count from 0")
+        found = torch.zeros(len(self.classes), d_x, dtype=torch.float64)
+        for row, own in zip(found, self.classes, strict=True):
+            row[list(own)] = 1
+        return found
+
+    def n_components(self, d_x: int) -> int:
+        return len(self.rows)
+
+    def component_name(self, component: int, d_x: int) -> str:
+        told = [(share, f"class {i}") for i, share in enumerate(self.rows[component]) if share]
+        return told[0][1] if len(told) == 1 else " + ".join(f"{share:g} {name}" for share, name in told)
+
+    def draw(self, component: Tensor, d_x: int, d_y: int, rng: torch.Generator) -> Tensor:
+        own = self.variances(d_x).float().to(rng.device)
+        z = torch.randn(len(component), len(own), d_x, d_y, generator=rng, device=rng.device)
+        share = torch.tensor(self.rows, device=rng.device)[component]
+        return torch.einsum("nc,cd,ncde->nde", share, own, z)
+
+    def mixture(self, d_x: int) -> tuple[Tensor, Tensor, Tensor]:
+        share = torch.tensor(self.rows, dtype=torch.float64)
+        variance = share.square() @ self.variances(d_x)
+        weights = torch.full((len(share),), -math.log(len(share)), dtype=torch.float64)
+        return weights, torch.zeros_like(variance), torch.diag_embed(variance)
 
 
 @dataclass(frozen=True)
