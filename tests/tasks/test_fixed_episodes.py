@@ -640,6 +640,16 @@ def test_episodes_of_different_lengths_end_together_and_are_asked_where_they_say
         assert kept.targets[row].tolist() == [places.get(p, -100) for p in range(5)]
 
 
+def test_a_token_that_is_0_is_not_padding_and_no_leak(tmp_path):
+    """Episodes "3 0" and "3", whose ids look alike once the second is padded, are two; equal ones are a leak."""
+    given = {"tokens": [[0, 3], [0, 3], [2, 1], [1, 2], [2, 2]], "targets": [0, 1, 1, 0, 1]}
+    given |= {"composition": [0, 1, 2, 0, 2], "split": ["train", "ood", "train", "test", "test"]}
+    padding = np.array([[False, False], [True, False], [False, False], [False, False], [False, False]])
+    assert FixedEpisodes.write(tmp_path / "two", **given, padding=padding, at_least=1).seq == 2
+    with pytest.raises(ConfigError, match=r"leak: 1 episode\(s\) of 'ood'"):
+        FixedEpisodes.write(tmp_path / "leak", **given, at_least=1)
+
+
 def test_what_is_not_asked_counts_neither_in_loss_nor_in_score(tmp_path):
     task = FixedEpisodes.write(tmp_path / "ragged", **ragged(), at_least=1)
     drawn = task.sample(32, "test", task.rng(0, "test"))

@@ -57,6 +57,9 @@ class Card:
     evidence: tuple[Clause, ...]
 
 
+NOT_JUDGED = "what it rests on was not measured, or does not apply; to see why: compolens explain {folder}"
+
+
 def card(judged: Judgement) -> Card:
     """The card of a group.
 
@@ -80,7 +83,7 @@ def card(judged: Judgement) -> Card:
     return Card(
         who=judged.who,
         label=found.label if found else NO_LABEL,
-        meaning=diagnosis.LABELS[found.label] if found else f"not measured; type: compolens explain {folder}",
+        meaning=diagnosis.LABELS[found.label] if found else NOT_JUDGED.format(folder=folder),
         standing=judged.standing,
         why=STANDINGS[judged.standing].format(seeds=SEEDS),
         score=found.scores["ood"] if found else float("nan"),

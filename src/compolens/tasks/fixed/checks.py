@@ -44,6 +44,7 @@ def checked(
     split: Any,
     answers: Sequence[int],
     at_least: int,
+    padding: np.ndarray | None = None,
 ) -> Arrays:
     """The arrays as they will be stored.
 
@@ -55,6 +56,7 @@ def checked(
         split: (n,) words "train", "test", "ood".
         answers: positions that are asked for; may be negative.
         at_least: episodes per composition and split.
+        padding: (n, seq) bool, True where there is no token (None: nowhere); two episodes that differ in it are two.
 
     Returns:
         The arrays, rows sorted by split.
@@ -85,7 +87,7 @@ def checked(
     kept = {name: code[order] for name, code in kept.items()}
     found = Arrays(x[order], y[order], kept, which[order], names, words[order], where, everywhere)
     _check_splits(found, at_least)
-    _check_leaks(found, order)
+    _check_leaks(found, order, np.zeros((n, 0), bool) if padding is None else padding[order])
     _check_answers(found)
     return found
 
@@ -282,13 +284,14 @@ def _check_splits(found: Arrays, at_least: int) -> None:
         )
 
 
-def _check_leaks(found: Arrays, order: np.ndarray) -> None:
+def _check_leaks(found: Arrays, order: np.ndarray, padding: np.ndarray) -> None:
     """No episode of test or ood may be one of train's; 0 and -0 are one number, though not in bytes."""
     rows = {split: np.flatnonzero(found.split == split) for split in SPLITS}
     tokens = found.tokens + found.tokens.dtype.type(0)
-    seen = {tokens[row].tobytes(): row for row in rows["train"].tolist()}
+    keys = [one.tobytes() + away.tobytes() for one, away in zip(tokens, padding, strict=True)]
+    seen = {keys[row]: row for row in rows["train"].tolist()}
     for split in ("test", "ood"):
-        same = [(seen[key], row) for row in rows[split].tolist() if (key := tokens[row].tobytes()) in seen]
+        same = [(seen[keys[row]], row) for row in rows[split].tolist() if keys[row] in seen]
         if same:
             trained, asked = (int(order[row]) for row in same[0])
             raise ConfigError(

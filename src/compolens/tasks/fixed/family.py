@@ -35,8 +35,8 @@ from compolens.tasks.fixed.stored import MANIFEST, Stored, StoredEpisodes
 
 FIXED = (
     "its episodes are fixed, and nobody knows the answers of the same inputs under another code; store them, "
-    "FixedEpisodes.write(…, counterfactuals={…}), or name a class of yours, class Mine(FixedEpisodes) with "
-    f"render(self, codes, inputs); {WHAT_RENDER_UNLOCKS}"
+    "FixedEpisodes.write(…, counterfactuals={…}), unless they are padded, or name a class of yours, class Mine(FixedEpisodes) "
+    f"with render(self, codes, inputs); {WHAT_RENDER_UNLOCKS}"
 )
 
 
@@ -131,7 +131,7 @@ class FixedEpisodes(StoredEpisodes, TaskFamily):
         require(isinstance(folder, str | os.PathLike), f"the folder must be a path, got {shown(folder)}")
         if padding is not None or np.ndim(answers) == 2:
             tokens, targets, answers, padding = aligned(tokens, targets, answers, padding)
-        found = checked(tokens, targets, {} if codes is None else codes, composition, split, answers, at_least)
+        found = checked(tokens, targets, {} if codes is None else codes, composition, split, answers, at_least, padding)
         seq = found.tokens.shape[1]
         described = describe_arrays(found, {} if kinds is None else kinds, d_x, blocks)
         arrays = {"tokens": found.tokens, "targets": found.targets, "composition": found.composition}
