@@ -64,6 +64,19 @@ def test_a_pasted_executor_beats_every_control_and_loses_more_on_held_out_combin
             assert all(scores(folder, "", split) > scores(folder, control, split) for split in ("test", "ood"))
 
 
+def test_the_page_tells_what_the_upper_half_of_one_vanilla_transformer_is_worth():
+    page = " ".join((ROOT / "docs" / "findings" / "hyperteacher.md").read_text(encoding="utf-8").split())
+    folder = ZOO / "F-softmax-0"
+    assert tables.why_not(folder, "pasting") == "" and set(tables.read(folder, "pasting")["boundary"]) == {1}
+    pairs = [
+        [shown(scores(folder, control, split)) for split in ("test", "ood")] for control in ("", "untrained", "all trained")
+    ]
+    own, random, fresh = (" and ".join(pair) for pair in pairs)
+    assert (
+        f"{own} (training and held-out combinations) against {random}, and fresh ones that are trained reach {fresh}" in page
+    )
+
+
 # ---- regression ------------------------------------------------------------------------------------------------------
 PAGE = ROOT / "docs" / "findings" / "which_learner.md"
 READ = {
@@ -128,6 +141,17 @@ def test_the_page_tells_the_gaps_of_pasted_layers(words):
     control, embedding = PASTED[words]
     for told, metric in zip(cells(words), ("paste gap", "score"), strict=True):
         assert told.split() == [shown(scores(f, control, "test", metric, embedding), 2) for f in FOLDERS]
+
+
+def test_pasted_layers_beat_frozen_controls_in_every_seed_and_fresh_layers_in_two_of_three():
+    def gap(folder, control):
+        return scores(folder, control, "test", "paste gap", "1 block")
+
+    for folder in FOLDERS:
+        frozen = [gap(folder, control) for control in ("untrained", "lower layers", "embedding alone")]
+        assert gap(folder, "") < min(frozen) and min(frozen) > 0.92
+    assert [gap(folder, "") < gap(folder, "all trained") for folder in FOLDERS] == [True, True, False]
+    assert [gap(folder, "") < 0.5 for folder in FOLDERS] == [True, True, False]
 
 
 def test_layers_are_pasted_above_the_first_at_the_budget_that_the_page_names():
