@@ -682,3 +682,15 @@ def test_errors_that_a_learner_nobody_listed_foresees_are_a_caution_and_no_label
     found = diagnosis.diagnose([folder])
     assert found.label == label
     assert any("a regression that is not on the list" in told and "foresees 80%" in told for told in found.cautions) == warned
+
+
+def test_failures_without_a_label_are_described(tmp_path, tiny_task):
+    """Two failures of equal size are named both; a gap behind the gate of training compositions is not passed over."""
+    both = diagnosis.diagnose([make(tmp_path, tiny_task, name="both", **CASES["undecided"])])
+    assert both.reasons[-1].startswith("no part explains 50% of it: it fails in 3 ways at once, by ")
+    assert all(part in both.reasons[-1] for part in ("use", "inference", "execution"))
+    gate = diagnosis.diagnose([make(tmp_path, tiny_task, name="gate", seed=1, test=0.88, ood=-0.45)])
+    assert gate.label == "has not learned its training compositions"
+    assert "on held-out compositions it scores -0.450, and why that is less is not asked" in gate.reasons[0]
+    alike = diagnosis.diagnose([make(tmp_path, tiny_task, name="alike", seed=2, test=0.88, ood=0.87)])
+    assert "held-out" not in alike.reasons[0]

@@ -340,6 +340,8 @@ def by_rules(
     top, gap = scores["ceiling"], scores["test"] - scores["ood"]
     if scores["test"] / top < LEARNED:
         reason = f"test score {scores['test']:.3f} is below {LEARNED} of the ceiling {top:.3f}"
+        if gap >= FAILS:
+            reason += f"; on held-out compositions it scores {scores['ood']:.3f}, and why that is less is not asked"
         return "has not learned its training compositions", [reason], ""
     had = f"of what can be had above the floor {scores['floor']:.3f} it has {share} on held-out compositions"
     if share.lo > 1 - MARGIN:
@@ -364,7 +366,9 @@ def by_rules(
         return "generic regression", [*reasons, f"its answers are those of {like}, {end}"], blames
     blamed = max(shares, key=lambda part: shares[part])
     if shares[blamed] < DOMINATES * gap:
-        return "undecided", [*reasons, f"no part explains {DOMINATES:.0%} of it"], ""
+        mixed = sorted((part for part in shares if shares[part] >= FEW * gap), key=lambda part: -shares[part])
+        several = f": it fails in {len(mixed)} ways at once, by {' and by '.join(mixed)}" if len(mixed) > 1 else ""
+        return "undecided", [*reasons, f"no part explains {DOMINATES:.0%} of it{several}"], ""
     return _BLAMES[blamed], reasons, blamed
 
 
@@ -457,7 +461,8 @@ def _cautions(models: Sequence[Measured], label: str, blamed: str) -> tuple[str,
 
 
 FEW = 0.25
-"""A loss of which at least `MOST` lies in this share of the held-out compositions, or in one, is told by their names."""
+"""A loss of which at least `MOST` lies in this share of the held-out compositions, or in one, is told by their names; parts of
+at least this share of a loss are named where none explains half of it."""
 MOST = 0.8
 
 
