@@ -316,6 +316,7 @@ class _Scored:
         self.shown = {s: list(draw(target, s, episodes, f"{seed}/score", trained.device)) for s in ("test", "ood")}
         self.targets = {s: torch.cat([b.targets for b in shown]) for s, shown in self.shown.items()}
         self.composition = {s: torch.cat([b.composition for b in shown]).cpu().numpy() for s, shown in self.shown.items()}
+        self.examples = np.zeros(0, dtype=int)
         self.risks: dict[str, tuple[np.ndarray, np.ndarray]] = {}
 
     def references(self, boundary: int) -> Iterator[dict[str, Any]]:
@@ -325,6 +326,7 @@ class _Scored:
             own = {s: _answers(self.trained.model, self.target, LINEAR, shown) for s, shown in self.shown.items()}
             yield from (row | known | {"control": "as trained"} for row in self.rows(own))
             return
+        self.examples = self.target.prompts(self.shown["test"][0]).shown.cpu().numpy()
         ideal = PosteriorMean()
         if why := ideal.why_not(self.target):
             raise DoesNotApply(f"the paste gap is measured from the posterior mean: {why}")
@@ -361,18 +363,19 @@ class _Scored:
                 continue
             ideal, zero = self.risks[split]
             risk = self._risk(split, said)
-            for n in range(risk.shape[1]):
-                lo, hi = mean_interval(risk[:, n])
-                yield tables.row("squared error", float(risk[:, n].mean()), lo=lo, hi=hi, examples=n, **known)
-            value, lo, hi = paste_gap(risk, ideal, zero)
+            for n in np.unique(self.examples).tolist():
+                one = risk[:, self.examples == n].mean(1)
+                lo, hi = mean_interval(one)
+                yield tables.row("squared error", float(one.mean()), lo=lo, hi=hi, examples=n, **known)
+            value, lo, hi = paste_gap(*(part[:, self.examples > 0] for part in (risk, ideal, zero)))
             yield tables.row("paste gap", value, lo=lo, hi=hi, **known)
 
 
 def paste_gap(risk: np.ndarray, ideal: np.ndarray, zero: np.ndarray) -> tuple[float, float, float]:
-    """Mean over the answers after one example or more of (risk - ideal) / (zero - ideal).
+    """Mean over answers of (risk - ideal) / (zero - ideal), each of these a mean over episodes.
 
     Args:
-        risk: (episode, answer) squared errors of a learner; answer n comes after n examples.
+        risk: (episode, answer) squared errors of a learner, each answer after one example or more.
         ideal: those of the posterior mean.
         zero: those of the answer 0.
 
@@ -381,7 +384,7 @@ def paste_gap(risk: np.ndarray, ideal: np.ndarray, zero: np.ndarray) -> tuple[fl
     """
     draws = np.random.default_rng(0).multinomial(len(risk), np.full(len(risk), 1 / len(risk)), size=DRAWS)
     some = np.concatenate([np.ones((1, len(risk))), draws]) / len(risk)
-    means = [some @ part[:, 1:] for part in (risk, ideal, zero)]
+    means = [some @ part for part in (risk, ideal, zero)]
     gaps = ((means[0] - means[1]) / (means[2] - means[1])).mean(1)
     lo, hi = np.quantile(gaps[1:], (0.025, 0.975))
     return float(gaps[0]), min(float(lo), float(gaps[0])), max(float(hi), float(gaps[0]))

@@ -10,7 +10,7 @@ import torch
 from compolens import HypernetworkTransformer, Hyperteacher, Run, SoftmaxTransformer, recipes
 from compolens.foundation.configs import ConfigError, DoesNotApply
 from compolens.models import LinearSelfAttention
-from compolens.tasks import InterleavedTokens, LinearRegression, RepresentationRegression
+from compolens.tasks import InterleavedTokens, LinearRegression, RepresentationRegression, UncertainRegression
 from compolens.zoo.folders import TrainedModel
 
 TASK = RepresentationRegression(d_x=2, n_context=4, layout=InterleavedTokens())
@@ -72,7 +72,6 @@ def test_the_gap_is_0_for_the_ideal_1_for_zero_and_linear_in_between():
     zero = ideal + 1 + rng.random((50, 6))
     for share in (0.0, 0.3, 1.0):
         risk = ideal + share * (zero - ideal)
-        risk[:, 0] = 99  # before any example nothing can be known, so it does not count
         value, lo, hi = PASTING.paste_gap(risk, ideal, zero)
         assert value == pytest.approx(share) and lo == pytest.approx(share) and hi == pytest.approx(share)
 
@@ -154,6 +153,18 @@ def test_on_regression_the_references_bound_the_gap(regressor):
     trials = found[found["metric"] == "loss of a trial"]
     for _, one in trials.groupby(["control", "embedding"]):
         assert sorted(one["rate"]) == sorted(PASTING.RATES)
+
+
+def test_where_all_answers_come_after_all_examples_each_of_them_counts():
+    """Also for a family whose answers say more than a mean; before the first example nothing can be known."""
+    joint = UncertainRegression(d_x=2, n_context=3)
+    found, _ = PASTE(made(SoftmaxTransformer(n_layers=2, **SMALL), joint), **FEW)
+    assert set(found["embedding"]) == {"", "1 block"} and found["value"].notna().all()
+    errors = found[(found["metric"] == "squared error") & (found["split"] == "test")]
+    assert set(errors["examples"]) == {3}
+    own, ideal, zero = (float(errors[errors["control"] == c]["value"].item()) for c in ("", "posterior mean", "zero"))
+    gap = found[(found["metric"] == "paste gap") & (found["split"] == "test") & (found["control"] == "")]["value"].item()
+    assert gap == pytest.approx((own - ideal) / (zero - ideal))
 
 
 def test_what_cannot_be_pasted_is_told(regressor):
