@@ -20,6 +20,7 @@ HEADS := $(ZOO)/module_heads
 BURSTY := $(ZOO)/bursty
 BOOLEAN := $(ZOO)/boolean
 UNSURE := $(ZOO)/uncertainty
+CLASSES := $(ZOO)/function_classes
 REPRESENTED := $(ZOO)/representation
 LEARNERS := $(REGRESSION)/linear-* $(REGRESSION)/softmax-4heads-?
 DUAL := $(ZOO)/F-softmax-[012] $(ZOO)/fuzzy-softmax-? $(ZOO)/sraven3-softmax-0
@@ -109,6 +110,7 @@ figures: setup  ## redraw every figure of docs/findings from the shipped tables
 	$(BIN)/compolens analyze when_context_wins $(BURSTY)/softmax-? --out $(ZOO)/figures/bursty $(PRINT)
 	$(BIN)/compolens analyze who_generalizes lookup_heads_are_used $(BOOLEAN)/*-? --out $(ZOO)/figures/boolean $(PRINT)
 	$(BIN)/compolens analyze which_prior_sets_the_variance $(UNSURE)/softmax-? --out $(ZOO)/figures/uncertainty $(PRINT)
+	$(BIN)/compolens analyze classes_are_combined $(CLASSES)/softmax-? --out $(ZOO)/figures/function_classes $(PRINT)
 	$(BIN)/compolens analyze dual_model_agrees random_features_converge $(DUAL) --out $(ZOO)/figures/dual $(PRINT)
 
 zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept) and measure it
@@ -140,6 +142,8 @@ zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept
 	$(BIN)/compolens probe generalization head_scores $(BOOLEAN) --jobs $(JOBS)
 	$(BIN)/compolens train trained_models/uncertainty.py --out $(UNSURE) --jobs $(JOBS)
 	$(BIN)/compolens probe uncertainty $(UNSURE) --episodes 2048 --jobs $(JOBS)
+	$(BIN)/compolens train trained_models/function_classes.py --out $(CLASSES) --jobs $(JOBS)
+	$(BIN)/compolens probe function_classes $(CLASSES) --jobs $(JOBS)
 
 notebooks: setup  ## execute the notebooks in place
 	$(BIN)/python notebooks/execute.py notebooks/*.ipynb
