@@ -260,13 +260,20 @@ def test_other_partners_are_those_of_the_tables(row):
 
 
 def test_what_the_page_says_of_partners():
+    outside = {}
     for prefix in COLUMNS:
         rows = partners(prefix)
+        assert rows["model"].nunique() == 5
         assert (alike(rows, "ood", "", ALL, PARTS) - alike(rows, "test", "", ALL, PARTS)).min() > -0.05
         null = rows[(rows["metric"] == "similarity") & (rows["split"] == "test") & (rows["control"] == "")]
         null = null[(null["of"] == OWN) & (null["by"] == "edges")].set_index("model")
-        assert alike(rows, "ood", "", OWN, "edges").between(null["lo"], null["hi"]).all()
-        assert WITH_PARTNERS["share of the variance that is a factor's own"](rows).max() < 0.01
+        own = alike(rows, "ood", "", OWN, "edges")
+        outside |= {name: (own[name], null["lo"][name]) for name in own.index[~own.between(null["lo"], null["hi"])]}
+        assert WITH_PARTNERS["share of the variance that is a factor's own"](rows).max() < 0.0135
+    assert outside == {"F-softmax-3": pytest.approx((0.296, 0.350), abs=0.00051)}
+    rows = partners("F-softmax")
+    rows = rows[(rows["metric"] == "reliability") & (rows["model"] == "F-softmax-3") & (rows["control"] == "")]
+    assert rows[(rows["of"] == OWN) & (rows["by"] == "edges")]["value"].min() == pytest.approx(0.48, abs=0.0051)
     told = {}
     for prefix in COLUMNS:
         rows = partners(prefix)
@@ -276,11 +283,11 @@ def test_what_the_page_says_of_partners():
             for metric in ("mean error", "reliability")
         }
     errors = told["F-softmax"]["mean error"]
-    assert [errors["ood"][0], errors["ood"][-1], errors["test"][-1]] == [0.17, 0.23, 0.05]
-    assert [value for value in told["F-hypernetwork"]["reliability"]["test"] if value < 0.5] == [0.21, 0.45]
+    assert [errors[split][end] for split in ("ood", "test") for end in (0, -1)] == [0.17, 0.23, 0.04, 0.07]
+    assert [value for value in told["F-hypernetwork"]["reliability"]["test"] if value < 0.5] == [0.21, 0.44, 0.45]
 
 
 @pytest.mark.parametrize("prefix", COLUMNS)
 def test_tables_of_partners_are_fresh(prefix):
-    for folder in sorted(ZOO.glob(f"{prefix}-[012]")):
+    for folder in sorted(ZOO.glob(f"{prefix}-?")):
         assert tables.why_not(folder, "factor_circuits") == ""
