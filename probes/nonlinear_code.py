@@ -24,8 +24,8 @@ from compolens.measures.readouts import Moments, RidgeReadout
 from compolens.tasks.base import Episodes
 from compolens.zoo.folders import TrainedModel
 
-version = 2  # raised whenever its numbers change
-values_since = 1  # its values; version 2 added states assembled from two donors, and how donors read
+version = 3  # raised whenever its numbers change
+values_since = 1  # its values; 2 added states assembled from two donors, and 3 measures how far these lie without the two
 
 NONLINEAR, DONOR, ASSEMBLED = "nonlinear", "donor", "assembled"
 """The editors, as the column `editor` names them."""
@@ -266,7 +266,8 @@ class _Measured:
                 if name != NONLINEAR:
                     r2 = _r2(self.readouts[site](states), seen.code)
                     self._row("reads right", r2, split, site, len(states), editor=name, chosen=1)
-                far = natural.distance(states)
+                own_two = torch.stack([self.made.first, self.made.second], dim=1) if name == ASSEMBLED else None
+                far = natural.distance(states, own_two)
                 half = far <= far.median()
                 self._scores(rung, split, site, name, errors[:, half], seen.composition[half], "least divergent half")
         return (1 - best[0] / best[1]).cpu().numpy()
@@ -312,7 +313,7 @@ class _Measured:
         """States assembled from two episodes of training compositions, those that the readouts were fitted on."""
         at = positions(self.model, site.role)
         shown = torch.cat([one.sites[site.hook_name][:, at] for one in self.known.batches])
-        made = assemble(seen.code.roll(by, 0), self.known.code, shown.flatten(2))
+        self.made = made = assemble(seen.code.roll(by, 0), self.known.code, shown.flatten(2))
         states, errors = [], []
         sizes = [len(one.prediction) for one in seen.batches]
         for one, new in zip(seen.batches, made.states.split(sizes), strict=True):
@@ -327,7 +328,8 @@ class _Measured:
     def _distances(
         self, split: str, states: Tensor, site: Site, editor: str, control: str, ways: dict[str, Tensor | None]
     ) -> None:
-        for name, far in distances(self.known.states[site], states, ways).items():
+        own = torch.stack([self.made.first, self.made.second], dim=1) if editor == ASSEMBLED and not control else None
+        for name, far in distances(self.known.states[site], states, ways, own).items():
             self._row("divergence", float(far.mean()), split, site, len(states), editor=editor, control=control,
                       directions=name)  # fmt: skip
 

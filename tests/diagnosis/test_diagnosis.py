@@ -623,7 +623,11 @@ def test_scores_drawn_at_random_are_those_of_the_compositions_drawn():
 def donated(editor, reads, far, *, expected=1.0, true=0.9):
     """Rows about states from donors: what they read as, how far they lie, what they win."""
     at = {"site": "hook_code", "role": "all", "layer": 3, "composition": "all", "editor": editor, "chosen": 1, "effective": 1}
-    rows = [at | {"metric": "reads right", "value": reads, "split": "ood", "control": ""}]
+    known = 0.8  # where its readout reads all that there is
+    rows = [
+        at | {"metric": "reads right", "value": known * r, "split": s, "control": ""}
+        for s, r in (("ood", reads), ("test", 1.0))
+    ]
     for control, split, value in (("", "ood", far), ("natural, left out", "train", expected), ("natural", "ood", 0.1)):
         far_off = at | {"metric": "divergence", "value": value, "split": split, "control": control}
         rows += [far_off | {"directions": way, "value": value * scale} for way, scale in (("sensitive", 1), ("all", 7))]
@@ -655,7 +659,7 @@ def test_a_split_rests_on_states_that_hold_the_right_code_and_are_natural(tmp_pa
     if not told.startswith("caution"):
         assert "they win +0.300 on 0.600" in text and not judged.cautions
     elif made[0] > 0.9:
-        assert "up to 1.25" in text and "R² 0.97 and lie 1.30 away" in text
+        assert "up to 1.25" in text and "0.97 of the R² on training ones and lie 1.30 away" in text
 
 
 def test_nothing_is_said_of_natural_states_where_nothing_is_blamed_or_they_were_not_measured(tmp_path, tiny_task):

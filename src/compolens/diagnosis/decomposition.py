@@ -75,7 +75,7 @@ class Donated(NamedTuple):
 
     Args:
         editor: "donor" (real episodes of the same code) or "assembled" (from two training donors).
-        reads: R² of the readout from them to the right code.
+        reads: R² of the readout from them to the right code, over that on training compositions.
         far: how far they lie from natural states, along the directions that answers depend on.
         expected: how far states of a composition lie from those of all others: so far may a new one.
         own: the score on held-out compositions without them.
@@ -98,8 +98,8 @@ class Donated(NamedTuple):
 DONORS = ("donor", "assembled")
 """In the order in which they are looked at: what is real comes first."""
 READS = 0.9
-"""R² from which states are taken to hold the right code: those of models that infer have .97 and more, those of planted
-models that do not .72 and less."""
+"""Share of the R² on training compositions from which states are taken to hold the right code: those of planted models that
+infer have .97 and more, those of planted models that do not .72 and less."""
 FURTHER = 1.25
 """States of donors may lie this much further from natural ones than a new composition's do."""
 
@@ -272,7 +272,8 @@ class Measured:
         sensitive = {"directions": "sensitive" if (rows["directions"] == "sensitive").any() else "all"}
         own, written = (one("score", rung=rung) for rung in ("own answer", "true code written"))
         far, expected = one("divergence", **sensitive), one("divergence", "natural, left out", "train", **sensitive)
-        return Donated(editor, one("reads right"), far, expected, own, written - own)
+        reads = one("reads right") / max(one("reads right", split="test"), 1e-9)
+        return Donated(editor, reads, far, expected, own, written - own)
 
     def rungs(self, split: str) -> Rungs:
         """Own answer and oracles on `split`, per composition; of the sites where the code is read, the best for each rung."""

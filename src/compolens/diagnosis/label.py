@@ -433,7 +433,7 @@ def natural_states(models: Sequence[Measured]) -> str:
                 f"composition is expected at {expected:.2f}); put where answers follow donors most, they win {wins:+.3f} on "
                 f"{own:.3f}"
             )
-        tried.append(f"those from {kind} read as it with R² {reads:.2f} and lie {far:.2f} away")
+        tried.append(f"those from {kind} read as it with {reads:.2f} of the R² on training ones and lie {far:.2f} away")
     return (
         f"{NO_STATE}: no state that holds the right code of held-out compositions lies where natural ones do, up to "
         f"{FURTHER * expected:.2f} ({'; '.join(tried)})"

@@ -74,13 +74,14 @@ def directions(
     return ways | {name: a.to(activation.device) for name, a in ((SENSITIVE, axes), (REST, rest)) if a.shape[1]}
 
 
-def distances(known: Tensor, x: Tensor, ways: dict[str, Tensor | None]) -> dict[str, Tensor]:
+def distances(known: Tensor, x: Tensor, ways: dict[str, Tensor | None], without: Tensor | None = None) -> dict[str, Tensor]:
     """How far states are from natural ones.
 
     Args:
         known: (m, d) natural states.
         x: (n, d) states.
         ways: from `directions`.
+        without: (n, k) which natural states do not count, those that a state was made of (None: all count).
 
     Returns:
         directions -> (n,) distances, in standard deviations per axis.
@@ -88,7 +89,7 @@ def distances(known: Tensor, x: Tensor, ways: dict[str, Tensor | None]) -> dict[
     found = {}
     for name, axes in ways.items():
         there, here = (known, x) if axes is None else (known @ axes, x @ axes)
-        found[name] = Natural.fit(there).distance(here)
+        found[name] = Natural.fit(there).distance(here, without)
     return found
 
 

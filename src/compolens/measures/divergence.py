@@ -52,17 +52,20 @@ class Natural:
         axes = vectors[:, kept] / values[kept].clamp(min=1e-300).sqrt()
         return cls(mean, axes, (x - mean) @ axes)
 
-    def distance(self, x: Tensor) -> Tensor:
+    def distance(self, x: Tensor, without: Tensor | None = None) -> Tensor:
         """How far states are from the nearest natural one.
 
         Args:
             x: (n, d).
+            without: (n, k) which of the natural states do not count: those that a state was made of (None: all count).
 
         Returns:
             (n,) in standard deviations per axis, at least 0.
         """
         along = (x.double() - self.mean) @ self.axes
         squared = along.square().sum(1)[:, None] + self.points.square().sum(1) - 2 * along @ self.points.T
+        if without is not None:
+            squared = squared.scatter(1, without, torch.inf)
         return (squared.amin(1).clamp(min=0) / max(self.axes.shape[1], 1)).sqrt()
 
 
