@@ -157,6 +157,8 @@ def probe(
     *simple, largest = _embeddings(target, blocks)
     for embedding, conditions in [*((one, CONDITIONS[:1]) for one in simple), (largest, CONDITIONS)]:
         for condition in conditions:
+            if condition.control == "untrained" and trained.why_no_untrained_control:
+                continue
             network, rate, free, trials = pasting.best(embedding, condition)
             known: dict[str, Any] = {"control": condition.control, "embedding": embedding.name, "boundary": layer}
             at: dict[str, Any] = {"split": "train", "site": "output", "role": "readout", "n": TRIED}
@@ -165,6 +167,8 @@ def probe(
             rows += [row | known | {"rate": rate, "free": free} for row in scored.rows(answers)]
             if not condition.control:
                 kept = scored.frame(answers)
+    own = (row for row in rows if not row["control"] and row["embedding"] == largest.name)
+    rows += tables.not_available(own, trained.why_no_untrained_control, measured=("rate", "free"))
     return pd.DataFrame(rows), kept
 
 
@@ -224,7 +228,8 @@ class _Pasting:
 
     def __init__(self, trained: TrainedModel, target: TaskFamily, boundary: int, budget: Budget, seed: int) -> None:
         self.trained, self.target, self.boundary, self.budget, self.seed = trained, target, boundary, budget, seed
-        self.sources = {"trained": trained.model, "untrained": trained.untrained_control()}
+        control = self._anew if trained.why_no_untrained_control else trained.untrained_control
+        self.sources = {"trained": trained.model, "untrained": control()}
 
     def best(self, embedding: Embedding, condition: Condition) -> tuple[Transformer, float, int, dict[float, float]]:
         """(the network trained at the best rate, that rate, scalars that were free, rate -> loss of its trial)."""
@@ -267,6 +272,12 @@ class _Pasting:
         """The parts above the last block that belong to the upper layers."""
         executor = ["executor"] if isinstance(network, CodeTransformer) else []
         return executor if self.boundary > self.trained.model.cfg.n_layers else ["ln_final", "unembed", *executor]
+
+    def _anew(self) -> Transformer:
+        """The model's architecture on its own task, with new weights."""
+        run = self.trained.run
+        model: Any = replace(run, init_seed=stream(f"{self.seed}/{run.init_seed}", "paste", 1)).build()
+        return model.to(self.trained.device)
 
     def _fresh(self, embedding: Embedding) -> Transformer:
         """The model's architecture with new weights, for the embedding's tokens; as many blocks as it needs."""

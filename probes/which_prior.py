@@ -147,7 +147,8 @@ def probe(
         rows += _rows(split)
         rows += _foreseen(split)
         kept.append(_episodes(split))
-    rows += _not_available(trained, [row for row in rows if row["control"] == "" and row["composition"] == "all"])
+    also = [row for row in rows if row["composition"] == "all" and (row["control"] == "" or row["metric"] == FORESEEN)]
+    rows += _not_available(trained, [row for row in also if "untrained" not in row["control"]])
     return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
 
 
@@ -215,9 +216,13 @@ def _row(
 
 def _not_available(trained: TrainedModel, own: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows of an untrained control that there is not; what it is nearest to is undecided."""
-    why, asked = trained.why_no_untrained_control, [row for row in own if row["metric"] == "distance"]
+    why, asked = trained.why_no_untrained_control, [row for row in own if row["metric"] in ("distance", FORESEEN)]
     undecided = tables.not_available(
-        (row for row in own if row["metric"] != "distance"), why, learner=UNTRAINED, reference="undecided", recombines=""
+        (row for row in own if row["metric"] not in ("distance", FORESEEN)),
+        why,
+        learner=UNTRAINED,
+        reference="undecided",
+        recombines="",
     )
     return tables.not_available(asked, why, learner=UNTRAINED) + undecided
 
@@ -236,7 +241,7 @@ def _rows(split: Split) -> Iterator[dict[str, Any]]:
             yield from _distances(split, one, other, _errors(split, one, other), "reference", whole=other == TRUTH)
 
 
-MIXTURE = "fitted mixture"
+MIXTURE, FORESEEN = "fitted mixture", "errors foreseen"
 
 
 def _foreseen(split: Split) -> Iterator[dict[str, Any]]:
@@ -258,7 +263,7 @@ def _foreseen(split: Split) -> Iterator[dict[str, Any]]:
                 continue  # there is no error to foresee
             told = ", ".join(filter(None, (control, "shuffled" if shuffled else "")))
             lo, hi = found.interval
-            yield _row(split, "errors foreseen", learner, MIXTURE, found.score, lo, hi, told, n=len(off))
+            yield _row(split, FORESEEN, learner, MIXTURE, found.score, lo, hi, told, n=len(off))
 
 
 def _distances(
