@@ -131,6 +131,7 @@ def probe(
     untrained = dict(trained.with_untrained_control()).get("untrained")
     in_untrained = {} if untrained is None else _search(task, untrained, fit, controlled, search, seed)
     (known,) = record(model, [fit.base], list(dict.fromkeys(site.hook_name for site in controlled)))
+    beside = {site: _beside(task, model, site, fit, known.sites[site.hook_name]) for site in controlled}
     rows, kept = [], []
     for split, part in fresh.items():
         rows += _shown(task, part, split)
@@ -143,8 +144,8 @@ def probe(
             rows += _curve(task, model, part, split, site, shuffled[site], "shuffled counterfactuals", full=False)
             rows += _parts(task, model, part, split, site, learned[site])
             rows += _random(task, model, part, split, site, learned[site], draws, seed)
-            rows += _simple(task, model, part, split, site, fit, known.sites[site.hook_name], draws)
-            rows += _divergence(task, model, part, split, site, fit, known.sites[site.hook_name], learned[site])
+            rows += _simple(task, model, part, split, site, beside[site].bases, draws)
+            rows += _divergence(task, model, part, split, site, beside[site], learned[site])
         kept += [_episodes(task, model, part, split, site, learned[site]) for site in chosen]
     searched = {(site.hook_name, site.role) for site in controlled}
     own = (row for row in rows if row["control"] == "" and row["metric"] in ("recovered", "score"))
@@ -183,7 +184,7 @@ def _search(
     there = held(model, pairs, points)
     found = {}
     for site in progress(points, "searched at site"):
-        ranks = _ranks(there[site.hook_name])
+        ranks = _ranks(there[site.hook_name].base.shape[-1])
         if site.layer > 0 and ranks:
             each = torch.tensor(ranks, device=pairs.mask.device)[torch.arange(len(pairs.mask)) % len(ranks)]
             mask = torch.arange(ranks[-1], device=each.device) < each[:, None]
@@ -193,8 +194,8 @@ def _search(
     return found
 
 
-def _ranks(there: Held) -> list[int]:
-    return [rank for rank in RANKS if rank < there.base.shape[-1]]
+def _ranks(width: int) -> list[int]:
+    return [rank for rank in RANKS if rank < width]
 
 
 def _two_best(task: TaskFamily, model: HookedModel, fresh: Fresh, learned: dict[Site, Subspace]) -> list[Site]:
@@ -246,7 +247,7 @@ def _curve(
     """Rows of a site at every rank; the rivals and the share of the whole site only for the measurement itself."""
     rows: list[dict[str, Any]] = []
     there, width = fresh.held[site.hook_name], fresh.held[site.hook_name].base.shape[-1]
-    ranks = ([width] if full else []) + ([] if subspace is None else _ranks(there))
+    ranks = ([width] if full else []) + ([] if subspace is None else _ranks(there.base.shape[-1]))
     for rank in ranks:
         basis = None if subspace is None or rank == width else subspace.basis[:, :rank]
         edited = answers_after(model, fresh.pairs, site, there, basis)
@@ -298,7 +299,7 @@ def _random(
     """Mean and quantiles over random subspaces, on the first pairs: exchanged, and moved along as far as the learned one."""
     some = _some(fresh, RANDOM_PAIRS)
     there = some.held[site.hook_name]
-    ranks, where = _ranks(there), positions(model, site.role)
+    ranks, where = _ranks(there.base.shape[-1]), positions(model, site.role)
     exchanged, moved = [], []
     rng = torch.Generator().manual_seed(stream(f"{seed}/{site.hook_name}/{site.role}", "random", 0))
     for _ in range(draws):
@@ -332,15 +333,35 @@ def _quantiles(values: np.ndarray, control: str, split: str, site: Site, rank: i
     return {"metric": "recovered", "value": values.mean(), "lo": lo, "hi": hi, **where, "control": control, "n": n}
 
 
+class Beside(NamedTuple):
+    """What training compositions tell of a site, whatever is exchanged there.
+
+    Args:
+        natural: (n, d) their states.
+        ways: directions -> (d, r) along which distances from these are taken.
+        bases: name -> (d, rank) that need no search.
+    """
+
+    natural: Tensor
+    ways: dict[str, Tensor | None]
+    bases: dict[str, Tensor]
+
+
+def _beside(task: TaskFamily, model: HookedModel, site: Site, fit: Pairs, known: Tensor) -> Beside:
+    """From what stands at a site's hook point, (n, pos, d), in the episodes that subspaces are fitted on."""
+    natural, few = state(model, known, site), slice(0, BATCH)
+    ways = directions(model, task, site, fit.base.take(torch.arange(len(fit.mask))[few]), known[few])
+    most = _ranks(known.shape[-1])[-1]
+    return Beside(natural, ways, simple_bases(natural, _codes(task, fit), fit.base.composition, most))
+
+
 def _simple(
-    task: TaskFamily, model: HookedModel, fresh: Fresh, split: str, site: Site, fit: Pairs, known: Tensor, draws: int
+    task: TaskFamily, model: HookedModel, fresh: Fresh, split: str, site: Site, bases: dict[str, Tensor], draws: int
 ) -> list[dict[str, Any]]:
     """Bases that need no search, at every rank that they have."""
-    x, code = state(model, known, site), _codes(task, fit)
     some, rows = _some(fresh, SIMPLE_PAIRS), []
     there = some.held[site.hook_name]
-    ranks = _ranks(there)
-    bases = simple_bases(x, code, fit.base.composition, ranks[-1])
+    ranks = _ranks(there.base.shape[-1])
     for name, basis in bases.items():
         for rank in sorted({min(rank, basis.shape[1]) for rank in ranks}):
             edited = answers_after(model, some.pairs, site, there, basis[:, :rank].to(there.base))
@@ -349,7 +370,7 @@ def _simple(
     taken = bases[NEURONS].argmax(0).tolist()
     few, values = _some(fresh, RANDOM_PAIRS), []
     for draw_seed in range(draws):
-        basis = random_neurons(x.shape[1], len(taken), draw_seed, taken).to(there.base)
+        basis = random_neurons(len(bases[NEURONS]), len(taken), draw_seed, taken).to(there.base)
         edited = answers_after(model, few.pairs, site, few.held[site.hook_name], basis)
         values.append(_share(task, edited, few))
     return [*rows, _quantiles(np.array(values), "random neurons", split, site, len(taken), len(few.own))]
@@ -369,18 +390,15 @@ def _divergence(
     fresh: Fresh,
     split: str,
     site: Site,
-    fit: Pairs,
-    known: Tensor,
+    beside: Beside,
     learned: Subspace,
 ) -> list[dict[str, Any]]:
     """How far exchanged states lie from natural ones, and what is recovered where they lie least far."""
     there, rows, width = fresh.held[site.hook_name], [], fresh.held[site.hook_name].base.shape[-1]
-    natural, few = state(model, known, site), slice(0, BATCH)
-    ways = directions(model, task, site, fit.base.take(torch.arange(len(fit.mask))[few]), known[few])
     at: dict[str, Any] = {"split": split, "site": site.hook_name, "role": site.role, "n": len(fresh.own)}
 
     def far(states: Tensor, rank: int, control: str) -> Tensor:
-        found = distances(natural, states, ways)
+        found = distances(beside.natural, states, beside.ways)
         for name, one in found.items():
             more: dict[str, Any] = {"layer": site.layer, "rank": rank, "directions": name}
             rows.append(tables.row("divergence", float(one.mean()), **at, control=control, **more))

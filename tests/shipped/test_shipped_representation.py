@@ -23,7 +23,6 @@ CONTROLS = {
     "new encoder, the untrained control's executor, trained": "all trained",
     "new encoder, the untrained control's executor, frozen": "untrained",
 }
-
 VANILLA = [ZOO / f"F-softmax-{seed}" for seed in range(3)]
 HALVES = {
     "the vanilla transformer as trained": "as trained",
@@ -53,12 +52,17 @@ def test_what_is_shipped_are_the_runs_of_the_file_with_fresh_tables():
     assert all(tables.why_not(folder, "pasting") == "" for folder in EXECUTORS)
 
 
-@pytest.mark.parametrize("words", CONTROLS)
-def test_the_page_tells_the_scores_of_pasted_executors(words):
+PASTED_AT_F = [(EXECUTORS, CONTROLS, words) for words in CONTROLS] + [(VANILLA, HALVES, words) for words in HALVES]
+
+
+@pytest.mark.parametrize(
+    ("folders", "controls", "words"), PASTED_AT_F, ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_the_page_tells_the_scores_of_pasted_executors_and_upper_halves(folders, controls, words):
     page = (ROOT / "docs" / "findings" / "hyperteacher.md").read_text(encoding="utf-8")
     (row,) = re.findall(rf"^\| {re.escape(words)} \| ([^|]*) \| ([^|]*) \|$", page, flags=re.MULTILINE)
     for told, split in zip(row, ("test", "ood"), strict=True):
-        assert told.split() == [shown(scores(folder, CONTROLS[words], split)) for folder in EXECUTORS]
+        assert told.split() == [shown(scores(folder, controls[words], split)) for folder in folders]
 
 
 def test_a_pasted_executor_beats_every_control_and_loses_more_on_held_out_combinations_than_below_its_own_encoder():
@@ -70,14 +74,6 @@ def test_a_pasted_executor_beats_every_control_and_loses_more_on_held_out_combin
     for folder in EXECUTORS:
         for control in ("lower layers", "embedding alone", "all trained", "untrained"):
             assert all(scores(folder, "", split) > scores(folder, control, split) for split in ("test", "ood"))
-
-
-@pytest.mark.parametrize("words", HALVES)
-def test_the_page_tells_the_scores_under_the_upper_half_of_vanilla_transformers(words):
-    page = (ROOT / "docs" / "findings" / "hyperteacher.md").read_text(encoding="utf-8")
-    (row,) = re.findall(rf"^\| {re.escape(words)} \| ([^|]*) \| ([^|]*) \|$", page, flags=re.MULTILINE)
-    for told, split in zip(row, ("test", "ood"), strict=True):
-        assert told.split() == [shown(scores(folder, HALVES[words], split)) for folder in VANILLA]
 
 
 def test_upper_halves_of_vanilla_transformers_are_worth_no_more_than_untrained_ones_and_trained_fresh_ones_are():
