@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import findings
 import pytest
 import torch
 
@@ -47,14 +48,6 @@ def told(values):
     return f"{mean} ({low} to {high})"
 
 
-def cells(table, row):
-    """The cells of a row of the page's table that begins with this heading."""
-    _, _, rest = PAGE.partition(f"| {table} |")
-    assert rest, table
-    (line,) = [line for line in rest.split("\n\n")[0].splitlines() if line.startswith(f"| {row} |")]
-    return [cell.strip() for cell in line.strip("|").split("|")][1:]
-
-
 def test_what_is_shipped_are_the_runs_of_the_file_with_fresh_tables():
     runs = read_runs(str(ZOO / "boolean.py"))
     assert {f.name for f in FOLDERS} == set(runs)
@@ -66,7 +59,7 @@ def test_what_is_shipped_are_the_runs_of_the_file_with_fresh_tables():
 @pytest.mark.parametrize("kind", CLASSES)
 def test_the_page_gives_scores_as_measured_beside_neighbours_and_memory(kind):
     folders = of(CLASSES[kind])
-    assert cells("held-out functions, all questions", kind) == [
+    assert findings.cells(PAGE, "held-out functions, all questions", kind) == [
         told([score(f, "test") for f in folders]),
         told([score(f, "ood") for f in folders]),
         told([score(f, "ood", NEAREST) for f in folders]),
@@ -74,7 +67,7 @@ def test_the_page_gives_scores_as_measured_beside_neighbours_and_memory(kind):
         told([score(f, "ood", BAYES) for f in folders]),
     ]
     new = "score, question not shown"
-    assert cells("questions that were not shown", kind) == [
+    assert findings.cells(PAGE, "questions that were not shown", kind) == [
         told([score(f, "test", metric=new) for f in folders]),
         told([score(f, "test", NEAREST, new) for f in folders]),
         told([score(f, "ood", metric=new) for f in folders]),
@@ -86,13 +79,13 @@ def test_the_page_gives_scores_as_measured_beside_neighbours_and_memory(kind):
 def test_the_page_gives_teaching_sequences_and_heads_as_measured(kind):
     folders = of(CLASSES[kind])
     taught = "teaching sequence"
-    assert cells("after a teaching sequence", kind) == [
+    assert findings.cells(PAGE, "after a teaching sequence", kind) == [
         told([score(f, f"test, {taught}") for f in folders]),
         told([score(f, f"ood, {taught}") for f in folders]),
         told([score(f, f"ood, {taught}", NEAREST) for f in folders]),
         told([score(f, f"ood, {taught}", MEMORY) for f in folders]),
     ]
-    assert cells("heads, held-out functions", kind) == [
+    assert findings.cells(PAGE, "heads, held-out functions", kind) == [
         told([heads(f, "nearest neighbour").max() for f in folders]),
         told([heads(f, "score").item() for f in folders]),
         told([heads(f, "score without heads").item() for f in folders]),

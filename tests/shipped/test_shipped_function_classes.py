@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import findings
 import pytest
 
 from compolens import tables
@@ -53,14 +54,6 @@ def by_shown(found):
     return [told([seed[n] for seed in found]) for n in SHOWN]
 
 
-def cells(table, row):
-    """The cells of a row of the page's table that begins with this heading."""
-    _, _, rest = PAGE.partition(f"| {table} |")
-    assert rest, table
-    (line,) = [line for line in rest.split("\n\n")[0].splitlines() if line.startswith(f"| {row} |")]
-    return [cell.strip() for cell in line.strip("|").split("|")][1:]
-
-
 def test_what_is_shipped_are_the_runs_of_the_file_with_fresh_tables():
     runs = read_runs(str(ZOO / "function_classes.py"))
     assert {f.name for f in FOLDERS} == set(runs) and len(FOLDERS) == 3
@@ -70,33 +63,37 @@ def test_what_is_shipped_are_the_runs_of_the_file_with_fresh_tables():
 
 @pytest.mark.parametrize("name", LEARNERS)
 def test_the_page_gives_squared_errors_as_measured(name):
-    assert cells("squared error, combinations", name) == by_shown(means("squared error", "ood", LEARNERS[name]))
+    assert findings.cells(PAGE, "squared error, combinations", name) == by_shown(means("squared error", "ood", LEARNERS[name]))
     if name != "Bayes, combinations":
-        assert cells("squared error, single classes", name) == by_shown(means("squared error", "test", LEARNERS[name]))
+        assert findings.cells(PAGE, "squared error, single classes", name) == by_shown(
+            means("squared error", "test", LEARNERS[name])
+        )
 
 
 @pytest.mark.parametrize("name", LEARNERS)
 def test_the_page_gives_weights_of_classes_as_measured(name):
-    assert cells("sum of the weights, combinations", name) == by_shown(weights("ood", LEARNERS[name], "sum"))
+    assert findings.cells(PAGE, "sum of the weights, combinations", name) == by_shown(weights("ood", LEARNERS[name], "sum"))
     if name != "Bayes, combinations":
         for which in ("right", "other"):
             found = by_shown(weights("test", LEARNERS[name], which))
-            assert cells(f"weight of the {which} class, single classes", name) == found
+            assert findings.cells(PAGE, f"weight of the {which} class, single classes", name) == found
 
 
 def test_the_page_gives_distances_and_shares_after_all_examples():
     for name, prior in list(LEARNERS.items())[1:]:
-        assert cells("after 10 examples", f"distance from {name}") == [
+        assert findings.cells(PAGE, "after 10 examples", f"distance from {name}") == [
             told([seed[10] for seed in means("distance", split, part=prior)]) for split in ("test", "ood")
         ]
     for name, control in (("linear share of the model", ""), ("linear share of an untrained model", "untrained")):
         found = [told([seed[10] for seed in means("linear share", split, control)]) for split in ("test", "ood")]
-        assert cells("after 10 examples", name) == found
+        assert findings.cells(PAGE, "after 10 examples", name) == found
     beyond = [
         [max(means("amplitude", split, part=str(k))[s][10] for k in range(3, 9)) for s in range(3)]
         for split in ("test", "ood")
     ]
-    assert cells("after 10 examples", "largest amplitude at frequencies 3 to 8") == [told(one) for one in beyond]
+    assert findings.cells(PAGE, "after 10 examples", "largest amplitude at frequencies 3 to 8") == [
+        told(one) for one in beyond
+    ]
 
 
 @pytest.mark.parametrize("seed", range(3))

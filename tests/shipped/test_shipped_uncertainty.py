@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import findings
 import pytest
 
 from compolens import tables
@@ -37,14 +38,6 @@ def written(value):
     return f"{value:.2f}".replace("0.", ".", 1).replace("-", "−") if abs(value) < 1 else f"{value:.2f}".replace("-", "−")
 
 
-def cells(table, row):
-    """The cells of a row of the page's table that begins with this heading."""
-    _, _, rest = PAGE.partition(f"| {table} |")
-    assert rest, table
-    (line,) = [line for line in rest.split("\n\n")[0].splitlines() if line.startswith(f"| {row} |")]
-    return [cell.strip() for cell in line.strip("|").split("|")][1:]
-
-
 def by_shown(metric, split, control="", prior=""):
     found = values(metric, split, control, prior)
     return [told([seed[n] for seed in found]) for n in SHOWN]
@@ -62,16 +55,16 @@ def test_what_is_shipped_are_the_runs_of_the_file_with_fresh_tables():
 ])  # fmt: skip
 def test_the_page_gives_what_is_said_by_number_of_examples(table, metric):
     for split, tasks in (("test", "training tasks"), ("ood", "held-out tasks")):
-        assert cells(table, f"model, {tasks}") == by_shown(metric, split)
-        assert cells(table, f"Bayes, prior of training, {tasks}") == by_shown(metric, split, TRAINED)
-    assert cells(table, "Bayes, prior of the held-out tasks, held-out tasks") == by_shown(metric, "ood", ASKED)
+        assert findings.cells(PAGE, table, f"model, {tasks}") == by_shown(metric, split)
+        assert findings.cells(PAGE, table, f"Bayes, prior of training, {tasks}") == by_shown(metric, split, TRAINED)
+    assert findings.cells(PAGE, table, "Bayes, prior of the held-out tasks, held-out tasks") == by_shown(metric, "ood", ASKED)
 
 
 def test_the_page_gives_log_likelihoods_and_coverage_over_all_numbers_of_examples():
     learners = {"model": "", "Bayes, prior of training": TRAINED, "Bayes, prior of the tasks": ASKED,
                 "one mean and variance for all": "constant", "untrained model": "untrained"}  # fmt: skip
     for row, control in learners.items():
-        assert cells("mean over all numbers of examples", row) == [
+        assert findings.cells(PAGE, "mean over all numbers of examples", row) == [
             told([seed.mean() for seed in values(metric, split, control)])
             for metric in ("log-likelihood", "coverage")
             for split in ("test", "ood")
@@ -80,7 +73,9 @@ def test_the_page_gives_log_likelihoods_and_coverage_over_all_numbers_of_example
 
 def test_the_page_gives_how_far_variances_are_from_those_of_each_prior():
     for row, prior in (("prior of training", TRAINED), ("prior of the held-out tasks", ASKED)):
-        assert cells("log variance over Bayes, held-out tasks", row) == by_shown("log variance over Bayes", "ood", prior=prior)
+        assert findings.cells(PAGE, "log variance over Bayes, held-out tasks", row) == by_shown(
+            "log variance over Bayes", "ood", prior=prior
+        )
 
 
 def test_the_sentences_of_the_page_have_the_numbers_of_the_tables():
