@@ -1,73 +1,30 @@
 """Failures planted in solvers of S-RAVEN, which enumerate on their own, are told apart."""
 
-import itertools
-import math
-
 import pytest
 import torch
 from handmade import save
+from test_planted import neighbour
 
 import compolens
 from compolens import load_recipe
 from compolens.diagnosis.label import diagnose
-from compolens.tasks import SRaven
-from compolens.tasks.sraven.rules import RULES, multisets
 
-STEPS, SIGNS = torch.tensor([0, 1, 2, -1, -2]), torch.tensor([1, -1])
-STEPPING = SRaven(n_features=2, rules=RULES[:5], fraction_held_out=0.3)
-"""With these rules, what an answer is under another one is known from what is shown: codes can be written."""
-ADDING = SRaven(n_features=2, rules=RULES[:7], fraction_held_out=0.3)
-"""With these it is not, but which training multiset explains a held-out one best is hardly ever a tie."""
-SLIP = 1e-6
+panel_solver = neighbour("panel_solver")
 
 
-class Solver(torch.nn.Module):
+class Solver(torch.nn.Module, panel_solver.PanelSolver):
     """Enumerates shuffles and orders of rules; writes the rules and the answer by each; then takes those of its rules."""
 
     def __init__(self, kind="works", rules=5):
         super().__init__()
         self.kind, self.message, self.sure = kind, torch.nn.Identity(), torch.nn.Parameter(torch.tensor(20.0))
-        self.task = {5: STEPPING, 7: ADDING}[rules]
+        self.task = panel_solver.panels_task(rules)
         self.k, self.f, self.n_rules = self.task.n_features, self.task.n_values, rules
-        every, ood = multisets(rules, self.k), self.task.compositions("ood")
-        self.held_out = [every[i] for i in ood]
-
-    def fits(self, panels):
-        """Log likelihood ratio (batch, answer, column 0, column 1, rule) of what is shown."""
-        rows = []
-        for r in range(3):
-            a, b = panels[:, r, 0][:, None, :, None, None], panels[:, r, 1][:, None, None, :, None]
-            c = panels[:, r, 2][:, :, None, None, None]
-            step = ((b - a - STEPS) % self.f == 0) & (((c - b - STEPS) % self.f == 0) | torch.tensor(r == 2))
-            adds = (a + SIGNS[: self.n_rules - 5] * b - c) % self.f == 0
-            gain = self.f ** (2 - (r == 2))
-            rows.append(((1 - SLIP) * gain * step.double() + SLIP, (1 - SLIP) * self.f * adds.double() + SLIP))
-        steps, added = rows[0][0] * rows[1][0] * rows[2][0], rows[0][1] * rows[1][1]
-        return torch.cat([steps.expand(-1, *[self.k] * 3, -1), added.expand(-1, *[self.k] * 3, -1)], -1).log()
-
-    def find(self, panels):
-        """(rules (batch, K), their answers (batch, K, rule)): the likeliest explanation by the likeliest multiset."""
-        score = self.fits(panels)
-        shuffles = list(itertools.permutations(range(self.k))) if self.kind != "ignores shuffles" else [tuple(range(self.k))]
-        orders = list(itertools.product(range(self.n_rules), repeat=self.k))
-        if self.kind == "remembers":
-            orders = [order for order in orders if tuple(sorted(order)) not in self.held_out]
-        every = list(itertools.product(shuffles, shuffles, orders))
-        total = torch.stack([sum(score[:, j, a[j], b[j], o[j]] for j in range(self.k)) for a, b, o in every], 1)
-        of = [tuple(sorted(order)) for _, _, order in every]
-        evidence = {m: total[:, [i for i, one in enumerate(of) if one == m]] for m in sorted(set(of))}
-        mean = torch.stack([e.logsumexp(1) - math.log(len(set(itertools.permutations(m)))) for m, e in evidence.items()], 1)
-        here = torch.tensor([list(evidence).index(m) for m in of]) == mean.argmax(1, keepdim=True)
-        best = torch.where(here, total, -torch.inf).argmax(1)
-        first, second, order = (torch.tensor(one)[best] for one in zip(*every, strict=True))
-        a, b = panels[:, 2, 0].gather(1, first)[..., None], panels[:, 2, 1].gather(1, second)[..., None]
-        begin = torch.where(order < 5, b[..., 0] - STEPS[order.clamp(max=4)], a[..., 0])[..., None]  # of a step: from column 1
-        return order, torch.cat([begin + 2 * STEPS, a + SIGNS[: self.n_rules - 5] * b], -1) % self.f
 
     def forward(self, tokens):
         panels = tokens.argmax(-1).view(-1, 3, 3, self.k)
-        rule, answers = self.find(panels)
-        held = torch.stack([(rule.sort(1).values == torch.tensor(m)).all(1) for m in self.held_out]).any(0)
+        rule, answers = self.find(panels, self.kind != "ignores shuffles", self.held_out if self.kind == "remembers" else ())
+        held = self.unfamiliar(rule)
         if self.kind == "copies":
             answers = panels[:, 2, 1][..., None].expand_as(answers)
         if self.kind == "infers another rule":
