@@ -1,0 +1,112 @@
+"""The diagnosis of `compolens explain` on the blind set, case by case, into a CSV that ``blind.py score`` reads.
+
+    python tests/benchmarks/diagnosis/blind_run.py DIR FILE [--cases b001 b002 …]
+
+Builds a case in DIR, measures the probes that labels rest on with `bench.MEASURED`'s numbers of episodes, and appends a row
+to FILE: case, label, confidence, seconds (of processor time), place, moved, the parts of the loss and what could not be
+measured. Confidence is the share of resamples of the compositions with the same label. Cases that FILE has are skipped, so a
+run that was stopped goes on. Cases are in the set's order, which is shuffled: the first so many are a random sample.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+if str(HERE) not in sys.path:
+    sys.path.insert(0, str(HERE))
+
+import blind  # noqa: E402
+from bench import MEASURED  # noqa: E402
+from blind_plan import UNDECIDED, plan  # noqa: E402
+
+from compolens import recipes, tables  # noqa: E402
+from compolens.diagnosis import label as diagnosis  # noqa: E402
+from compolens.diagnosis.stability import stability  # noqa: E402
+from compolens.foundation import builtin  # noqa: E402
+
+PARTS = ("use", "inference", "form", "execution", "unexplained")
+COLUMNS = ("case", "label", "confidence", "seconds", "test", "ood", "place", "moved", *PARTS, "reason", "not_measured")
+DIGITS = 4
+
+
+def measure(folder: Path) -> list[str]:
+    """Measure what labels rest on, unless that was done; returns what could not be measured, and why."""
+    lacking = []
+    for probe, given in MEASURED.items():
+        file = builtin.built_in("probes")[probe]
+        if tables.path_of(folder, probe).exists() and not tables.why_stale(folder, probe, file):
+            continue
+        options = recipes.options(recipes.load_recipe("probes", file))
+        arguments = {name: parameter.default for name, parameter in options.items()} | given
+        try:
+            recipes.run_probe(file, folder, arguments, classes=blind.CLASSES)
+        except Exception as error:  # as `explain`: what can be measured is measured
+            lacking.append(f"{probe}: {type(error).__name__}: {' '.join(str(error).split())[:160]}")
+    return lacking
+
+
+def diagnose(folder: Path) -> dict[str, Any]:
+    """The label, how often it comes out again, and the numbers beside it."""
+    models = diagnosis.measured([folder])
+    if models is None:
+        return {"label": UNDECIDED, "confidence": 0.0, "reason": "a table that is needed could not be measured"}
+    models = diagnosis.as_diagnosed(models)
+    found = diagnosis.diagnosis_of(models)
+    again = stability(models, found.label).label
+    lost = {part: round(loss.value, DIGITS) for part, loss in found.parts["lost"].items() if part in PARTS}
+    scores = {split: round(found.scores[split], DIGITS) for split in ("test", "ood")}
+    moved = round(min(model.moved for model in models), DIGITS)
+    beside = {"place": found.place, "moved": moved, **lost, "reason": found.reasons[-1] if found.reasons else ""}
+    return {"label": found.label, "confidence": again, **scores, **beside}
+
+
+def run(folder: Path, file: Path, chosen: Sequence[str]) -> None:
+    """Diagnose the cases `chosen` that `file` does not have."""
+    import torch
+
+    torch.set_num_threads(1)
+    done = set()
+    if file.exists():
+        with file.open(newline="") as stream:
+            done = {row["case"] for row in csv.DictReader(stream)}
+    for name in (one for one in chosen if one not in done):
+        began, path = time.process_time(), folder / name
+        if not (path / "scores.json").exists():
+            blind.build(plan()[name], path)
+        lacking = measure(path)
+        row = {"case": name, **diagnose(path), "not_measured": "; ".join(lacking)}
+        row["seconds"] = round(time.process_time() - began, 1)
+        new = not file.exists()
+        with file.open("a", newline="") as stream:
+            writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
+            if new:
+                writer.writeheader()
+            writer.writerow(row)
+            stream.flush()
+            os.fsync(stream.fileno())
+        print(name, row["seconds"], flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", metavar="DIR", type=Path, help="where the models are built, and their tables kept")
+    parser.add_argument("file", metavar="FILE", type=Path, help="the CSV that rows are appended to")
+    parser.add_argument("--cases", nargs="+", default=list(plan()), metavar="CASE", help="only these (default all)")
+    given = parser.parse_args(arguments)
+    unknown = sorted(set(given.cases) - set(plan()))
+    if unknown:
+        parser.error(f"no case {', '.join(unknown)}; `blind.py list` names them, b001 to {list(plan())[-1]}")
+    run(given.folder, given.file, given.cases)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
