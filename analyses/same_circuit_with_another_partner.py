@@ -42,7 +42,8 @@ def analyze(models: list[Path]) -> Drawing:
     groups = group(models)
     frames = [tables.at_last_step(tables.gather(g.folders, "factor_circuits")) for g in groups]
     names = [title(g, groups) for g in groups]
-    panels, words = [_similar(of, by, names, frames) for of in OF for by in BY], []
+    similar = [_similar(of, by, names, frames) for of in OF for by in BY]
+    panels, words = [panel for panel in similar if panel is not None], []
     for g, name, frame in zip(groups, names, frames, strict=True):
         panels.append(Panel(f"{name}: circuits, held-out partners", "share of edges kept", "faithfulness", _lines(frame, g)))
         words.append(f"{name}: {'; '.join(_verdict(frame, of, by) for of in OF for by in BY)}; {_share(frame)}")
@@ -58,19 +59,22 @@ def analyze(models: list[Path]) -> Drawing:
     return Drawing("Is a factor carried by the same circuit with another partner?", tuple(panels), caption, columns=3)
 
 
-def _similar(of: str, by: str, names: list[str], frames: list[pd.DataFrame]) -> Panel:
+def _similar(of: str, by: str, names: list[str], frames: list[pd.DataFrame]) -> Panel | None:
+    """None where no model has effects to compare."""
     points: dict[str, list] = {label: [] for _, label, _ in SETS}
     boxes = []
     for name, frame in zip(names, frames, strict=True):
         for untrained in (False, True):
             x = f"{name}, untrained" if untrained else name
             found = _compared(frame, of, by, "untrained" if untrained else "")
-            if not len(found):
+            if not len(found) or found["lo"].isna().all():
                 continue
             boxes.append({"x": x, "lo": found["lo"].mean(), "hi": found["hi"].mean()})
             for control, label, _ in SETS:
                 kept = found[control].dropna() if control in found else pd.Series(dtype=float)
                 points[label] += [{"x": x, "y": y, "model": model} for model, y in kept.items()]
+    if not boxes:
+        return None
     ranges = pd.DataFrame(boxes, columns=["x", "lo", "hi"])
     marks: list[Mark] = [Band(ranges, "x", "lo", "hi", label="left-out training compositions")]
     for _, label, color in SETS:

@@ -253,7 +253,7 @@ WITH_PARTNERS = {
 @pytest.mark.parametrize("row", WITH_PARTNERS)
 def test_other_partners_are_those_of_the_tables(row):
     """The mean over seeds, the least and the most of them."""
-    for prefix, cell in zip(("F-softmax", "F-hypernetwork", "fuzzy-softmax"), cells(row)[1:], strict=False):
+    for prefix, cell in zip(COLUMNS, cells(row)[1:], strict=True):
         values = WITH_PARTNERS[row](partners(prefix)).to_numpy()
         shown = [number(text) for text in re.findall(r"−?\d?\.\d+", cell)]
         assert shown == pytest.approx([values.mean(), values.min(), values.max()], abs=0.00051)
@@ -287,7 +287,44 @@ def test_what_the_page_says_of_partners():
     assert [value for value in told["F-hypernetwork"]["reliability"]["test"] if value < 0.5] == [0.21, 0.44, 0.45]
 
 
-@pytest.mark.parametrize("prefix", COLUMNS)
+def reliable(rows, split):
+    some = rows[(rows["metric"] == "reliability") & (rows["split"] == split) & (rows["control"] == "")]
+    return some[(some["of"] == ALL) & (some["by"] == PARTS)].set_index("model")["value"]
+
+
+ON_FUZZY_LOGIC = {
+    "reliability of a factor's effects, training partners": lambda r: reliable(r, "test"),
+    "reliability of a factor's effects, held-out partners": lambda r: reliable(r, "ood"),
+    "half of the edges, found with training partners": lambda r: served(r, "ood", "", "other partners"),
+    "half of the edges, found there": lambda r: served(r, "ood", "", "same partners"),
+    "half of the edges, of another factor": lambda r: served(r, "ood", "another factor", "another factor"),
+    "half of the edges, at random": lambda r: served(r, "ood", "random", "random"),
+    "untrained model, found with training partners": lambda r: served(r, "ood", "untrained", "other partners"),
+}
+
+
+@pytest.mark.parametrize("row", ON_FUZZY_LOGIC)
+def test_partners_on_fuzzy_logic_are_those_of_the_tables(row):
+    found = ON_FUZZY_LOGIC[row](partners("fuzzy-softmax")).sort_index()
+    assert [number(cell) for cell in cells(row)[1:]] == pytest.approx(found.tolist(), abs=0.0051)
+
+
+def test_why_nothing_is_said_of_effects_on_fuzzy_logic():
+    text, rows = " ".join(PAGE.split()), partners("fuzzy-softmax")
+    null = rows[(rows["metric"] == "similarity") & (rows["split"] == "test") & (rows["control"] == "")]
+    assert null["value"].notna().sum() == 0, "no left-out set has effects that come out again"
+    mine, other = (
+        ON_FUZZY_LOGIC[f"half of the edges, {of}"](rows) for of in ("found with training partners", "of another factor")
+    )
+    assert (mine < other).all() and "no better there than the circuit of another factor" in text
+    pairs = rows[(rows["metric"] == "effect") & (rows["split"] == "test") & (rows["component"] == "L0MLP")].groupby("model")[
+        "n"
+    ]
+    assert pairs.count().tolist() == [12] * 3 and "for twelve of them" in text
+    assert (pairs.sum().min(), pairs.sum().max()) == (69, 86) and "make 69 to 86 pairs" in text
+
+
+@pytest.mark.parametrize("prefix", [*COLUMNS, "fuzzy-softmax"])
 def test_tables_of_partners_are_fresh(prefix):
     for folder in sorted(ZOO.glob(f"{prefix}-?")):
         assert tables.why_not(folder, "factor_circuits") == ""
