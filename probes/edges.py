@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -41,6 +41,8 @@ ESTIMATES = {"attribution": 1, "integrated attribution": None}
 BY, MAGNITUDE, RANDOM = "integrated attribution", "magnitude", "random"
 ENOUGH = 0.9
 """A circuit is called sufficient where it keeps this share of the answer."""
+LISTED = 500
+"""Edges that have rows of their own; of a model with more, those of highest score, so that its table stays small."""
 
 
 class Side(NamedTuple):
@@ -83,7 +85,9 @@ def probe(
         compositions.
 
         - "attribution", "integrated attribution": first-order estimates of an edge's effect (column "edge"); "effect": the
-          exact exchange, of those of highest integrated attribution.
+          exact exchange, of those of highest integrated attribution. Of a model with more than 500 edges, rows are kept of the
+          500 whose integrated attribution is largest in size on either kind of compositions; "listed share" is then their
+          share of the sizes of all edges' estimates. All other rows are about all edges.
         - "rank agreement": Spearman correlation of an estimate with the effect, over the edges exchanged.
         - "faithfulness": of a circuit of a share of all edges ("share"); "split": what it is tested on; "found on": what its
           edges were ranked on; "by": how. lo, hi: 95 % over compositions.
@@ -120,8 +124,10 @@ def probe(
                 for name, fixed in ESTIMATES.items()
             }
             ranks[split] = found | {MAGNITUDE: _magnitude(graph, first)}
-            if not control:
-                rows += _edge_rows(task, model, graph, first, found, split, exact)
+        if not control:
+            listed = _listed(graph, [found[BY] for found in ranks.values()])
+            for split, (first, _) in halves.items():
+                rows += _edge_rows(task, model, graph, first, ranks[split], listed, split, exact)
         for split, (_, second) in halves.items():
             for found_on in SPLITS:
                 rows += _curve(task, model, graph, second, ranks[found_on], split, found_on, control, seed, draws)
@@ -151,19 +157,31 @@ def _magnitude(graph: Graph, side: Side) -> np.ndarray:
     return np.where(graph.exists, length[None], 0.0)
 
 
+def _listed(graph: Graph, scores: Sequence[np.ndarray]) -> list[tuple[int, int]]:
+    """The edges that get rows, in the graph's order: those of largest size in any of the scores."""
+    size = np.max([np.abs(each) for each in scores], axis=0)
+    kept = set(sorted(graph.edges(), key=lambda edge: -size[edge])[:LISTED])
+    return [edge for edge in graph.edges() if edge in kept]
+
+
 def _edge_rows(
     task: TaskFamily,
     model: HookedModel,
     graph: Graph,
     side: Side,
-    found: dict[str, np.ndarray],
+    ranks: dict[str, np.ndarray],
+    listed: list[tuple[int, int]],
     split: str,
     exact: int,
 ) -> Iterator[dict]:
     edges = graph.edges()
+    found = {metric: ranks[metric] for metric in ESTIMATES}
     common = {"split": split, "role": "all", "n": len(side.base.tokens)}
     for metric, scores in found.items():
-        for edge in edges:
+        if len(listed) < len(edges):
+            share = float(np.abs([scores[edge] for edge in listed]).sum() / np.abs(scores).sum())
+            yield _row("listed share", share, site="every edge", by=metric, **common | {"n": len(listed)})
+        for edge in listed:
             yield _row(metric, float(scores[edge]), site=graph.readers[edge[0]].hook_name, edge=graph.name(edge), **common)
     highest = sorted(edges, key=lambda edge: -abs(found[BY][edge]))[:exact]
     composition, effects = side.base.composition.cpu().numpy(), []

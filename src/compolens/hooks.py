@@ -219,6 +219,18 @@ class HookedModel(HookedRootModule):
         """
         return self.resume(resid, layer, tokens)
 
+    def run_for_answers(self, tokens: Tensor, fwd_hooks: list[tuple[str | Callable, Callable]]) -> Tensor:
+        """As ``run_with_hooks``, right at least where an answer is read; every hook point fires, whole.
+
+        Args:
+            tokens: the episodes'.
+            fwd_hooks: (name or filter, function).
+
+        Returns:
+            (batch, seq, d_out).
+        """
+        return self.run_with_hooks(tokens, fwd_hooks=fwd_hooks)
+
     def reader(self, layer: int, hook: str, role: str) -> Tensor | None:
         """The one linear map through which everything after a site reads it.
 

@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 import wired
@@ -274,3 +275,30 @@ def test_a_network_whose_parts_do_not_add_up_has_no_edges(ids):
     task, base, _ = ids
     with pytest.raises(DoesNotApply, match=r"add up|with or without"):
         graph_of(compolens.adopt(foreign("gemma2"), task).model, base.tokens)
+
+
+# ---- the probe's table -----------------------------------------------------------------------------------------------
+def test_of_many_edges_the_highest_have_rows_and_circuits_are_of_all(tiny_models, monkeypatch):
+    """The rows that are left are those of the whole table, and nothing else changes but the shares that say so."""
+    trained, probe = compolens.load(tiny_models["softmax"]), compolens.load_recipe("probes", "edges")
+    asked = {"episodes": 16, "points": 2, "exact": 3, "draws": 1}
+    whole, _ = probe(trained, **asked)
+    monkeypatch.setitem(probe.__globals__, "LISTED", 5)
+    cut, _ = probe(trained, **asked)
+    of_edges = {
+        name: each["metric"].isin(["attribution", "integrated attribution"]) for name, each in (("w", whole), ("c", cut))
+    }
+    shares = cut["metric"] == "listed share"
+    assert not (whole["metric"] == "listed share").any()
+    pd.testing.assert_frame_equal(
+        cut[~of_edges["c"] & ~shares].reset_index(drop=True), whole[~of_edges["w"]].reset_index(drop=True)
+    )
+    key = ["metric", "split", "edge"]
+    every, kept = whole[of_edges["w"]].set_index(key)["value"], cut[of_edges["c"]].set_index(key)["value"]
+    assert len(kept) == 4 * 5 and len(every) > len(kept) and kept.equals(every[kept.index])
+    size = every["integrated attribution"].abs().groupby("edge").max()
+    assert set(kept.index.get_level_values("edge")) == set(size.nlargest(5).index)
+    for (metric, split), values in every.groupby(["metric", "split"]):
+        told = cut[shares & (cut["by"] == metric) & (cut["split"] == split)]["value"].item()
+        listed = values[values.index.get_level_values("edge").isin(size.nlargest(5).index)]
+        assert told == pytest.approx(listed.abs().sum() / values.abs().sum())

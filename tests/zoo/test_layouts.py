@@ -10,6 +10,9 @@ from torch import nn
 import compolens
 from compolens.activations.sites import Site, put
 from compolens.foundation.configs import ConfigError
+from compolens.interventions.components import attributed, components, hold, shift
+from compolens.interventions.edges import edge_scores, graph_of
+from compolens.interventions.edges import written as written_by
 from compolens.tasks import FixedEpisodes
 from compolens.zoo.adopted.layouts import from_config, language_logits
 
@@ -214,3 +217,25 @@ def test_a_search_asks_the_answers_logits_alone_and_has_the_same_gradient(task, 
     assert gradients[0].abs().max() > 0
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-5, atol=1e-8)
     assert model(drawn.tokens).stride(1) > 0, "all logits again"
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_effects_of_parts_and_edges_ask_the_answers_logits_alone(kind, task, drawn, monkeypatch):
+    model, seen = compolens.adopt(made(kind), task).model, []
+    parts = components(model, drawn.tokens)
+    other = drawn._replace(tokens=drawn.tokens.roll(1, 0))
+    graph, answered = graph_of(model, drawn.tokens), model.run_for_answers
+    monkeypatch.setattr(model, "run_for_answers", lambda *given: seen.append(answered(*given)) or seen[-1])
+    found = []
+    for many in (1 << 20, 10):
+        monkeypatch.setattr("compolens.zoo.adopted.model.MANY", many)
+        own, donor = hold(model, drawn, parts), hold(model, other, parts)
+        goal = shift(task, own.prediction, donor.prediction, drawn.targets)
+        estimates = attributed(model, task, drawn, own, donor, parts, goal)
+        wrote = written_by(model, graph, drawn), written_by(model, graph, other)
+        scores = edge_scores(model, task, graph, drawn, *wrote, goal)
+        found.append((torch.stack(list(estimates.values())), torch.from_numpy(scores)))
+    assert [out.stride(1) == 0 for out in seen] == [False, False, True, True]
+    for whole, alone in zip(*found, strict=True):
+        assert whole.abs().max() > 0
+        torch.testing.assert_close(alone, whole, rtol=1e-4, atol=1e-6)

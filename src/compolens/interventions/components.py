@@ -304,10 +304,10 @@ def _gradients(
         held[hook.name] = kept
         return kept
 
-    hooks: list[tuple[str, Callable]] = [(name, keep) for name in names]
+    hooks: list[tuple[str | Callable, Callable]] = [(name, keep) for name in names]
     if start is not None:
         hooks.insert(0, ("blocks.0.hook_resid_pre", lambda tensor, hook: start))
-    prediction = model.run_with_hooks(episodes.tokens, fwd_hooks=hooks)
+    prediction = model.run_for_answers(episodes.tokens, hooks)
     along = goal.along(answers_of(task, prediction, episodes.targets)).sum()
     found = torch.autograd.grad(along, [held[name] for name in names], allow_unused=True)
     return {

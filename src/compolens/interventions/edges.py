@@ -208,6 +208,14 @@ def apart(model: HookedModel) -> Iterator[None]:
             getattr(model, f"set_{name}")(False)
 
 
+def _by_hook(hook_names: Sequence[str]) -> dict[str, list[int]]:
+    """Hook point -> the numbers of the nodes that it holds, heads in their order."""
+    found: dict[str, list[int]] = {}
+    for number, name in enumerate(hook_names):
+        found.setdefault(name, []).append(number)
+    return found
+
+
 # ---- runs ------------------------------------------------------------------------------------------------------------
 class Written(NamedTuple):
     """What the nodes of a run wrote.
@@ -253,30 +261,21 @@ def run_circuit(model: HookedModel, graph: Graph, episodes: Episodes, donor: Wri
     Returns:
         (batch, seq, d_out): the base's own where everything is kept, the donor's where nothing is.
     """
-    now: dict[int, Tensor] = {}
-    at_hook: dict[str, list[int]] = {}
-    for w, writer in enumerate(graph.writers):
-        at_hook.setdefault(writer.hook_name, []).append(w)
-    readers: dict[str, list[int]] = {}
-    for r, reader in enumerate(graph.readers):
-        readers.setdefault(reader.hook_name, []).append(r)
+    at_hook, readers = (_by_hook([node.hook_name for node in nodes]) for nodes in (graph.writers, graph.readers))
+    gone = torch.from_numpy(graph.exists & ~kept).to(donor.by_writer)
+    now = torch.zeros_like(donor.by_writer)
 
     def note(tensor: Tensor, hook: Any) -> None:
         for w in at_hook[hook.name]:
             now[w] = graph.writers[w].of(tensor) - donor.by_writer[w]
 
     def exchange(tensor: Tensor, hook: Any) -> Tensor:
-        tensor = tensor.clone()
-        for r in readers[hook.name]:
-            gone = [int(w) for w in np.flatnonzero(graph.exists[r] & ~kept[r])]
-            if gone:
-                difference = torch.stack([now[w] for w in gone]).sum(0)
-                head = graph.readers[r].head
-                if tensor.ndim == 4 and head >= 0:
-                    tensor[:, :, head] -= difference
-                else:
-                    tensor -= difference if tensor.ndim == 3 else difference.unsqueeze(2)
-        return tensor
+        here = readers[hook.name]
+        before = 1 + max((w for r in here for w in np.flatnonzero(graph.exists[r])), default=-1)
+        difference = (gone[here, :before] @ now[:before].flatten(1)).view(len(here), *now.shape[1:])
+        if tensor.ndim == 4:  # a row per head, or one that all heads read
+            return tensor - difference.permute(1, 2, 0, 3)
+        return tensor - difference[0]
 
     hooks: list[tuple[str, Callable]] = [(name, note) for name in at_hook]
     hooks += [(name, exchange) for name in readers]
@@ -361,17 +360,20 @@ def edge_terms(
         (edge, batch) in the order of `Graph.edges`, in the unit of `Shift.along`.
     """
     difference = donor.by_writer - base.by_writer
-    terms = np.zeros((*graph.exists.shape, difference.shape[1]))
+    apiece = difference.double().transpose(0, 1).flatten(2)  # (batch, writer, pos * d_model)
+    readers = _by_hook([reader.hook_name for reader in graph.readers])
+    terms = np.zeros((*graph.exists.shape, len(apiece)))
     with apart(model):
         for point in range(points):
             start = None if points == 1 else base.by_writer[0] + (point + 0.5) / points * difference[0]
-            gradients = _read_gradients(model, task, graph, episodes, goal, start)
-            for r, reader in enumerate(graph.readers):
-                gradient = gradients[reader.hook_name]
+            for name, gradient in _read_gradients(model, task, graph, episodes, goal, start).items():
                 if gradient.ndim == 4:
-                    gradient = gradient[:, :, reader.head] if reader.head >= 0 else gradient.sum(2)
-                found = torch.einsum("wbpd,bpd->wb", difference.double(), gradient.double())
-                terms[r] += found.cpu().numpy() / points
+                    apart_by_head = graph.readers[readers[name][0]].head >= 0
+                    gradient = gradient.permute(2, 0, 1, 3) if apart_by_head else gradient.sum(2)[None]
+                else:
+                    gradient = gradient[None]
+                found = apiece @ gradient.double().flatten(2).permute(1, 2, 0)  # (batch, writer, reader)
+                terms[readers[name]] += found.permute(2, 1, 0).cpu().numpy() / points
     return terms[graph.exists]
 
 
@@ -388,11 +390,11 @@ def _read_gradients(
         return held[hook.name]
 
     names = list(dict.fromkeys(reader.hook_name for reader in graph.readers))
-    hooks: list[tuple[str, Callable]] = [(name, keep) for name in names]
+    hooks: list[tuple[str | Callable, Callable]] = [(name, keep) for name in names]
     if start is not None:
         hooks.insert(0, ("blocks.0.hook_resid_pre", lambda tensor, hook: start))
     with apart(model):
-        prediction = model.run_with_hooks(episodes.tokens, fwd_hooks=hooks)
+        prediction = model.run_for_answers(episodes.tokens, hooks)
     along = goal.along(answers_of(task, prediction, episodes.targets)).sum()
     found = torch.autograd.grad(along, [held[name] for name in names], allow_unused=True)
     return {n: torch.zeros_like(held[n]) if g is None else g for n, g in zip(names, found, strict=True)}

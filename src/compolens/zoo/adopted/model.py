@@ -49,7 +49,8 @@ class AdoptedModel(HookedModel):
     what is read is then equal up to rounding.
 
     Of a language model whose vocabulary makes more than `MANY` logits an episode, those of a single answer alone are computed
-    without gradients, and by `resume_answers` with them; they stand at every position, in the memory of one.
+    without gradients, and by `resume_answers` and `run_for_answers` with them; they stand at every position, in the memory of
+    one.
 
     Args:
         module: the network.
@@ -207,9 +208,18 @@ class AdoptedModel(HookedModel):
         return self.run_with_hooks(tokens, fwd_hooks=[(site, lambda tensor, hook: resid)])
 
     def resume_answers(self, resid: Tensor, layer: int, tokens: Tensor) -> Tensor:
+        with self._asked():
+            return self.resume(resid, layer, tokens)
+
+    def run_for_answers(self, tokens: Tensor, fwd_hooks: list[tuple[str | Callable, Callable]]) -> Tensor:
+        with self._asked():
+            return super().run_for_answers(tokens, fwd_hooks)
+
+    @contextlib.contextmanager
+    def _asked(self) -> Iterator[None]:
         self.answers_asked = True
         try:
-            return self.resume(resid, layer, tokens)
+            yield
         finally:
             self.answers_asked = False
 
