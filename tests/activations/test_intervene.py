@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from compolens import intervene
+from compolens import intervene, record
 from compolens.foundation.configs import ConfigError
 from compolens.zoo.folders import load
 
@@ -55,3 +55,25 @@ def test_a_replacement_that_does_not_fit_is_an_error_with_both_shapes(model, epi
         intervene(model, episodes, {SITE: torch.zeros(3)})
     with pytest.raises(ConfigError, match="must be a tensor or a function, got float"):
         intervene(model, episodes, {SITE: 0.0})
+    with pytest.raises(ConfigError, match=rf"does not fit the activation \(4, .*at '{SITE}'"):
+        intervene(model, episodes, {SITE: lambda x: x[:, :3]})
+
+
+def test_what_a_function_returns_broadcasts_as_a_replacement_does(model, episodes):
+    wanted = intervene(model, episodes, {SITE: lambda x: x.mean(0, keepdim=True).expand_as(x)})
+    assert torch.equal(intervene(model, episodes, {SITE: lambda x: x.mean(0)}), wanted)
+    assert torch.equal(intervene(model, episodes, {SITE: lambda x: x.mean(0).numpy()}), wanted)
+
+
+def test_a_batch_and_a_name_are_recorded_as_they_are(model, episodes):
+    (one,) = record(model, episodes, SITE)
+    (listed,) = record(model, [episodes], [SITE])
+    assert torch.equal(one.sites[SITE], listed.sites[SITE]) and one.sites.keys() == {SITE}
+
+
+def test_a_trained_model_in_place_of_its_model_is_named(tiny_models, episodes):
+    trained = load(tiny_models["softmax"])
+    with pytest.raises(ConfigError, match=r"intervene takes a model, got a TrainedModel; type intervene\(trained.model, …\)"):
+        intervene(trained, episodes, {SITE: torch.zeros_like})
+    with pytest.raises(ConfigError, match=r"type record\(trained.model, …\)"):
+        record(trained, episodes, SITE)

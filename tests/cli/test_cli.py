@@ -172,6 +172,7 @@ def test_explain_measures_what_is_missing_and_says_what_is_wrong(run, tiny_model
     assert "attention_code: does not apply" in first.err
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert len(page) > 1_000_000
+    assert f"compolens explain {tmp_path / 'softmax'} -o {tmp_path / 'page.html'} --episodes 48<" in page
     reason = "attention_code does not apply to softmax: "  # said once, and not as a probe to run
     assert page.count(reason) == 1 and not re.search(r"compolens probe [a-z_ ]*attention_code", page)
     whole = run("report", tmp_path / "softmax", "-o", tmp_path / "page.html", "--evidence")

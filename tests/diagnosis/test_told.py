@@ -6,8 +6,10 @@ from handmade import save, write
 
 from compolens import HypernetworkTransformer, Run, SoftmaxTransformer, tables
 from compolens.diagnosis import closest_learner, sentences
+from compolens.diagnosis.cards import card
 from compolens.diagnosis.contest import gathered
 from compolens.diagnosis.groups import Group, name_among, title
+from compolens.diagnosis.sentences import Judgement
 from compolens.foundation.configs import ConfigError
 from compolens.tasks import LinearRegression
 
@@ -116,6 +118,19 @@ def test_attention_is_told_at_its_best_place_on_training_compositions(tmp_path):
     assert "layer 1, mates (the best of 4 places) names rule on held-out compositions" in clause.text
     assert "balanced accuracy 0.65, more than its inputs do" in clause.text
     assert "raw tokens give 0.30, the untrained control 0.15" in clause.text
+
+
+def test_no_diagnosis_names_what_it_lacks(tmp_path):
+    folder = write(tmp_path / "a", REGRESSION)
+    save(
+        folder, "generalization", [{"metric": "score", "value": 0.5, "split": "ood", "control": c} for c in ("", "untrained")]
+    )
+    told = card(Judgement(group(folder)))
+    assert told.label == "no diagnosis"
+    assert told.meaning == (
+        f"it rests on generalization and inference_or_execution, and {folder} has no inference_or_execution that can be used; "
+        f"`compolens probe inference_or_execution {folder}` measures it, or says why not"
+    )
 
 
 # ---- groups ----------------------------------------------------------------------------------------------------------

@@ -735,6 +735,26 @@ def test_a_relative_folder_is_found_from_anywhere_beside_the_model(trained, task
     assert load(config.parent).task.seq == task.seq
 
 
+def test_other_episodes_of_the_same_name_are_passed_by(trained, task, tmp_path, monkeypatch):
+    """A folder of that name in the one in which one works, with other episodes: never measured in their place."""
+    shutil.copytree(trained / "task", tmp_path / "work" / "runs" / "model")
+    shutil.copytree(task.data, tmp_path / "work" / "mine")
+    config = tmp_path / "work" / "runs" / "model" / "config.json"
+    config.write_text(config.read_text().replace(task.data, "mine"))
+    (config.parent / "digests.json").unlink()  # the change is meant
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    row = np.arange(240)
+    FixedEpisodes.write(
+        "mine", tokens=np.random.default_rng(1).standard_normal((240, 3, 2)), targets=row[:, None] / 240, at_least=1,
+        composition=row % 4, split=np.where(row % 4 == 3, "ood", np.where(row < 120, "train", "test")),
+    )  # fmt: skip
+    assert load(config.parent).task.seq == task.seq
+    shutil.rmtree(tmp_path / "work" / "mine")
+    with pytest.raises(ConfigError, match="mine holds other episodes than those that the model was made on"):
+        _ = load(config.parent).task.seq
+
+
 def test_scores_say_of_how_many_episodes_they_are(trained, task):
     scores = files.read_json(trained / "task" / "scores.json")
     asked = 4 * load(trained / "task").run.evaluation_episodes

@@ -23,7 +23,7 @@ from compolens.tasks.fixed.stored import StoredEpisodes
 from compolens.training import Run
 
 BATCH = 256
-Batches = Iterable[Episodes] | Mapping[str, Iterable[Episodes]]
+Batches = Episodes | Iterable[Episodes] | Mapping[str, Iterable[Episodes]]
 
 
 class Activations(NamedTuple):
@@ -80,14 +80,14 @@ def draw(
 
 
 @overload
-def record(model: HookedModel, batches: Batches, sites: Sequence[str], to: None = None) -> Iterator[Activations]: ...
+def record(model: HookedModel, batches: Batches, sites: str | Sequence[str], to: None = None) -> Iterator[Activations]: ...
 
 
 @overload
 def record(
     model: HookedModel,
     batches: Batches,
-    sites: Sequence[str],
+    sites: str | Sequence[str],
     to: str | Path,
     *,
     run: Run | None = None,
@@ -100,7 +100,7 @@ def record(
 def record(
     model: HookedModel,
     batches: Batches,
-    sites: Sequence[str],
+    sites: str | Sequence[str],
     to: str | Path | None = None,
     *,
     run: Run | None = None,
@@ -116,8 +116,9 @@ def record(
 
     Args:
         model: in evaluation mode.
-        batches: episodes; to a folder: {split: episodes}, such as ``{s: draw(task, s, 4096, 0) for s in ("train", "ood")}``.
-        sites: names of hook points.
+        batches: episodes, one batch or several; to a folder: {split: episodes}, such as
+            ``{s: draw(task, s, 4096, 0) for s in ("train", "ood")}``.
+        sites: names of hook points, or one name.
         to: the folder (None: a stream).
         run: what the model came from (``trained.run``), so that the folder knows its task.
         step: of its weights (``trained.step``).
@@ -131,6 +132,9 @@ def record(
     Raises:
         ConfigError: several splits without a folder, or a folder without splits.
     """
+    _check_model(model, "record")
+    sites = [sites] if isinstance(sites, str) else sites
+    batches = [batches] if isinstance(batches, Episodes) else batches
     if twin is not None:
         renamed("record(twin=…)", "record(untrained=…)")
         untrained = twin
@@ -180,8 +184,17 @@ def intervene(
     Raises:
         ConfigError: there is no such hook point, or a replacement does not fit its activation.
     """
+    _check_model(model, "intervene")
     tokens = getattr(episodes, "tokens", episodes)
     return model.run_with_hooks(tokens, fwd_hooks=[(site, _hook_of(site, edit)) for site, edit in edits.items()])
+
+
+def _check_model(model: Any, verb: str) -> None:
+    got = type(model).__name__
+    require(
+        hasattr(model, "run_with_hooks"),
+        f"{verb} takes a model, got a {got}" + (f"; type {verb}(trained.model, …)" if hasattr(model, "model") else ""),
+    )
 
 
 def _hook_of(site: str, edit: Tensor | np.ndarray | Callable) -> Callable:
@@ -195,7 +208,10 @@ def _hook_of(site: str, edit: Tensor | np.ndarray | Callable) -> Callable:
     def apply(tensor: Tensor, hook: Any) -> Tensor:
         copy = tensor.clone()
         edited = call(copy, hook)
-        return copy if edited is None else edited
+        if edited is None:
+            return copy
+        same = isinstance(edited, Tensor) and edited.shape == tensor.shape
+        return edited if same else _put_in_place(site, torch.as_tensor(edited), tensor)
 
     return apply
 

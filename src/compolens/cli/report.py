@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,17 @@ def write_report(
     from compolens import report
     from compolens.cli import cards
 
-    typed = " ".join(["compolens", command, *options.folders, "-o", options.output])
+    typed = shlex.join(["compolens", command, *options.folders, "-o", options.output, *_flags(options)])
     made = report.page(models, Path(options.output), outside(options.classes), typed, say, inapplicable)
     cards.show(made, options.evidence)
+
+
+def _flags(options: argparse.Namespace) -> Iterator[str]:
+    """The flags that change what is on the page, as they were typed."""
+    for place in options.classes:
+        yield from ("--with", place)
+    for flag in ("confirm", "all_sites", "evidence"):
+        if getattr(options, flag, None) or getattr(options, f"recipe_{flag}", None):
+            yield f"--{flag.replace('_', '-')}"
+    if getattr(options, "recipe_episodes", None):
+        yield from ("--episodes", str(options.recipe_episodes))

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from compolens import tables
 from compolens.diagnosis import label as diagnosis
-from compolens.diagnosis.decomposition import NOTHING, Loss
+from compolens.diagnosis.decomposition import NEEDS, NOTHING, Loss
 from compolens.diagnosis.groups import SEEDS
 from compolens.diagnosis.sentences import Clause, Judgement
 
@@ -57,7 +58,7 @@ class Card:
     evidence: tuple[Clause, ...]
 
 
-NOT_JUDGED = "what it rests on was not measured, or does not apply; to see why: compolens explain {folder}"
+NOT_JUDGED = "it rests on {tables}, and {folder} has no {missing} that can be used; `{command}` measures it, or says why not"
 
 
 def card(judged: Judgement) -> Card:
@@ -79,11 +80,10 @@ def card(judged: Judgement) -> Card:
     if caution and tested:  # three sentences at most
         aside, tested = (*tested, *aside), ()
     joined = (Clause("; ".join(c.text for c in answers), tuple(e for c in answers for e in c.evidence)),) if answers else ()
-    folder = judged.group.folders[0]
     return Card(
         who=judged.who,
         label=found.label if found else NO_LABEL,
-        meaning=diagnosis.LABELS[found.label] if found else NOT_JUDGED.format(folder=folder),
+        meaning=diagnosis.LABELS[found.label] if found else _why_none(judged),
         standing=judged.standing,
         why=STANDINGS[judged.standing].format(seeds=SEEDS),
         score=found.scores["ood"] if found else float("nan"),
@@ -94,6 +94,18 @@ def card(judged: Judgement) -> Card:
         change=judged.change,
         evidence=(*more, *more_cautions, *aside, *judged.asides, *others, *judged.rest),
     )
+
+
+def _why_none(judged: Judgement) -> str:
+    """What a diagnosis lacks, and what to type."""
+    for folder in judged.group.folders:
+        missing = [table for table in NEEDS if not tables.has(folder, table)]
+        if missing:
+            command = f"compolens probe {' '.join(missing)} {folder}"
+            return NOT_JUDGED.format(
+                tables=" and ".join(NEEDS), folder=folder, missing=" and no ".join(missing), command=command
+            )
+    return "its tables do not allow one"
 
 
 def _why(judged: Judgement) -> tuple[tuple[Clause, ...], tuple[Clause, ...]]:

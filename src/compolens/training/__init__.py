@@ -21,13 +21,13 @@ from compolens.training.optimizers import (
     WarmupStableDecay,
 )
 from compolens.training.runs import Run
-from compolens.training.scores import different, evaluate
+from compolens.training.scores import different, evaluate, stored_of
 from compolens.training.state import Diverged, Progress, environment
 
 __all__ = [
     "DECAYS", "INITIALISATIONS", "RECIPES", "RESUME", "AdamW", "AllButVectors", "Diverged", "FanInPower", "Initialisation",
     "Interrupted", "MatricesOnly", "Progress", "ReferenceAdamW", "Run", "TeacherModules", "WarmupStableDecay", "card",
-    "check_folder", "different", "environment", "evaluate", "kept_weights", "train",
+    "check_folder", "different", "environment", "evaluate", "kept_weights", "stored_of", "train",
 ]  # fmt: skip
 
 

@@ -49,5 +49,18 @@ def different(task: TaskFamily, split: str, n: int) -> int:
     return min(n, len(task.stored.of_split(split))) if isinstance(task, StoredEpisodes) else n
 
 
+def stored_of(task: TaskFamily) -> dict[str, str]:
+    """Which stored episodes a model was made on, for its scores.json; others of the same name are then told apart.
+
+    Args:
+        task: the family.
+
+    Returns:
+        {"stored": the sha256 of all of them}; {} where none are stored.
+    """
+    known = task.stored.manifest.get("sha256") if isinstance(task, StoredEpisodes) else None
+    return {"stored": known} if known else {}
+
+
 def _batches(n: int, batch: int) -> list[int]:
     return [min(batch, n - start) for start in range(0, n, batch)]

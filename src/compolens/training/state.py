@@ -23,7 +23,7 @@ from compolens.training.distributed import Alone, Processes
 from compolens.training.folders import RESUME, card, kept_weights
 from compolens.training.machine import has_bfloat16_products, processor, products
 from compolens.training.runs import Run
-from compolens.training.scores import different, evaluate
+from compolens.training.scores import different, evaluate, stored_of
 from compolens.training.tracking import Following
 
 READ_EVERY = 100
@@ -303,6 +303,7 @@ class Training:
         if run.precision != "float32":
             scores["precision"] = run.precision
             scores["mixed precision"] = {split: self._final(split, run.precision) for split in run.task.splits}
+        scores |= stored_of(run.task)
         scores["parameters"] = count_parameters(self.model)
         scores["environments"] = self.environments
         self.may_write()

@@ -18,7 +18,7 @@ from compolens.foundation.configs import ConfigError, require
 from compolens.hooks import HookPoint, TaskLoss
 from compolens.models.base import count_parameters
 from compolens.tasks.base import SPLITS, TaskFamily
-from compolens.training import Run, card, check_folder, different, environment, evaluate
+from compolens.training import Run, card, check_folder, different, environment, evaluate, stored_of
 from compolens.zoo.adopted import FAILURES, Adopted, AdoptedModel
 from compolens.zoo.adopted.layouts import layout_of
 from compolens.zoo.folders import TrainedModel
@@ -135,6 +135,7 @@ class AdoptedNetwork(TrainedModel):
         for split in SPLITS:
             found = evaluate(self.model, run.task, split, n, f"final/{run.data_seed}", str(self.device), 256)
             scores[split] = {"score": found.score, "se": found.se, "episodes": different(run.task, split, n)}
+        scores |= stored_of(run.task)
         scores |= {"parameters": count_parameters(self.model), "environments": [environment(str(self.device))]}
         told = card(run, folder.name, scores) + (f"\n## Note\n\n{note}\n" if note else "")
         history = "step,loss,train,test,ood\n0,," + ",".join(str(scores[split]["score"]) for split in SPLITS) + "\n"

@@ -143,7 +143,8 @@ def read_run(folder: str | Path, classes: Iterable[Callable[..., Any]] = ()) -> 
         raise ConfigError(f"{folder / 'config.json'} describes a {type(run).__name__}, not a Run")
     digests.check(folder, digests.CONFIG)
     if isinstance(run.task, FixedEpisodes):
-        run.task.look_above(folder)
+        scores = digests.read_scores(folder) if (folder / "scores.json").is_file() else {}
+        run.task.look_above(folder, scores.get("stored"))
     return run
 
 

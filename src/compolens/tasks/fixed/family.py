@@ -207,15 +207,25 @@ class FixedEpisodes(StoredEpisodes, TaskFamily):
     def _folder(self) -> Stored:
         require(self.data != "", "FixedEpisodes needs a folder: FixedEpisodes('my_episodes'); FixedEpisodes.write makes one")
         seen_from = [Path(), *vars(self).get("_above", ())]
-        return Stored(next((path / self.data for path in seen_from if (path / self.data / MANIFEST).is_file()), self.data))
+        found = [path / self.data for path in seen_from if (path / self.data / MANIFEST).is_file()]
+        wanted = vars(self).get("_wanted")
+        same = [path for path in found if wanted in (None, Stored(path).manifest.get("sha256"))]
+        require(
+            bool(same) or not found,
+            f"{' and '.join(dict.fromkeys(map(str, found)))} holds other episodes than those that the model was made on "
+            f"(sha256 {str(wanted)[:16]}…); put those back, or cd to the folder in which {self.data!r} is theirs",
+        )
+        return Stored(same[0] if same else self.data)
 
-    def look_above(self, folder: Path) -> None:
+    def look_above(self, folder: Path, wanted: str | None = None) -> None:
         """Look for a relative `data` also in the folders above this one, where it is not below the one in which one works.
 
         Args:
             folder: a model's folder, which may be asked for from anywhere.
+            wanted: sha256 of the episodes that the model was made on; others of that name are passed by (None: not known).
         """
         object.__setattr__(self, "_above", tuple(folder.resolve().parents))
+        object.__setattr__(self, "_wanted", wanted)
 
     @property
     def stored(self) -> Stored:
