@@ -14,7 +14,7 @@ from torch import Tensor
 
 from compolens import tables
 from compolens.activations.streams import BATCH, draw
-from compolens.foundation.configs import DoesNotApply, require
+from compolens.foundation.configs import DoesNotApply, nearest, require
 from compolens.hooks import HookedModel
 from compolens.measures import agreement
 from compolens.models import ConstructedGradientDescent, LinearSelfAttention
@@ -42,7 +42,9 @@ class Answers(NamedTuple):
     implied: torch.Tensor
 
 
-def probe(trained: TrainedModel, *, episodes: int = 2048, fits: int = 256, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
+def probe(
+    trained: TrainedModel, *, episodes: int = 2048, fits: int = 256, seed: int = 0, references: str = "", examples: int = 0
+) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Distances between the model and reference learners of linear regression, and between every two references.
 
     References are gradient descent, GD++, Newton's iteration, ridge, least squares, the posterior mean and others that apply,
@@ -54,6 +56,9 @@ def probe(trained: TrainedModel, *, episodes: int = 2048, fits: int = 256, seed:
         episodes: episodes per split, 8 or more. Each is a task of its own.
         fits: episodes among these whose implied weights are fitted, 2 or more; no more than `episodes`.
         seed: seed of the episodes, which are never those of a training, even with an equal seed.
+        references: names of the references compared, as the table has them, with semicolons between ("": all that apply).
+        examples: demonstrations before the last query, where inputs and answers are tokens in turn (0: all of an episode).
+            Rates of references stay those that are tuned on whole episodes.
 
     Returns:
         The table, and rows per episode (the model's answer, the target, every reference's answer). Columns `learner` and
@@ -73,14 +78,16 @@ def probe(trained: TrainedModel, *, episodes: int = 2048, fits: int = 256, seed:
 
     Raises:
         DoesNotApply: the task is no linear regression.
-        ConfigError: episodes is below 8, or fits below 2.
+        ConfigError: episodes is below 8, or fits below 2; there is no reference of a name, or examples is not from
+            0 to those of an episode, or not 0 where tokens are not in turn.
     """
     task = trained.task
     if not isinstance(task, LinearRegression):
         raise DoesNotApply(f"{type(task).__name__} is no regression family; gd_equivalence needs LinearRegression")
     require(episodes >= 8 and fits >= 2, f"need episodes >= 8 and fits >= 2, got {episodes} and {fits}")
     fits = min(fits, episodes)
-    learners = {one.name: one for one in _candidates(task, trained.model.cfg.n_layers)}
+    learners = _named({one.name: one for one in _candidates(task, trained.model.cfg.n_layers)}, references)
+    task = _shorter(task, examples)
     models = dict(trained.with_untrained_control())
     rows: list[dict[str, Any]] = []
     kept = []
@@ -116,6 +123,22 @@ def _candidates(task: LinearRegression, n_layers: int) -> list[RegressionLearner
     wanted += [kind() for kind in others]  # the other start of Newton's iteration is no other learner
     named = {one.name: one for one in wanted if one.why_not(task) == ""}
     return [one.for_task(task) for one in named.values()]
+
+
+def _shorter(task: LinearRegression, examples: int) -> LinearRegression:
+    """The same task with fewer demonstrations, whose tokens are the first of an episode's."""
+    most = task.n_context if task.interleaved else 0
+    told = f"examples must be from 0 to {most} ({'those of an episode' if most else 'tokens are not in turn'}), got {examples}"
+    require(0 <= examples <= most, told)
+    return replace(task, n_context=examples) if examples else task
+
+
+def _named(learners: dict[str, RegressionLearner], wanted: str) -> dict[str, RegressionLearner]:
+    """Those with the names that are wanted, in their own order; all where none is named."""
+    names = [name.strip() for name in wanted.split(";") if name.strip()]
+    for name in names:
+        require(name in learners, f"gd_equivalence has no reference {name!r} here; {nearest(name, learners)}")
+    return {name: one for name, one in learners.items() if not names or name in names}
 
 
 # ---- answers ---------------------------------------------------------------------------------------------------------
@@ -280,7 +303,9 @@ def _interpolated(
     if architecture.n_heads != 1 or not (architecture.tied or architecture.n_layers == 1):
         return
     steps = architecture.n_layers
-    descent = next(one for one in learners.values() if isinstance(one, GradientDescent) and one.steps == steps)
+    descent = next((one for one in learners.values() if isinstance(one, GradientDescent) and one.steps == steps), None)
+    if descent is None:
+        return
     built = ConstructedGradientDescent(n_layers=steps, eta=descent.eta).build(**task.dimensions)
     mixed, theirs = deepcopy(trained.model), _products(built, task.d_x)
     halfway = [(a + b.to(a)) / 2 for a, b in zip(_products(trained.model, task.d_x), theirs, strict=True)]

@@ -8,6 +8,7 @@ import json
 import shutil
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol
@@ -206,19 +207,35 @@ def _row(cell: Cell, scores: dict[str, Any], seconds: float) -> dict[str, Any]:
 
 
 def _measured(measures: Any, place: Path) -> dict[str, Any]:
-    """What probes say of a cell, as columns: the metric, the split, the site and the control, where a row has them."""
+    """What probes say of a cell, as columns: the metric, the split, the site, the role and the control, where a row has them.
+
+    Where these name several rows, what else a row has follows: what it compares, at which layer, and so on.
+    """
     found: dict[str, Any] = {}
     for probe, arguments in dict(measures).items():
         recipes.run_probe(recipes.locate("probes", probe), place, dict(arguments))
-        for row in tables.read(place, Path(probe).stem).to_dict("records"):
-            words = [
-                row["metric"],
-                *(str(row[c]) for c in ("split", "site", "role", "control") if row[c] and row[c] == row[c]),
-            ]
-            name = " · ".join(words)
-            require(name not in found, f"{probe} has several rows {name!r}; a measure of a map needs a row for each number")
-            found[name] = row["value"]
+        rows = tables.read(place, Path(probe).stem).to_dict("records")
+        names = [_words(row, SAID) for row in rows]
+        often = Counter(names)
+        for row, name in zip(rows, names, strict=True):
+            rest = tuple(column for column in row if column not in (*SAID, *UNSAID))
+            words = name if often[name] == 1 else name + _words(row, rest)
+            column = " · ".join(words)
+            require(column not in found, f"{probe} has several rows {column!r}; a measure of a map needs a row for each number")
+            found[column] = row["value"]
     return found
+
+
+SAID = ("metric", "split", "site", "role", "control")
+"""Columns of a row that name its number in a map's table."""
+UNSAID = ("value", "lo", "hi", "n", "step", "note")
+"""Columns that name no number."""
+
+
+def _words(row: dict[str, Any], columns: Iterable[str]) -> tuple[str, ...]:
+    """What a row says in some columns, without what it leaves open."""
+    said = [(column, row[column]) for column in columns]
+    return tuple(str(v) for column, v in said if v == v and v not in ("", None) and (column in SAID or v != "none"))
 
 
 # ---- all cells -------------------------------------------------------------------------------------------------------
