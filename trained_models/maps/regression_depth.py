@@ -1,8 +1,8 @@
 """Lines: how deep must a transformer be for which learner of linear regression? 1 to 8 layers beside references (2211.15661).
 
 `compolens map trained_models/maps/regression_depth.py --out trained_models/maps`. References are compared after as many
-examples as there are coefficients, where they differ most. The weights of four layers are kept, for moments_and_weights; beside
-them those of the control model of 2211.15661, whose tasks in training all have weights of 1, and standard normal ones held out.
+examples as there are coefficients, where they differ most. The weights of four layers are kept, for moments_and_weights, and
+beside them those of the paper's control model: its tasks in training all have weights of 1, held-out ones normal weights.
 
 Much smaller than the paper's: 4 coefficients, 8 examples, width 16 instead of 512, 2,500 updates instead of 500,000. Seed s
 draws weights and data. The learning rate is the best of six by the score on training tasks, after 1,500 updates of four layers
