@@ -12,8 +12,15 @@ from compolens.foundation.configs import ConfigError, require_choice
 from compolens.measures.intervals import mean_interval
 
 needs = ("generalization",)
-PLAIN = "SoftmaxSelfAttention"
-SETTING = "architecture."
+PLAIN = {False: "SoftmaxSelfAttention", True: "SoftmaxTransformer"}
+"""Without a modification: in token space, and (True) in a transformer."""
+SETTING, PART = "architecture.", "modification."
+TITLES = {
+    "Regularized": "Regularised: W_0, the query's own token, shrinks by 1 - alpha",
+    "NegativeSample": "Negative samples: beta times the mean of the share least attended to is subtracted",
+    "Augmented": "Augmented: learned non-linear maps of keys (and queries) or values",
+}
+AXES = {"Regularized": "alpha", "NegativeSample": "beta, share", "Augmented": "maps of"}
 
 
 def analyze(models: list[Path], *, split: str = "test") -> Drawing:
@@ -36,30 +43,32 @@ def analyze(models: list[Path], *, split: str = "test") -> Drawing:
     reached: dict[tuple, float] = {}
     for setting in dict.fromkeys(g.setting for g in groups):
         here = [g for g in groups if g.setting == setting]
-        plain = [g for g in here if g.architecture == PLAIN]
         modified = [g for g in here if _strength(g)]
         if not modified:
             continue
-        if not plain:
-            raise ConfigError(
-                f"{setting} has modified attentions but no {PLAIN} to compare them with; name its folders as well, or train "
-                "some: compolens train trained_models/regression.py --out trained_models/regression"
-            )
-        for kind in dict.fromkeys(g.architecture for g in modified):
-            same = [g for g in modified if g.architecture == kind]
+        plain = [g for g in here if g.architecture in {_plain(one) for one in modified}]
+        for name in dict.fromkeys(_plain(g) for g in modified):
+            if name not in {g.architecture for g in plain}:
+                raise ConfigError(
+                    f"{setting} has modified attentions but no {name} to compare them with; name its folders, or train "
+                    "some: compolens train trained_models/regression.py --out trained_models/regression"
+                )
+        for kind in dict.fromkeys(_kind(g) for g in modified):
+            same = [g for g in modified if _kind(g) == kind]
             marks = [
                 Rule(0.0, label="plain softmax attention, same seed"),
-                *(m for g in same for m in _marks(g, plain, split)),
+                *(m for g in same for m in _marks(g, [p for p in plain if p.architecture == _plain(g)], split)),
             ]
             score = tables.settings(plain[0].folders[0])["score_name"]
-            panels.append(Panel(_title(kind), _axis(kind), f"{score}, gain over plain", tuple(marks)))
+            panels.append(Panel(TITLES[kind], AXES[kind], f"{score}, gain over plain", tuple(marks)))
             reached |= {seed: value for g in plain for seed, value in _scores(g, split).items()}
     if not panels:
         raise ConfigError(
             "none of these models has a modified attention (RegularizedSelfAttention, NegativeSampleSelfAttention, "
-            "AugmentedSelfAttention); try: compolens analyze attention_modifications trained_models/regression"
+            "AugmentedSelfAttention, ModifiedTransformer); try: compolens analyze attention_modifications "
+            "trained_models/regression"
         )
-    seeds = min(len(g.folders) for g in groups if _strength(g) or g.architecture == PLAIN)
+    seeds = min(len(g.folders) for g in groups if _strength(g) or g.architecture in PLAIN.values())
     own = ", ".join(f"{value:.2f}" for value in reached.values())
     caption = (
         f"Gain in score over plain softmax attention of the same size and seed, on {SPLITS[split]} of {_where(groups)}. "
@@ -76,28 +85,27 @@ def _where(groups: list[Group]) -> str:
     return ", ".join(dict.fromkeys(setting_of(tables.settings(g.folders[0])) for g in groups if _strength(g)))
 
 
+def _plain(g: Group) -> str:
+    """The architecture that a modified one is compared with."""
+    return PLAIN[g.architecture == "ModifiedTransformer"]
+
+
+def _kind(g: Group) -> str:
+    """Which of `TITLES` a modified attention is; "" for other architectures."""
+    settings = tables.settings(g.folders[0])
+    name = str(settings.get(f"{SETTING}{PART}".rstrip("."), g.architecture))
+    return next((kind for kind in TITLES if name.startswith(kind)), "")
+
+
 def _strength(g: Group) -> str:
     """What tells a modified attention's strength, as it stands under the axis; "" for other architectures."""
-    row = {k.removeprefix(SETTING): v for k, v in tables.settings(g.folders[0]).items() if k.startswith(SETTING)}
-    if g.architecture.startswith("Regularized"):
+    settings = tables.settings(g.folders[0])
+    row = {k.removeprefix(SETTING).removeprefix(PART): v for k, v in settings.items() if k.startswith(SETTING)}
+    if _kind(g) == "Regularized":
         return f"{row['alpha']:g}"
-    if g.architecture.startswith("NegativeSample"):
+    if _kind(g) == "NegativeSample":
         return f"{row['beta']:g}, {row['share']:g}"
-    if g.architecture.startswith("Augmented"):
-        return " and ".join(part for part in ("keys", "values") if row.get(f"augment_{part}"))
-    return ""
-
-
-def _title(kind: str) -> str:
-    return {
-        "RegularizedSelfAttention": "Regularised: W_0, the query's own token, shrinks by 1 - alpha",
-        "NegativeSampleSelfAttention": "Negative samples: beta times the mean of the share least attended to is subtracted",
-        "AugmentedSelfAttention": "Augmented: learned non-linear maps of keys (and queries) or values",
-    }[kind]
-
-
-def _axis(kind: str) -> str:
-    return {"RegularizedSelfAttention": "alpha", "NegativeSampleSelfAttention": "beta, share"}.get(kind, "maps of")
+    return " and ".join(part for part in ("keys", "values") if row.get(f"augment_{part}")) if _kind(g) else ""
 
 
 def _scores(g: Group, split: str) -> dict[tuple, float]:
@@ -115,7 +123,9 @@ def _marks(g: Group, plain: list[Group], split: str) -> list:
     own, name = _scores(g, split), _strength(g)
     gains = [value - baseline[seed] for seed, value in own.items() if seed in baseline]
     if not gains:
-        raise ConfigError(f"{g.label} has no seed in common with {PLAIN}; name folders of equal seeds: {sorted(baseline)}")
+        raise ConfigError(
+            f"{g.label} has no seed in common with plain attention; name folders of equal seeds: {sorted(baseline)}"
+        )
     data = pd.DataFrame({"strength": name, "gain": gains})
     color = color_of(g.architecture)
     marks: list = [Points(data, "strength", "gain", color=color)]

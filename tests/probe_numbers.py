@@ -91,7 +91,7 @@ MODELS = {
 }
 """Continuous, categorical and regressed codes; weights that are generated, thresholded, transferred, softmax and linear."""
 ONLY = {"bursty": ("in_context_or_in_weights", "head_scores"), "boolean": ("head_scores",), "unsure": ("uncertainty",)}
-ONLY |= {"represented": ("representation_map", "pasting"), "classes": ("function_classes",)}
+ONLY |= {"represented": ("representation_map", "pasting"), "classes": ("function_classes", "moments_and_weights")}
 """Models that are there for some probes, which apply to no other; the rest is measured enough without them."""
 
 

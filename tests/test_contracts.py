@@ -15,7 +15,16 @@ from compolens import tables
 from compolens.activations.streams import intervene
 from compolens.diagnosis import groups
 from compolens.foundation.configs import ConfigError, classes_of, construct, describe
-from compolens.models import ARCHITECTURES, PARTS, DoesNotApply, LearnedThreshold, OutputTransfer, RelativeTransfer
+from compolens.models import (
+    ARCHITECTURES,
+    PARTS,
+    Augmented,
+    DoesNotApply,
+    LearnedThreshold,
+    NegativeSamples,
+    OutputTransfer,
+    RelativeTransfer,
+)
 from compolens.models.operands import full
 from compolens.tasks import FAMILIES, SPLITS, FixedEpisodes, Hyperteacher
 from compolens.tasks import PARTS as TASK_PARTS
@@ -40,6 +49,8 @@ SMALL_TASK = {
     "n_examples": 2,
     "n_classes": 8,
     "n_labels": 8,
+    "longest": 8,
+    "features": 16,
 }
 FURTHER_MODELS = {
     "SoftmaxTransformer": [{"causal": True}, {"d_head": 5, "d_value": 3, "d_mlp": 7}, {"n_ctx": None}],
@@ -47,6 +58,7 @@ FURTHER_MODELS = {
     "LinearSelfAttention": [{"tied": True, "damping": 0.75, "clip_tokens": 10.0}],
     "SoftmaxSelfAttention": [{"attends_to_itself": True}],
     "ConstructedGradientDescent": [{"gamma": 0.1}],
+    "ModifiedTransformer": [{"modification": Augmented()}, {"modification": NegativeSamples()}],
     "OtherExecutorTransformer": [{"n_hidden": 1, "activation": "sine"}],
     "SparseCoding": [
         {"threshold": LearnedThreshold(0.001), "relu_encoding": True, "relu_decoding": True},
@@ -104,6 +116,21 @@ def raven_folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def glue_folder(tmp_path_factory):
+    """SST-2 with two train lines and one of dev of every length from 1 to 16 words."""
+    folder = tmp_path_factory.mktemp("glue") / "SST-2"
+    folder.mkdir()
+    for file, copies in (("train.tsv", 2), ("dev.tsv", 1)):
+        lines = [
+            " ".join(f"word{(copy + 3 * i + length) % 11}" for i in range(length)) + f"\t{(length + copy) % 2}"
+            for length in range(1, 17)
+            for copy in range(copies)
+        ]
+        (folder / file).write_text("\n".join(["sentence\tlabel", *lines]) + "\n")
+    return str(folder.parent)
+
+
+@pytest.fixture(scope="session")
 def fixed_folder(tmp_path_factory):
     """A folder of fixed episodes: 8 of every composition and split of a small hyperteacher, as pairs of input and answer."""
     family = small(Hyperteacher, SMALL_TASK)
@@ -125,7 +152,7 @@ def fixed_folder(tmp_path_factory):
 @pytest.fixture(scope="module", params=[pytest.param(small(cls, SMALL_TASK), id=name) for name, cls in FAMILIES.items()])
 def task(request):
     """A small member of every family; one that reads files gets a folder of them."""
-    folders = {"Raven": "raven_folder", "FixedEpisodes": "fixed_folder"}
+    folders = {"Raven": "raven_folder", "FixedEpisodes": "fixed_folder", "Glue": "glue_folder"}
     name = folders.get(type(request.param).__name__)
     return request.param if name is None else dataclasses.replace(request.param, data=request.getfixturevalue(name))
 
@@ -502,7 +529,7 @@ def test_what_a_split_holds_out_is_json(task):
     assert json.loads(json.dumps(description)) == description
 
 
-LATER = ("BooleanFunctions", "RepresentationRegression", "UncertainRegression")
+LATER = ("BooleanFunctions", "Glue", "RepresentationRegression", "UncertainRegression")
 """Families with a setting in words of their own that no folder of version 0.1 has, so that every folder of theirs holds it."""
 
 

@@ -39,7 +39,7 @@ CATEGORICAL = ("hyla", "raven-softmax", "fuzzy", "sparse")
 REGRESSION = ("descent", "plain", "regularized")
 OWN = {
     "bursty": ("in_context_or_in_weights", "head_scores"), "unsure": ("uncertainty",),
-    "represented": ("representation_map", "pasting"), "classes": ("function_classes",),
+    "represented": ("representation_map", "pasting"), "classes": ("function_classes", "moments_and_weights"),
 }  # fmt: skip
 """Models that are there for the probes of their kind of task alone, which apply to no other."""
 MEASURED = (*MODELS, *CATEGORICAL, *REGRESSION)
@@ -53,6 +53,7 @@ NOT_FOR = {
     "transfer": tuple(name for name in ALL if name != "sparse"),
     "dual_model": tuple(name for name in ALL if name not in (*MODELS, "raven-softmax", "plain", *OWN)),
     **{p: tuple(name for name in ALL if name != model) for model, ps in OWN.items() for p in ps if p != "pasting"},
+    "moments_and_weights": tuple(name for name in ALL if name not in ("classes", "represented")),
     **dict.fromkeys(("gd_equivalence", "algorithm_steps", "weight_structure"), (*MODELS, *CATEGORICAL)),
     **dict.fromkeys(("activation_sparsity", "generalization", "patching", "swap_code"), ()),
     **dict.fromkeys(("components", "edges", "latent_code"), ()), "pasting": REGRESSION,

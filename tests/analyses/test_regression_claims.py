@@ -14,9 +14,12 @@ from compolens.models import (
     AugmentedSelfAttention,
     ConstructedGradientDescent,
     LinearSelfAttention,
+    ModifiedTransformer,
+    NegativeSamples,
     NegativeSampleSelfAttention,
     RegularizedSelfAttention,
     SoftmaxSelfAttention,
+    SoftmaxTransformer,
 )
 from compolens.tasks import LinearRegression
 
@@ -330,6 +333,18 @@ def test_modified_attention_is_drawn_as_the_gain_over_plain_attention_of_the_sam
     assert gains["keys and values"] == pytest.approx([0.1, 0.2, 0.2])
     assert len(drawing.panels) == 2 and "0.50, 0.20, 0.90" in drawing.caption
     assert "no difference is claimed" in drawing.caption
+
+
+def test_modified_attention_of_a_transformer_is_compared_with_plain_attention_of_a_transformer(tmp_path):
+    plain = list(scoring(tmp_path, "plain", SoftmaxSelfAttention(attends_to_itself=True), (0.5, 0.2)))
+    whole = list(scoring(tmp_path, "whole", SoftmaxTransformer(), (0.8, 0.7)))
+    modified = [*scoring(tmp_path, "own", ModifiedTransformer(modification=NegativeSamples(0.1, 0.5)), (0.7, 0.9))]
+    modified += scoring(tmp_path, "token", RegularizedSelfAttention(alpha=0.1), (0.6, 0.1))
+    frame = analyze("attention_modifications", [*plain, *whole, *modified]).frame()
+    gains = {x: sorted(part["y"]) for x, part in frame[frame["mark"] == "Points"].groupby("x")}
+    assert gains == {"0.1, 0.5": pytest.approx([-0.1, 0.2]), "0.1": pytest.approx([-0.1, 0.1])}
+    with pytest.raises(ConfigError, match="no SoftmaxTransformer to compare them with"):
+        analyze("attention_modifications", [*plain, *modified])
 
 
 def test_modified_attention_needs_plain_attention_of_equal_seeds(tmp_path):

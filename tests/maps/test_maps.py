@@ -189,6 +189,30 @@ def test_descriptions_that_mean_nothing_are_refused(made, capsys):
     assert "did you mean 'toy'" in capsys.readouterr().err
 
 
+COMPARING = """
+from compolens import Cell, LinearRegression, Map, Run, SoftmaxTransformer
+
+task = LinearRegression.garg(d_x=2, n_context=3)
+run = Run(SoftmaxTransformer(n_layers=1, d_model=8, n_heads=2), task, steps=2, batch_size=4, evaluation_episodes=16)
+maps = {"toy": Map("a toy", [Cell(run, {"wide": False})], x="wide", keep=("*",), measures={
+    "gd_equivalence": {"episodes": 8, "fits": 4, "references": "GD, 1 step; least squares"},
+    "generalization": {"episodes": 64},
+})}
+"""
+
+
+def test_what_a_row_compares_is_in_the_name_of_its_column_where_nothing_else_tells_rows_apart(tmp_path):
+    (tmp_path / "grid.py").write_text(COMPARING)
+    assert cli.main(["map", str(tmp_path / "grid.py"), "--out", str(tmp_path)]) == 0
+    (row,) = map_files.read_table(tmp_path / "toy").to_dict("records")
+    cell = tmp_path / "toy" / "cells" / row["cell"]
+    own = tables.read(cell, "gd_equivalence").query("metric == 'ILWD' and split == 'ood' and control == 'untrained'")
+    for reference, value in zip(own["reference"], own["value"], strict=True):
+        assert row[f"ILWD · ood · output · last query · untrained · model · {reference}"] == pytest.approx(value, rel=1e-6)
+    assert "loss · test · output · last query · reference · least squares · teacher scale · 2.0" in row
+    assert row["R² of linearity · test · output · last query"] <= 1  # told apart by the split: nothing follows
+
+
 # ---- tuning ----------------------------------------------------------------------------------------------------------
 def settings(lr, error, se=0.02, ood=0.5, steps=100, test=None):
     lacks = np.exp(error)

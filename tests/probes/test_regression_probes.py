@@ -1,5 +1,6 @@
 """The probes of in-context regression on models whose algorithm is known: constructed descent is found to be what it is."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -21,13 +22,14 @@ from compolens import (
     tables,
     train,
 )
+from compolens.activations.streams import draw
 from compolens.diagnosis import closest_learner
 from compolens.diagnosis.sentences import sentences
 from compolens.foundation import versions
 from compolens.foundation.builtin import built_in
-from compolens.foundation.configs import DoesNotApply
+from compolens.foundation.configs import ConfigError, DoesNotApply
 from compolens.recipes import load_file
-from compolens.references import GradientDescent, GradientDescentPlusPlus
+from compolens.references import GradientDescent, GradientDescentPlusPlus, LeastSquares
 
 ROOT = Path(__file__).parents[2]
 TASK = LinearRegression(d_x=4, n_context=6)
@@ -57,6 +59,32 @@ def descent(tmp_path_factory):
 @pytest.fixture(scope="module")
 def equivalence(descent):
     return measure(descent, "gd_equivalence", **FEW["gd_equivalence"])
+
+
+def test_references_that_are_named_are_compared_as_among_all_others(descent, equivalence):
+    few = measure(descent, "gd_equivalence", references="least squares; GD, 2 steps", **FEW["gd_equivalence"])
+    assert set(few["reference"]) == {"none", "least squares", "GD, 2 steps"}
+    at = ["metric", "split", "control", "learner", "reference", "curve", "scale"]
+    known = equivalence.merge(few, on=at, suffixes=("", "_few"))
+    assert len(known) == len(few) and np.allclose(known["value"], known["value_few"], equal_nan=True)
+    with pytest.raises(ConfigError, match="did you mean 'least squares'"):
+        measure(descent, "gd_equivalence", references="least square", **FEW["gd_equivalence"])
+
+
+def test_a_shorter_prompt_is_compared_after_so_many_examples(tmp_path, descent):
+    task = LinearRegression.garg(d_x=2, n_context=4)
+    folder = folder_of(tmp_path, "turns", SoftmaxTransformer(n_layers=1, d_model=8, n_heads=2, n_ctx=task.seq), task)
+    table = measure(folder, "gd_equivalence", examples=1, references="least squares", **FEW["gd_equivalence"])
+    short, model = dataclasses.replace(task, n_context=1), load(folder).model
+    (batch,) = draw(short, "test", 128, 0)
+    told = LeastSquares().predict(short, batch)[:, -1]
+    with torch.no_grad():
+        apart = (model(batch.tokens)[:, -1] - told).norm(dim=-1).mean()
+    row = table.query("metric == 'prediction distance' and split == 'test' and control == '' and reference == 'least squares'")
+    assert row["value"].item() == pytest.approx(float(apart), rel=1e-5)
+    for wrong, where, words in ((5, folder, "from 0 to 4"), (1, descent, "tokens are not in turn")):
+        with pytest.raises(ConfigError, match=words):
+            measure(where, "gd_equivalence", examples=wrong, **FEW["gd_equivalence"])
 
 
 @pytest.fixture(scope="module")

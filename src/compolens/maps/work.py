@@ -214,14 +214,16 @@ def _measured(measures: Any, place: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for probe, arguments in dict(measures).items():
         recipes.run_probe(recipes.locate("probes", probe), place, dict(arguments))
-        rows = tables.read(place, Path(probe).stem).to_dict("records")
+        measured = tables.read(place, Path(probe).stem)
+        rows = [{str(column): value for column, value in row.items()} for row in measured.to_dict("records")]
         names = [_words(row, SAID) for row in rows]
         often = Counter(names)
         for row, name in zip(rows, names, strict=True):
             rest = tuple(column for column in row if column not in (*SAID, *UNSAID))
             words = name if often[name] == 1 else name + _words(row, rest)
             column = " · ".join(words)
-            require(column not in found, f"{probe} has several rows {column!r}; a measure of a map needs a row for each number")
+            told = f"{probe} has several rows {column!r}; a measure of a map needs a row for each number"
+            require(column not in found, told)
             found[column] = row["value"]
     return found
 

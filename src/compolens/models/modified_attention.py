@@ -1,4 +1,4 @@
-"""Three modifications of softmax attention that the dual model suggests (2310.13220), each as an attention in token space.
+"""Three modifications of softmax attention that the dual model suggests (2310.13220), in token space and in transformers.
 
 Softmax attention is one step of gradient descent on a model f_W(z) = W phi(z): its keys are inputs and its values targets,
 with the loss L(W) = -(1 / (eta D)) sum_i v_i^T W phi(k_i) over the demonstrations i, and initial weights W_0 that hold the
@@ -12,8 +12,9 @@ So queries attend to themselves here, unless attends_to_itself is False; W_0 is 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -22,9 +23,10 @@ from torch import Tensor, nn
 
 from compolens.foundation.configs import require
 from compolens.models.attention import Attention, Inputs, Sizes
-from compolens.models.base import truncated_lecun_
+from compolens.models.base import Part, truncated_lecun_
 from compolens.models.softmax import SoftmaxAttention
 from compolens.models.token_space import TokenSpaceSelfAttention
+from compolens.models.transformer import TransformerArchitecture
 
 
 class _WholePatternAttention(SoftmaxAttention):
@@ -195,3 +197,87 @@ class NegativeSampleSelfAttention(TokenSpaceSelfAttention):
 
     def attention(self) -> Callable[..., Attention]:
         return partial(NegativeSampleAttention, self.beta, self.share)
+
+
+# ---- in a transformer ------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Modification(Part, ABC):
+    """What is changed about softmax attention."""
+
+    @abstractmethod
+    def attention(self) -> Callable[..., Attention]:
+        """Makes the attention of a block, from the arguments of `Attention`."""
+
+
+@dataclass(frozen=True)
+class Regularized(Modification):
+    """`RegularizedAttention`.
+
+    Args:
+        alpha: as in `RegularizedSelfAttention`.
+    """
+
+    alpha: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        RegularizedSelfAttention(alpha=self.alpha)  # refused there in words
+
+    def attention(self) -> Callable[..., Attention]:
+        return partial(RegularizedAttention, self.alpha)
+
+
+@dataclass(frozen=True)
+class Augmented(Modification):
+    """`AugmentedAttention`.
+
+    Args:
+        augment_keys: as in `AugmentedSelfAttention`.
+        augment_values: as there.
+        strength: as there.
+    """
+
+    augment_keys: bool = True
+    augment_values: bool = True
+    strength: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        AugmentedSelfAttention(augment_keys=self.augment_keys, augment_values=self.augment_values, strength=self.strength)
+
+    def attention(self) -> Callable[..., Attention]:
+        return partial(AugmentedAttention, self.augment_keys, self.augment_values, self.strength)
+
+
+@dataclass(frozen=True)
+class NegativeSamples(Modification):
+    """`NegativeSampleAttention`.
+
+    Args:
+        beta: as in `NegativeSampleSelfAttention`.
+        share: as there.
+    """
+
+    beta: float = 0.5
+    share: float = 0.3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        NegativeSampleSelfAttention(beta=self.beta, share=self.share)
+
+    def attention(self) -> Callable[..., Attention]:
+        return partial(NegativeSampleAttention, self.beta, self.share)
+
+
+@dataclass(frozen=True)
+class ModifiedTransformer(TransformerArchitecture):
+    """`SoftmaxTransformer` with a modified attention in every block. Other fields as in `TransformerArchitecture`.
+
+    Args:
+        modification: `Regularized`, `Augmented` or `NegativeSamples`.
+    """
+
+    modification: Modification = field(default_factory=Regularized)
+
+    def attention(self) -> Callable[..., Attention]:
+        return self.modification.attention()

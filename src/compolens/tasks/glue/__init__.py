@@ -1,0 +1,1 @@
+"""Sentences of GLUE (1804.07461), read from the files of the data set."""
