@@ -1,5 +1,6 @@
 """Small worlds that the tests share; one thread, no network, no display."""
 
+import gc
 import os
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -39,6 +40,8 @@ from compolens.tasks import (
     UncertainRegression,
 )
 
+gc.freeze()  # what was imported stays: it is a lot, and looking through it again takes a twelfth of the tests' time
+gc.set_threshold(20_000, 20, 20)
 torch.set_num_threads(1)
 settings.register_profile("unhurried", deadline=None)  # an example that takes long says that the machine is busy
 settings.load_profile("unhurried")

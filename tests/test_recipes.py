@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections import ChainMap
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -174,9 +174,21 @@ def drawn_from(root, models, name):
     return [models / model for model in ABOUT.get(name, DRAWN) if enters(models / model, name)][:AT_MOST]
 
 
+@cache
+def needs(name):
+    """The probes whose tables an analysis draws."""
+    return recipes.load_file(CLAIMS[name]).needs
+
+
 def enters(folder, name):
     """Whether a model has the tables that an analysis needs."""
-    return all(tables.path_of(folder, probe).exists() for probe in recipes.load_file(CLAIMS[name]).needs)
+    return all(tables.path_of(folder, probe).exists() for probe in needs(name))
+
+
+@cache
+def task_of(folder):
+    """The task of a model, which is no other as long as its folder is the same."""
+    return load(folder).task
 
 
 def offered_to(root, models, name):
@@ -253,7 +265,7 @@ def test_a_probe_writes_a_tidy_table_with_finite_values_beside_their_controls(mo
     assert not np.isinf(table["value"]).any() and (own["n"] > 0).all() and own["value"].notna().any()
     parts = [split.partition(", ") for split in set(table["split"])]
     assert {first for first, _, _ in parts} <= set(SPLITS) and {"test", "ood"} <= set(own["split"])
-    assert {last for _, _, last in parts} - {""} <= set(load(models / model).task.variants)
+    assert {last for _, _, last in parts} - {""} <= set(task_of(models / model).variants)
     assert (table["metric"] != "").all() and (table["site"] != "").all() and (table["role"] != "").all()
     bounded = table.dropna(subset=["lo", "hi"])
     assert len(bounded) and (bounded["lo"] <= bounded["hi"]).all()
@@ -311,7 +323,7 @@ def test_a_probe_leaves_what_it_saw_of_each_episode(models, name, model):
     seen = episodes_of(models / model, name)
     assert {"split", "composition", "score", "step"} <= set(seen.columns) and len(seen)
     assert not np.isinf(seen["score"]).any() and (name == "patching" or seen["score"].notna().all())
-    task = load(models / model).task
+    task = task_of(models / model)
     for split, part in seen.groupby("split"):
         assert set(part["composition"]) <= {task.composition_name(c) for c in task.compositions(split)}
 
@@ -348,8 +360,7 @@ def test_a_file_imports_the_neighbours_in_its_own_folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", CLAIMS)
 def test_an_analysis_is_a_claim_with_needs(name):
     assert recipes.docstring(CLAIMS[name]).endswith(".")
-    needs = recipes.load_file(CLAIMS[name]).needs
-    assert needs and set(needs) <= set(PROBES)
+    assert needs(name) and set(needs(name)) <= set(PROBES)
 
 
 @pytest.mark.parametrize("name", CLAIMS)
@@ -393,7 +404,7 @@ def test_an_analysis_without_its_tables_names_the_command(figures, capsys, name)
     bare = figures / "models" / "bare"
     assert cli.main(["analyze", name, str(bare), "--out", str(figures / "none")]) == 2
     error = capsys.readouterr().err
-    assert f"type: compolens probe {' '.join(recipes.load_file(CLAIMS[name]).needs)} {bare}" in error
+    assert f"type: compolens probe {' '.join(needs(name))} {bare}" in error
     assert len(error.splitlines()) == 1 and not (figures / "none").exists()
 
 
@@ -417,7 +428,7 @@ def test_pooled_scores_are_weighted_means_over_compositions(models, model):
     table = rows(models / model, "generalization", metric="score")
     table = table[table["value"].notna() & table["split"].isin(SPLITS)]
     keys = ["split", "control", "reference"]
-    known = [kind().name for kind in REFERENCES.values() if not kind().why_not(load(models / model).task)]
+    known = [kind().name for kind in REFERENCES.values() if not kind().why_not(task_of(models / model))]
     assert set(table["reference"]) == {"model", "untrained control", *known} and len(known) > 2
     assert table[keys].drop_duplicates().shape[0] == len(SPLITS) * (2 + len(known))
     for _, part in table.groupby(keys):

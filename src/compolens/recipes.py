@@ -74,6 +74,10 @@ _LOADED = "compolens_file_"
 """What the names of modules begin with that `load_file` makes."""
 
 
+_FOLDERS: set[Path] = set()
+"""Where the files stood that `load_file` has run."""
+
+
 class _Afresh(importlib.machinery.SourceFileLoader):
     """Compiles a file whenever it is loaded: Python's own cache takes a file of equal size, edited within a second, for the
     same."""
@@ -105,9 +109,9 @@ def load_file(path: Path) -> ModuleType:
 
 def _forget_namesakes(here: Path) -> None:
     """What files loaded earlier imported from their own folders, where this folder has a file of that name."""
-    loaded = [module.__file__ for name, module in sys.modules.items() if name.startswith(_LOADED) and module.__file__]
-    elsewhere = {Path(file).parent for file in loaded} - {here}
-    for file in here.glob("*.py"):
+    elsewhere = _FOLDERS - {here}
+    _FOLDERS.add(here)
+    for file in here.glob("*.py") if elsewhere else ():
         known = getattr(sys.modules.get(file.stem), "__file__", None)
         if known is not None and Path(known).parent in elsewhere:
             del sys.modules[file.stem]
