@@ -203,6 +203,22 @@ def test_a_table_is_stale_when_the_weights_are_gone(model, recipe):
     assert "weights changed" in tables.why_stale(model, "codes", recipe)
 
 
+def test_a_block_reads_a_table_once_and_says_of_one_state_what_it_says(model, recipe):
+    save(model, recipe)
+    before = tables.read(model, "codes")
+    with tables.read_once():
+        first = tables.read(model, "codes")
+        first["value"] = 0.0  # each reader has rows of its own
+        tables.path_of(model, "codes").write_text("damaged")
+        with tables.read_once():
+            pd.testing.assert_frame_equal(tables.read(model, "codes"), before)
+        pd.testing.assert_frame_equal(tables.read(model, "codes"), before)
+        assert tables.has(model, "codes") and tables.why_stale(model, "codes") == ""
+    assert not tables.has(model, "codes")
+    with pytest.raises(tables.UnusableTable, match="changed after it was measured"), tables.read_once():
+        tables.read(model, "codes")
+
+
 # ---- find and gather -------------------------------------------------------------------------------------------------
 @pytest.fixture
 def zoo(tiny_models, tmp_path, recipe):

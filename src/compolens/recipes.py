@@ -323,19 +323,21 @@ def draw(path: Path, models: list[Path], arguments: dict[str, Any]) -> tuple[Any
     Raises:
         ConfigError: no model has every table that is needed, or the analysis draws nothing from them.
     """
+    from compolens import tables
 
-    used, dropped = choose_models(path, models)
-    analyze = load_recipe("analyses", path)
-    try:
-        return analyze(used, **arguments), used, dropped
-    except KeyError as error:
-        lacking = _lacking(path, used, error)
-        left = [model for model in used if str(model) not in lacking]
-        if not lacking:
-            raise
-        if not left:
-            raise ConfigError(f"{path.stem}: {next(iter(lacking.values()))}") from error
-        return analyze(left, **arguments), left, dropped | lacking
+    with tables.read_once():
+        used, dropped = choose_models(path, models)
+        analyze = load_recipe("analyses", path)
+        try:
+            return analyze(used, **arguments), used, dropped
+        except KeyError as error:
+            lacking = _lacking(path, used, error)
+            left = [model for model in used if str(model) not in lacking]
+            if not lacking:
+                raise
+            if not left:
+                raise ConfigError(f"{path.stem}: {next(iter(lacking.values()))}") from error
+            return analyze(left, **arguments), left, dropped | lacking
 
 
 def _lacking(path: Path, models: list[Path], error: KeyError) -> dict[str, str]:

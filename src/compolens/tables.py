@@ -15,9 +15,11 @@ import json
 import math
 import shlex
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 
@@ -223,6 +225,57 @@ def provenance_of(folder: str | Path, name: str) -> dict[str, Any]:
         raise _unusable(folder, name, str(error)) from error
 
 
+_SEEN: ContextVar[dict[Any, Any] | None] = ContextVar("seen", default=None)
+
+
+@contextmanager
+def read_once() -> Iterator[None]:
+    """Have every table read and checked at most once: what is drawn or said meanwhile is said of one state of the files.
+
+    A diagnosis asks for the same table some fifty times. Blocks within a block belong to it.
+
+    Returns:
+        The context; it also decorates functions.
+    """
+    if _SEEN.get() is not None:
+        yield
+        return
+    token = _SEEN.set({})
+    try:
+        yield
+    finally:
+        _SEEN.reset(token)
+
+
+Found = TypeVar("Found")
+
+
+def _once(function: Callable[[str | Path, str], Found]) -> Callable[[str | Path, str], Found]:
+    """Remembers, in a block of `read_once`, what a function found out about a table."""
+
+    @functools.wraps(function)
+    def remembered(folder: str | Path, name: str) -> Found:
+        seen = _SEEN.get()
+        if seen is None:
+            return function(folder, name)
+        key = (function.__name__, str(folder), name)
+        if key not in seen:
+            seen[key] = function(folder, name)
+        return seen[key]
+
+    return remembered
+
+
+def _warn_of_intervals(name: str, reason: str) -> None:
+    """One sentence for all the models of a figure."""
+    told, seen = f"tables {name!r}: {reason}; measure again with: compolens probe {name} FOLDER", _SEEN.get()
+    if seen is not None and told in seen:
+        return
+    if seen is not None:
+        seen[told] = True
+    warnings.warn(told, OlderIntervals, stacklevel=3)
+
+
 def why_stale(folder: str | Path, name: str, recipe: str | Path | None = None) -> str:
     """Why a table no longer says what its probe would say of its model ("" if it does).
 
@@ -234,6 +287,15 @@ def why_stale(folder: str | Path, name: str, recipe: str | Path | None = None) -
     Returns:
         The reason in a sentence, "" if there is none.
     """
+    return _stale(folder, name) if recipe is None else _why_stale(folder, name, recipe)
+
+
+@_once
+def _stale(folder: str | Path, name: str) -> str:
+    return _why_stale(folder, name, None)
+
+
+def _why_stale(folder: str | Path, name: str, recipe: str | Path | None) -> str:
     table = _files(folder, name)
     try:
         known = table.provenance()
@@ -380,9 +442,8 @@ def read(folder: str | Path, name: str) -> pd.DataFrame:
         raise ConfigError(f"{folder} has no table {name!r}; measure it with: compolens probe {name} {folder}")
     frame = _parsed(folder, name)
     reason = why_stale(folder, name)
-    if reason.startswith(versions.INTERVALS):  # one sentence for all the models of a figure
-        told = f"tables {name!r}: {reason}; measure again with: compolens probe {name} FOLDER"
-        warnings.warn(told, OlderIntervals, stacklevel=2)
+    if reason.startswith(versions.INTERVALS):
+        _warn_of_intervals(name, reason)
     elif reason:
         warnings.warn(_told(folder, name, reason), StaleTable, stacklevel=2)
     return frame
@@ -408,8 +469,14 @@ def read_episodes(folder: str | Path, name: str) -> pd.DataFrame:
 
 
 def _parsed(folder: str | Path, name: str) -> pd.DataFrame:
+    return _whole(folder, name).copy()
+
+
+@_once
+def _whole(folder: str | Path, name: str) -> pd.DataFrame:
+    """A table as it was saved; its rows are shared: to be copied."""
     try:
-        return _frame(_files(folder, name).read(TABLE).content).copy()
+        return _frame(_files(folder, name).read(TABLE).content)
     except (DamagedFile, ValueError) as error:  # pandas' errors, and those of text, are of the latter kind
         raise _unusable(folder, name, _line(error)) from error
 
@@ -600,8 +667,7 @@ def _with_settings(folder: Path, table: str) -> pd.DataFrame:
     rows = _parsed(folder, table)
     reason = why_stale(folder, table)
     if reason.startswith(versions.INTERVALS):  # as in `read`: the values can be used
-        told = f"tables {table!r}: {reason}; measure again with: compolens probe {table} FOLDER"
-        warnings.warn(told, OlderIntervals, stacklevel=3)
+        _warn_of_intervals(table, reason)
     elif reason:
         raise UnusableTable(_told(folder, table, reason))
     return rows.assign(**{k: v for k, v in settings(folder).items() if k not in rows.columns})

@@ -5,6 +5,7 @@ import hashlib
 import json
 import re
 import shutil
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -364,6 +365,12 @@ def test_a_table_whose_intervals_alone_are_older_is_measured_again_but_drawn(tmp
         tables.OlderIntervals, match="version 1 then, version 3 here; measure again with: compolens probe patching"
     ):
         assert tables.read(model, "patching")["value"].tolist() == [0.5, 0.5]
+    other = shutil.copytree(model, tmp_path / "other")
+    with tables.read_once(), pytest.warns(tables.OlderIntervals) as told:
+        for one in (model, other, model):
+            with warnings.catch_warnings():  # after which Python has forgotten what it has said
+                tables.read(one, "patching")
+    assert len(told) == 1, "one sentence for all the models of a figure"
     declare(probe, version=3, values_since=2)
     assert "the probe changed since it was measured" in tables.why_not(model, "patching") and path.exists()
 

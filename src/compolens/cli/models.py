@@ -229,10 +229,9 @@ def run(options: argparse.Namespace) -> int:
         return _write_digests(tables.find(roots))
     if options.check:
         return _check(*_models_and_maps(roots))
-    if options.summary:
-        return _summarise(tables.find(roots))
-    if options.diagnosis:
-        return _diagnose(tables.find(roots))
+    if options.summary or options.diagnosis:
+        with tables.read_once():
+            return (_summarise if options.summary else _diagnose)(tables.find(roots))
     rows = chosen(_rows(tables.find(roots), outside(options.classes)), options.filters)
     rows = ordered(rows, options.sort) if options.sort else rows
     if options.json:

@@ -267,6 +267,7 @@ def measured(folders: Sequence[Path]) -> list[Measured] | None:
     return [Measured.read(folder) for folder in folders]
 
 
+@tables.read_once()
 def diagnose(folders: Sequence[Path]) -> Diagnosis | None:
     """The diagnosis of the models in `folders`, which differ in seeds alone; None where a table cannot be used."""
     models = measured(folders)

@@ -204,6 +204,7 @@ def judge(group: Group) -> list[Clause]:
     return judgement(group).clauses
 
 
+@tables.read_once()
 def judgement(group: Group) -> Judgement:
     """What the tables say about one group.
 
@@ -696,6 +697,7 @@ def in_order(judged: Sequence[Judgement], compared: Sequence[Clause]) -> list[tu
     return [*result, ("Compared", list(compared))] if compared else result
 
 
+@tables.read_once()
 def judgements(folders: Sequence[Path]) -> tuple[list[Judgement], list[Clause]]:
     """What is said of the models in `folders`: of each group, and of each pair of architectures on one setting.
 

@@ -74,10 +74,10 @@ class Page:
             self._fit(axes, scene, height)
         self.figure.set_figheight((rows * (height + 120) + self._legend()) / 72)  # enough to measure what else it takes
         layout.execute(self.figure)
-        titles = [(axes.get_title(), axes.title.get_size()) for axes in self.axes]
+        titles = [(axes.get_title(), axes.title.get_fontsize()) for axes in self.axes]
         for axes, scene in zip(self.axes, self.scenes, strict=True):
             self._entitle(axes, scene)  # once more: what stands beside the axes may have taken of their width
-        if titles != [(axes.get_title(), axes.title.get_size()) for axes in self.axes]:
+        if titles != [(axes.get_title(), axes.title.get_fontsize()) for axes in self.axes]:
             layout.execute(self.figure)
         surplus = min(size_of(axes)[1] for axes in self.axes) - height
         self.figure.set_figheight(self.figure.get_figheight() - rows * surplus / 72)

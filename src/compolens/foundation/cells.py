@@ -81,7 +81,7 @@ def _each(frame: pd.DataFrame, change: Callable[[Any], Any]) -> pd.DataFrame:
         column = made.iloc[:, i]
         if isinstance(column.dtype, pd.CategoricalDtype):
             column = column.astype(object)
-        words = {cell for cell in column if isinstance(cell, str)}  # few, of many cells
+        words = {cell for cell in column.to_numpy(dtype=object) if isinstance(cell, str)}  # few, of many cells
         if any(change(word) != word for word in words):
             made.isetitem(i, column.map(change).to_numpy())
     made.columns = pd.Index([change(name) for name in frame.columns], name=frame.columns.name)
