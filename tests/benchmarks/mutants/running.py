@@ -26,7 +26,7 @@ import pytest
 from sampling import ROOT, SRC, Mutant, files, function_at, mutated
 
 TESTS = ROOT / "tests"
-ASKED = ("measures", "maps/test_phase_diagram.py", "diagnosis", "test_tables.py", "zoo/test_damage.py")
+ASKED = ("measures", "maps/test_phase_diagram.py", "diagnosis", "tables", "zoo/test_damage.py")
 """Where the tests are that are asked of a mutant: what mirrors the mutated rooms."""
 SEEN = "_compolens_seen"
 """A name among the builtins, of what functions say their names to."""
