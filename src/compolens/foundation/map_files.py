@@ -142,4 +142,4 @@ def read_table(folder: str | Path, name: str = TABLE) -> pd.DataFrame:
     content = _checked(folder, name).read_bytes()
     header = pd.read_csv(io.BytesIO(content), nrows=0).columns
     frame = pd.read_csv(io.BytesIO(content), dtype={c: str for c in text if c in header})
-    return cells.unescaped(frame).assign(map=Path(folder).name)
+    return cells.unescaped(frame).copy().assign(map=Path(folder).name)  # whole again, where columns are many
