@@ -22,6 +22,7 @@ BOOLEAN := $(ZOO)/boolean
 UNSURE := $(ZOO)/uncertainty
 CLASSES := $(ZOO)/function_classes
 REPRESENTED := $(ZOO)/representation
+MAPS := $(ZOO)/maps
 LEARNERS := $(REGRESSION)/linear-* $(REGRESSION)/softmax-4heads-?
 DUAL := $(ZOO)/F-softmax-[012] $(ZOO)/fuzzy-softmax-? $(ZOO)/sraven3-softmax-0
 WHY := $(ZOO)/F-softmax-? $(ZOO)/F-hypernetwork-?
@@ -104,6 +105,8 @@ figures: setup  ## redraw every figure of docs/findings from the shipped tables
 	$(BIN)/compolens analyze layers_are_gradient_steps $(REGRESSION)/linear-?L-* --out $(ZOO)/figures/regression $(PRINT)
 	$(BIN)/compolens analyze newton_or_gradient $(REGRESSION)/linear-5L-? --out $(ZOO)/figures/regression $(PRINT)
 	$(BIN)/compolens analyze attention_modifications $(REGRESSION) --out $(ZOO)/figures/regression $(PRINT)
+	$(BIN)/compolens analyze depth_decides_the_learner $(MAPS)/regression_depth --out $(ZOO)/figures/regression_depth $(PRINT)
+	$(BIN)/compolens analyze moments_before_weights $(MAPS)/regression_depth/cells/* --out $(ZOO)/figures/regression_depth $(PRINT)
 	$(BIN)/compolens analyze heads_are_modules $(HEADS)/constructed-? $(HEADS)/trained-? --out $(ZOO)/figures/module_heads $(PRINT)
 	$(BIN)/compolens analyze where_the_representation_stands upper_layers_are_reused $(REPRESENTED)/softmax-? --out $(ZOO)/figures/representation $(PRINT)
 	$(BIN)/compolens analyze upper_layers_are_reused $(ZOO)/F-hypernetwork-[012] $(ZOO)/F-softmax-[012] --out $(ZOO)/figures/pasting $(PRINT)
@@ -131,6 +134,8 @@ zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept
 	$(BIN)/compolens probe generalization $(REGRESSION) --episodes 4096 --jobs $(JOBS)
 	$(BIN)/compolens probe gd_equivalence algorithm_steps weight_structure $(LEARNERS) --jobs $(JOBS)
 	$(BIN)/compolens probe dual_model $(REGRESSION)/softmax-4heads-? $(DUAL) --jobs $(JOBS)
+	$(BIN)/compolens map trained_models/maps/regression_depth.py --out $(MAPS) --jobs $(JOBS)
+	$(BIN)/compolens probe moments_and_weights $(MAPS)/regression_depth/cells/* --jobs $(JOBS)
 	$(BIN)/compolens train trained_models/module_heads.py --out $(HEADS) --jobs $(JOBS)
 	$(BIN)/compolens probe generalization module_alignment $(HEADS) --episodes 1024 --jobs $(JOBS)
 	$(BIN)/compolens train trained_models/representation.py --out $(REPRESENTED) --jobs $(JOBS)

@@ -3,8 +3,8 @@
 `compolens map trained_models/maps/labels_and_items.py --out trained_models/maps`. The paper's condition: with more labels than
 items, a model first learns to name some label of the context, and then which; with as few labels as items, naming one of the
 context's says nothing, this first step brings no gain, and the context is not learned. Runs are those of
-trained_models/bursty.py with other numbers of labels (32 there) and of items (4 there); seeds draw classes, labels, weights and
-data.
+trained_models/bursty.py with other numbers of labels (32 there) and of items (4 there); seeds draw classes, labels, weights
+and data.
 
 Foreseen before any of it was trained: with 4 items, novel classes are answered (accuracy above .9) with 8 and 32 labels, and
 not with 2 and 4; with 2 items, with 4 and 8 labels, and not with 2.
