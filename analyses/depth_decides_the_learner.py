@@ -91,7 +91,7 @@ def _marks(rows: pd.DataFrame) -> list[Mark]:
     own = rows[rows["control"] == ""].sort_values("x", kind="stable")
     for color, (reference, part) in zip(SERIES_COLORS, own.groupby("reference", sort=False), strict=False):
         part = part.assign(x=part["x"].astype(str))
-        mean = part.groupby("x", as_index=False, sort=False)["value"].mean()
+        mean = part.groupby("x", sort=False)[["value"]].mean().reset_index()
         marks.append(Line(mean, "x", "value", label=str(reference), color=color))
         marks.append(Points(part, "x", "value", label=str(reference), color=color, hover="cell", keyed=False))
     return marks
