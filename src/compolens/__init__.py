@@ -67,10 +67,19 @@ _MORE_ROOMS = (
 )
 """Imported on first use too, but not by ``from compolens import *``."""
 
-__all__ = ["__version__", *_HOMES, *_ROOMS]  # noqa: PLE0604
+_NAMES = ("__version__", *_HOMES, *_ROOMS)
+"""What is known without loading anything; ``from compolens import *`` asks `__getattr__` for ``__all__``."""
+_REGISTRIES = (
+    ("compolens.models", "ARCHITECTURES"),
+    ("compolens.models", "PARTS"),
+    ("compolens.tasks", "FAMILIES"),
+    ("compolens.tasks", "PARTS"),
+)
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__all__":  # the names, and every architecture, task family and part of one, which loads torch
+        return [*_NAMES, *sorted({made for room, registry in _REGISTRIES for made in getattr(import_module(room), registry)})]
     if name in _HOMES:
         return getattr(import_module(f"compolens.{_HOMES[name]}"), name)
     if name in _ROOMS or name in _MORE_ROOMS:
@@ -78,19 +87,13 @@ def __getattr__(name: str) -> Any:
     if name in MOVED:
         return import_module(f"compolens.{name}")
     if name[:1].isupper():  # an architecture, a task family or a part of one: the folders are the registry
-        models, tasks = import_module("compolens.models"), import_module("compolens.tasks")
-        for registry in (models.ARCHITECTURES, models.PARTS, tasks.FAMILIES, tasks.PARTS):
-            if name in registry:
-                return registry[name]
+        for room, registry in _REGISTRIES:
+            if name in (made := getattr(import_module(room), registry)):
+                return made[name]
     raise AttributeError(f"module 'compolens' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     """What tab completion shows; architectures and task families too, once something has loaded them (and torch)."""
-    described = [
-        sys.modules[room].__dict__.get(registry, {})
-        for room, registry in (("compolens.models", "ARCHITECTURES"), ("compolens.models", "PARTS"),
-                               ("compolens.tasks", "FAMILIES"), ("compolens.tasks", "PARTS"))
-        if room in sys.modules
-    ]  # fmt: skip
-    return sorted({*__all__, *_MORE_ROOMS, *(name for registry in described for name in registry), "__doc__", "__file__"})
+    described = [sys.modules[room].__dict__.get(registry, {}) for room, registry in _REGISTRIES if room in sys.modules]
+    return sorted({*_NAMES, *_MORE_ROOMS, *(name for registry in described for name in registry), "__doc__", "__file__"})

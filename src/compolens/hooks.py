@@ -12,6 +12,7 @@ The only file that imports transformer_lens. What differs from a bare `HookedRoo
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ from compolens.foundation.configs import ConfigError, nearest, require
 
 __all__ = [
     "Cache", "FactoredMatrix", "HookPoint", "HookedModel", "LayerNorm", "NamesFilter", "Output", "RMSNorm", "TaskLoss",
-    "interchange_tools",
+    "interchange_tools", "native_bridge",
 ]  # fmt: skip
 
 NamesFilter = str | list[str] | Callable[[str], bool] | None
@@ -41,6 +42,22 @@ def interchange_tools() -> ModuleType:
     from transformer_lens.tools.analysis import interchange
 
     return interchange
+
+
+def native_bridge(config: str) -> nn.Module:
+    """A TransformerBridge of TransformerLens' own transformer, with fresh weights.
+
+    Args:
+        config: its configuration as JSON.
+
+    Returns:
+        The bridge, in evaluation mode.
+    """
+    from transformer_lens.config import TransformerBridgeConfig
+    from transformer_lens.model_bridge import TransformerBridge
+
+    made: Any = TransformerBridge  # its ways to be made are added when it is imported
+    return made.boot_native(TransformerBridgeConfig.from_dict(json.loads(config))).eval()
 
 
 class Cache(ActivationCache):

@@ -225,7 +225,12 @@ def test_what_a_family_leaves_out_is_what_its_table_says(started, tmp_path):
 
 @pytest.mark.parametrize(
     ("begins", "ends", "most"),
-    [("## From nothing to a diagnosis", "## A language model", 45), ("## A language model", "## Sites", 30)],
+    [
+        ("## From nothing to a diagnosis", "## A language model", 45),
+        ("## A language model", "## Sequences of different lengths", 30),
+        ("## Sequences of different lengths", "## Sites", 45),
+        ("## A TransformerBridge", "## Sites", 30),
+    ],
 )
 def test_an_example_that_ends_in_a_diagnosis_is_short(begins, ends, most, tmp_path):
     text = (DOCS / "bring_your_own.md").read_text(encoding="utf-8")

@@ -11,6 +11,8 @@ import torch
 import compolens
 from compolens import Run, SoftmaxTransformer
 from compolens.foundation.configs import ConfigError
+from compolens.models import ARCHITECTURES
+from compolens.tasks import FAMILIES
 from compolens.zoo.folders import load
 
 
@@ -44,6 +46,7 @@ def test_a_star_import_brings_what_all_names():
     names: dict = {}
     exec("from compolens import *", names)
     assert set(compolens.__all__) <= set(names) and names["load"] is compolens.load
+    assert set(ARCHITECTURES) | set(FAMILIES) <= set(names), "classes, too, which are known once torch is loaded"
 
 
 def test_arrays_and_episodes_are_read_like_tensors(model, episodes):

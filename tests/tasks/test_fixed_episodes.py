@@ -16,6 +16,7 @@ from compolens.activations.streams import draw
 from compolens.foundation import files
 from compolens.foundation.builtin import built_in
 from compolens.foundation.configs import ConfigError, DoesNotApply, construct, describe
+from compolens.interventions import components
 from compolens.recipes import run_probe
 from compolens.references import REFERENCES
 from compolens.tasks import SPLITS, FixedEpisodes
@@ -761,3 +762,75 @@ def test_scores_say_of_how_many_episodes_they_are(trained, task):
     assert {s: scores[s]["episodes"] for s in task.splits} == {
         s: min(asked, len(task.stored.of_split(s))) for s in task.splits
     }
+
+
+def counted(start, length, left, right):
+    """Ids start, + left, + right, + left, …, modulo 11; asked is what comes next, and in even lengths what came last."""
+    step, last = np.arange(7), length[:, None] - 1
+    row = (start[:, None] + (step + 1) // 2 * left[:, None] + step // 2 * right[:, None]) % 11
+    answers = np.concatenate([last, np.where(length[:, None] % 2, -1, last - 1)], 1)
+    shown = {"tokens": row[:, :6], "padding": step[:6] > last, "answers": answers}
+    targets = np.take_along_axis(row, answers.clip(0) + 1, 1)
+    return shown | {"targets": targets, "codes": {"left": left, "right": right}, "composition": 3 * left + right}
+
+
+@pytest.mark.parametrize("longer", [False, True], ids=["as long", "as long as its code says"])
+def test_counterfactuals_of_padded_episodes_are_what_a_rule_renders(tmp_path, longer):
+    start, length, left, right = (a.ravel() for a in np.meshgrid(range(11), range(4, 6), range(3), range(3), indexing="ij"))
+    split = np.where((left + right == 2) & (left != 1), "ood", np.where(start % 3 == 0, "test", "train"))
+    own, of, code = (
+        counted(start, length + longer * (left == 2), left, right),
+        np.repeat(np.arange(198), 9),
+        np.tile(range(9), 198),
+    )
+    seen = length[of] + longer * (code // 3 == 2)
+    others = {"of": of, **counted(start[of], seen, code // 3, code % 3)}
+    given = {name: others[name] for name in others if longer or name not in ("padding", "answers")}
+    task = FixedEpisodes.write(tmp_path / "ragged", **own, split=split, counterfactuals=given, at_least=1)
+    drawn = task.sample(40, "train", task.rng(0, "train"))
+    for by in (0, 1, 7):
+        codes = {name: values.roll(by, 0) for name, values in drawn.codes.items()}
+        found = task.render(codes, drawn.inputs)
+        rows = [int(np.flatnonzero((others["composition"] == c) & (of == order)).item()) for c, order in zip(
+            (3 * codes["left"] + codes["right"]).tolist(), sorted_rows(split)[drawn.inputs[:, 0].numpy()].tolist(), strict=True
+        )]  # fmt: skip
+        for row, tokens, targets in zip(rows, found.tokens, found.targets, strict=True):
+            there = tokens.any(-1)
+            assert tokens[there].argmax(-1).tolist() == others["tokens"][row][: seen[row]].tolist()
+            assert there.tolist() == [p >= 6 - seen[row] for p in range(6)]
+            wanted = {
+                p + 6 - seen[row]: y for p, y in zip(others["answers"][row], others["targets"][row], strict=True) if p >= 0
+            }
+            assert targets[list(task.answers)].tolist() == [wanted.get(p, -100) for p in task.answers]
+        assert torch.equal(found.composition, drawn.composition.roll(by))
+    assert torch.equal(task.render(drawn.codes, drawn.inputs).tokens, drawn.tokens)
+
+
+def sorted_rows(split):
+    """The number, as given, of every stored row."""
+    return np.argsort([SPLITS.index(word) for word in split], kind="stable")
+
+
+def test_what_counterfactuals_of_ragged_episodes_lack_is_named(tmp_path):
+    given = ragged()
+    others = {"of": np.arange(3), "tokens": given["tokens"][:3], "targets": given["targets"][:3]}
+    others |= {"composition": given["composition"][:3], "codes": {"which": given["composition"][:3]}}
+    wrong = others | {"padding": given["padding"][:2]}
+    with pytest.raises(ConfigError, match=r"counterfactuals\['padding'\] must be \(3, 5\), got \(2, 5\)"):
+        FixedEpisodes.write(tmp_path / "none", **given, counterfactuals=wrong, at_least=1)
+    whole = {name: value for name, value in given.items() if name != "padding"} | {"tokens": given["tokens"] + 1}
+    with pytest.raises(ConfigError, match=r"counterfactuals say \['padding'\], and the episodes do not"):
+        FixedEpisodes.write(tmp_path / "none", **whole, counterfactuals=others | {"padding": given["padding"][:3]}, at_least=1)
+
+
+def test_an_answer_that_is_not_asked_counts_in_no_effect(tmp_path):
+    task = FixedEpisodes.write(tmp_path / "ragged", **ragged(), at_least=1)
+    drawn = task.sample(8, "test", task.rng(0, "test"))
+    prediction = torch.randn(2, 8, 5, task.d_out, generator=torch.Generator().manual_seed(0))
+    asked = (drawn.targets != -100)[..., None]
+    other = components.answers_of(task, prediction[1], drawn.targets)
+    assert torch.equal(other, components.answers_of(task, torch.where(asked, prediction[1], prediction[0]), drawn.targets))
+    way = components.shift(task, *prediction, drawn.targets)
+    wanted = ((prediction[1] - prediction[0]).double() * asked)[..., : task.d_out]
+    wanted = (wanted - wanted.mean(-1, keepdim=True)).square().sum((1, 2))
+    torch.testing.assert_close(way.weight, wanted)

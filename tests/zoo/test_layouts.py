@@ -103,21 +103,40 @@ def test_padding_changes_no_answer(kind, tmp_path):
             torch.testing.assert_close(module(input_ids=ids).logits[0, -1, : task.d_out], answer, rtol=0, atol=1e-4)
 
 
-def test_a_bridge_needs_no_sites_and_shows_its_attention(task, drawn):
+@pytest.fixture
+def bridge():
     from transformer_lens.config import TransformerBridgeConfig
     from transformer_lens.model_bridge import TransformerBridge
 
-    config = {
-        "d_model": 16,
-        "d_head": 8,
-        "n_heads": 2,
-        "n_layers": 2,
-        "n_ctx": 16,
-        "d_vocab": 16,
-        "act_fn": "relu",
-        "d_mlp": 24,
-    }
-    bridge = TransformerBridge.boot_native(TransformerBridgeConfig(**config, architecture="TransformerLensNative")).eval()
+    torch.manual_seed(7)
+    size = {"d_model": 16, "d_head": 8, "n_heads": 2, "n_layers": 2, "n_ctx": 16, "d_vocab": 16, "act_fn": "relu", "d_mlp": 24}
+    return TransformerBridge.boot_native(TransformerBridgeConfig(**size, architecture="TransformerLensNative")).eval()
+
+
+def test_padding_changes_no_answer_of_a_bridge(bridge, tmp_path):
+    task = written(tmp_path / "padded", padded=True)
+    drawn = task.sample(12, "train", task.rng(0, "train"))
+    adopted = compolens.adopt(bridge, task)
+    lengths = drawn.tokens.any(-1).sum(1)
+    assert len(set(lengths.tolist())) > 1
+    with torch.no_grad():
+        answers = adopted.model(drawn.tokens)[:, -1]
+        for one, answer in zip(drawn.tokens, answers, strict=True):
+            ids = one[one.any(1)].argmax(-1)[None]
+            torch.testing.assert_close(bridge(ids)[0, -1, : task.d_out], answer, rtol=0, atol=1e-4)
+
+
+def test_a_bridge_is_saved_loaded_and_has_an_untrained_control(bridge, task, drawn, tmp_path):
+    adopted = compolens.adopt(bridge, task, evaluation_episodes=16)
+    loaded = compolens.load(adopted.save(tmp_path / "model"))
+    with torch.no_grad():
+        assert torch.equal(loaded.model(drawn.tokens), adopted.model(drawn.tokens))
+        assert not torch.equal(loaded.untrained_control()(drawn.tokens), adopted.model(drawn.tokens))
+        first, second = (loaded.untrained_control()(drawn.tokens) for _ in range(2))
+        assert torch.equal(first, second), "its weights are drawn from the seed"
+
+
+def test_a_bridge_needs_no_sites_and_shows_its_attention(bridge, task, drawn):
     adopted = compolens.adopt(bridge, task)
     with torch.no_grad():
         logits, theirs = bridge.run_with_cache(drawn.tokens.argmax(-1))

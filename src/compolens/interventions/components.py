@@ -24,6 +24,7 @@ from compolens.activations.streams import record
 from compolens.foundation.configs import DoesNotApply
 from compolens.hooks import HookedModel
 from compolens.tasks.base import Episodes, TaskFamily
+from compolens.tasks.fixed.checks import IGNORED
 
 
 class Component(NamedTuple):
@@ -219,6 +220,8 @@ class Shift(NamedTuple):
 def answers_of(task: TaskFamily, prediction: Tensor, targets: Tensor) -> Tensor:
     """The answers of a prediction; logits less their mean over the values, since a constant added to all of them says nothing.
 
+    Where an episode is not asked (its target is -100, as in torch), the answer is 0, so that it counts in no effect.
+
     Args:
         task: the family.
         prediction: (batch, seq, d_out).
@@ -227,8 +230,12 @@ def answers_of(task: TaskFamily, prediction: Tensor, targets: Tensor) -> Tensor:
     Returns:
         (batch, answer, d_out) float64.
     """
-    answers = prediction[:, list(task.answers)].double()
-    return answers if targets.is_floating_point() else answers - answers.mean(-1, keepdim=True)
+    at = list(task.answers)
+    answers = prediction[:, at].double()
+    if targets.is_floating_point():
+        return answers
+    answers = answers - answers.mean(-1, keepdim=True)
+    return answers * targets[:, at].ne(IGNORED)[..., None] if targets.ndim == 2 else answers
 
 
 def shift(task: TaskFamily, base: Tensor, counterfactual: Tensor, targets: Tensor) -> Shift:

@@ -731,7 +731,11 @@ class TaskFamily(ABC):
         """
         found = self.categories(episodes.codes)
         if not found:
-            raise DoesNotApply(f"{type(self).__name__} has no categorical code to read; its codes are {self.code_kinds}")
+            known = f"its codes are {self.code_kinds}" if self.code_kinds else "its codes have no kinds"
+            raise DoesNotApply(
+                f"{type(self).__name__} has no categorical code to read ({known}); where one is, write "
+                "code_kinds = {NAME: 'categorical'}; it unlocks attention_code and latent_geometry"
+            )
         n, at = len(episodes.tokens), torch.tensor([a % self.seq for a in self.answers], device=episodes.tokens.device)
         labels = {name: y if y.ndim == 2 else y[:, None].expand(n, len(at)) for name, y in found.items()}
         pairs = at[:, None, None].expand(-1, 1, 2).expand(n, -1, -1, -1)

@@ -54,7 +54,8 @@ def adopt(
             d_out), or (batch, d_out) where there is one.
         task: the family.
         sites: as in `Adopted` (None: those of a causal language model of transformers or of a TransformerBridge, which are
-            known: `layouts`; it is then also known how it is called, and, of the former, made again with fresh weights).
+            known: `layouts`; it is then also known how it is called, and made again with fresh weights, unless it is a bridge
+            around a model from elsewhere).
             Tensors there are (batch, positions, width) for the residual stream ("blocks.*.hook_resid_*"),
             the batch first for all.
         call: as in `Adopted`.

@@ -20,7 +20,7 @@ from compolens.foundation import digests, files
 from compolens.foundation.configs import ConfigError, DoesNotApply, construct
 from compolens.foundation.files import DamagedFile
 from compolens.foundation.moved import renamed
-from compolens.hooks import HookedModel, TaskLoss
+from compolens.hooks import HookedModel, TaskLoss, native_bridge
 from compolens.models import ARCHITECTURES
 from compolens.models import PARTS as MODEL_PARTS
 from compolens.tasks import FAMILIES, TaskFamily
@@ -36,6 +36,7 @@ BUILT_IN: list[Callable[..., Any]] = [
     Adopted,
     Recorded,
     from_config,
+    native_bridge,
     language_logits,
     bridge_logits,
     *(kind for known in (ARCHITECTURES, MODEL_PARTS, FAMILIES, TASK_PARTS) for kind in known.values()),

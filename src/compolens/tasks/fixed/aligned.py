@@ -6,7 +6,8 @@ answers      2 3     ->             4 5        positions are one list for all ep
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -74,3 +75,62 @@ def aligned(tokens: Any, targets: Any, answers: Any, padding: Any) -> tuple[np.n
     one = y.dtype.kind == "f" and len(named) > where.shape[1]
     require(not one, "answers of numbers must lie at the same places once episodes end together; give classes, or one place")
     return x, short, tuple(named), out if padding is not None else None
+
+
+class Together(NamedTuple):
+    """Episodes and their counterfactuals, aligned alike.
+
+    Args:
+        tokens: (n, seq, …) of the episodes.
+        targets: (n, …) of the episodes.
+        answers: the positions.
+        padding: (n, seq) bool (None: nowhere).
+        counterfactuals: as given, aligned, with "padding" (m, seq) where there is any (None: none were given).
+    """
+
+    tokens: np.ndarray
+    targets: np.ndarray
+    answers: Any
+    padding: np.ndarray | None
+    counterfactuals: dict[str, Any] | None
+
+
+def aligned_together(
+    tokens: Any, targets: Any, answers: Any, padding: Any, counterfactuals: Mapping[str, Any] | None, of: np.ndarray | None
+) -> Together:
+    """As `aligned`, with counterfactuals, so that a position means the same in both.
+
+    Args:
+        tokens: as in `aligned`.
+        targets: as in `aligned`.
+        answers: as in `aligned`.
+        padding: as in `aligned`.
+        counterfactuals: as `FixedEpisodes.write` takes them (None: there are none). Where they do not say their "padding" or
+            "answers", these are those of the episodes whose inputs they show.
+        of: (m,) the number of that episode.
+
+    Returns:
+        Both.
+
+    Raises:
+        ConfigError: as in `aligned`, or the two do not fit each other.
+    """
+    if counterfactuals is None or of is None:
+        return Together(*aligned(tokens, targets, answers, padding), None)
+    own = {"tokens": numbers("tokens", tokens), "targets": numbers("targets", targets)}
+    own |= {} if padding is None else {"padding": numbers("padding", padding)}
+    own |= {"answers": numbers("answers", answers)} if np.ndim(answers) == 2 else {}
+    strange = sorted({"padding", "answers"} & set(counterfactuals) - set(own))
+    require(not strange, f"counterfactuals say {strange}, and the episodes do not")
+    both = {}
+    for name, array in own.items():
+        more = numbers(f"counterfactuals[{name!r}]", counterfactuals[name]) if name in counterfactuals else array[of]
+        fits = more.shape == (len(of), *array.shape[1:])
+        require(fits, f"counterfactuals[{name!r}] must be {(len(of), *array.shape[1:])}, got {more.shape}")
+        both[name] = np.concatenate([array, more])
+    found = aligned(both["tokens"], both["targets"], both.get("answers", answers), both.get("padding"))
+    n, others = len(own["tokens"]), {name: array for name, array in counterfactuals.items() if name != "answers"}
+    others |= {"tokens": found[0][n:], "targets": found[1][n:]}
+    if found[3] is not None:
+        others["padding"] = found[3][n:]
+    return Together(found[0][:n], found[1][:n], found[2], None if found[3] is None else found[3][:n], others)

@@ -15,6 +15,34 @@ from compolens.tasks.fixed.checks import Arrays, numbers
 from compolens.tasks.fixed.stored import Stored
 
 WANTED = ("of", "tokens", "targets", "composition", "codes")
+RAGGED = ("padding", "answers")
+"""What counterfactuals may say besides, where sequences differ in length."""
+
+
+def shown_by(given: Mapping[str, Any], n: int, ragged: bool = False) -> np.ndarray:
+    """Whose inputs counterfactuals show.
+
+    Args:
+        given: as `FixedEpisodes.write` takes them.
+        n: how many episodes there are.
+        ragged: whether sequences differ in length.
+
+    Returns:
+        (m,) numbers of episodes.
+
+    Raises:
+        ConfigError: an array is missing, means nothing, or names no episode.
+    """
+    require(isinstance(given, Mapping), f"counterfactuals must be a mapping with {', '.join(WANTED)}; got {shown(given)}")
+    for name in WANTED:
+        require(name in given, f"counterfactuals has no {name!r}; it needs {', '.join(WANTED)}")
+    known = (*WANTED, *RAGGED) if ragged else WANTED
+    for name in given:
+        require(name in known, f"counterfactuals has {name!r}, which means nothing here; {nearest(name, known)}")
+    of = numbers("counterfactuals['of']", given["of"])
+    whole = of.ndim == 1 and of.dtype.kind == "i" and len(of) > 0 and of.min() >= 0 and of.max() < n
+    require(whole, f"counterfactuals['of'] must name episodes, whole numbers from 0 to {n - 1}, one a row")
+    return of
 
 
 def checked_counterfactuals(
@@ -34,15 +62,8 @@ def checked_counterfactuals(
     Raises:
         ConfigError: an array is missing or does not fit the episodes.
     """
-    require(isinstance(given, Mapping), f"counterfactuals must be a mapping with {', '.join(WANTED)}; got {shown(given)}")
-    for name in WANTED:
-        require(name in given, f"counterfactuals has no {name!r}; it needs {', '.join(WANTED)}")
-    for name in given:
-        require(name in WANTED, f"counterfactuals has {name!r}, which means nothing here; {nearest(name, WANTED)}")
-    of, tokens = numbers("counterfactuals['of']", given["of"]), numbers("counterfactuals['tokens']", given["tokens"])
-    n, m = len(found.tokens), len(of)
-    whole = of.ndim == 1 and of.dtype.kind == "i" and m > 0 and of.min() >= 0 and of.max() < n
-    require(whole, f"counterfactuals['of'] must name episodes, whole numbers from 0 to {n - 1}, one a row")
+    n, of = len(found.tokens), shown_by(given, len(found.tokens), ragged=True)
+    tokens, m = numbers("counterfactuals['tokens']", given["tokens"]), len(of)
     require(tokens.shape == (m, *found.tokens.shape[1:]), f"counterfactuals['tokens'] must be {m} rows like tokens")
     require(tokens.dtype == found.tokens.dtype, f"counterfactuals['tokens'] must be {found.tokens.dtype}, as tokens are")
     y = numbers("counterfactuals['targets']", given["targets"])
@@ -72,6 +93,8 @@ def checked_counterfactuals(
     place = np.empty(n, dtype=np.int64)
     place[order] = np.arange(n)
     arrays = {"of": place[of], "tokens": tokens, "targets": targets, "composition": composition.astype(np.int64)}
+    if "padding" in given:
+        arrays["padding"] = np.asarray(given["padding"], dtype=bool)
     for name, code in given["codes"].items():
         here = numbers(f"counterfactuals['codes'][{name!r}]", code)
         wanted = (m, *found.codes[name].shape[1:])
@@ -127,13 +150,15 @@ class Counterfactuals:
             )
         n = len(self.stored.composition)
 
-        def read(name: str) -> Tensor:
-            own, more = self.stored.array(name), self.stored.array(f"counterfactual/{name}")
+        def read(name: str, own_name: str = "") -> Tensor:
+            own, more = self.stored.array(own_name or name), self.stored.array(f"counterfactual/{name}")
             return torch.from_numpy(np.stack([own[w] if w < n else more[w - n] for w in where]))
 
         tokens, vocabulary = read("tokens"), self.stored.manifest.get("vocabulary")
         if vocabulary is not None:
             tokens = torch.nn.functional.one_hot(tokens, vocabulary).float()
+        if self.stored.manifest.get("padding"):
+            tokens = tokens * ~read("padding", "more/padding")[:, :, None].bool()
         found = Episodes(
             tokens, read("targets"), {name: read(f"codes.{name}") for name in self.names}, read("composition"), inputs, {}
         )

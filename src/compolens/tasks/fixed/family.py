@@ -27,15 +27,15 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from compolens.foundation.configs import nearest, require, shown
 from compolens.tasks.base import SPLITS, WHAT_RENDER_UNLOCKS, Episodes, TaskFamily
-from compolens.tasks.fixed.aligned import aligned
+from compolens.tasks.fixed.aligned import aligned_together
 from compolens.tasks.fixed.checks import checked, numbers
-from compolens.tasks.fixed.counterfactuals import Counterfactuals, checked_counterfactuals
+from compolens.tasks.fixed.counterfactuals import Counterfactuals, checked_counterfactuals, shown_by
 from compolens.tasks.fixed.files import READERS, describe_arrays, save
 from compolens.tasks.fixed.stored import MANIFEST, Stored, StoredEpisodes
 
 FIXED = (
     "its episodes are fixed, and nobody knows the answers of the same inputs under another code; store them, "
-    "FixedEpisodes.write(…, counterfactuals={…}), unless they are padded, or name a class of yours, class Mine(FixedEpisodes) "
+    "FixedEpisodes.write(…, counterfactuals={…}), or name a class of yours, class Mine(FixedEpisodes) "
     f"with render(self, codes, inputs); {WHAT_RENDER_UNLOCKS}"
 )
 
@@ -119,7 +119,8 @@ class FixedEpisodes(StoredEpisodes, TaskFamily):
                 end together, so that padding comes first; `Episodes.tokens` are all zero there, of ids as of floats.
             counterfactuals: the same inputs under other codes, m of them: "of" (m,) the episode whose inputs are shown, and
                 "tokens", "targets", "composition", "codes" as above, of m rows. A probe pairs any two codes of a split, so
-                every input is wanted under every combination of codes.
+                every input is wanted under every combination of codes. Where sequences differ in length, "padding" and
+                "answers" too, unless they are those of the episode whose inputs are shown.
             at_least: episodes per composition and split.
 
         Returns:
@@ -129,8 +130,12 @@ class FixedEpisodes(StoredEpisodes, TaskFamily):
             ConfigError: an array does not fit, or the folder holds other episodes.
         """
         require(isinstance(folder, str | os.PathLike), f"the folder must be a path, got {shown(folder)}")
-        if padding is not None or np.ndim(answers) == 2:
-            tokens, targets, answers, padding = aligned(tokens, targets, answers, padding)
+        ragged = padding is not None or np.ndim(answers) == 2
+        of = None if counterfactuals is None else shown_by(counterfactuals, len(tokens), ragged)
+        if ragged:
+            tokens, targets, answers, padding, counterfactuals = aligned_together(
+                tokens, targets, answers, padding, counterfactuals, of
+            )
         found = checked(tokens, targets, {} if codes is None else codes, composition, split, answers, at_least, padding)
         seq = found.tokens.shape[1]
         described = describe_arrays(found, {} if kinds is None else kinds, d_x, blocks)
@@ -141,7 +146,6 @@ class FixedEpisodes(StoredEpisodes, TaskFamily):
             arrays["more/padding"] = padding[order]
         if counterfactuals is not None:
             require(inputs is None, "inputs are told by counterfactuals['of'], so leave them out")
-            require(padding is None, "counterfactuals of padded episodes cannot be stored; write class Mine(FixedEpisodes)")
             more = checked_counterfactuals(counterfactuals, found, described["kinds"], order)
             arrays |= {f"counterfactual/{name}": array for name, array in more.items()}
             for name, kind in described["kinds"].items():

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from compolens.foundation.configs import ConfigError
+from compolens.hooks import native_bridge
 
 BLOCKS = ("transformer.h", "model.layers", "gpt_neox.layers", "model.decoder.layers")
 EMBEDDINGS = ("transformer.wte", "model.embed_tokens", "gpt_neox.embed_in", "model.decoder.embed_tokens")
@@ -22,6 +23,8 @@ ATTENTIONS = {"attn": "c_proj", "self_attn": "o_proj", "attention": "dense"}
 """What a block calls its attention -> what that calls its output projection."""
 DOWN = ("c_proj", "down_proj", "dense_4h_to_h")
 """What an MLP calls its last linear map."""
+NATIVE = "TransformerLensNative"
+"""The architecture of a TransformerBridge that TransformerLens itself makes, and so can make again."""
 READ = {
     "hook_attn_in": ("ln_1", "input_layernorm", "self_attn_layer_norm"),
     "hook_mlp_in": ("ln_2", "pre_feedforward_layernorm", "post_attention_layernorm", "final_layer_norm"),
@@ -215,7 +218,12 @@ def _bridge(module: Any) -> Layout:
         wanted[f"{at}.mlp.hook_post"] = first(f"{at}.mlp.out.hook_in", f"{at}.mlp.hook_post")
         wanted[f"{at}.hook_mlp_out"] = first(f"{at}.mlp.hook_out", f"{at}.hook_mlp_out")
         wanted[f"{at}.hook_resid_post"] = first(f"{at}.hook_out", f"{at}.hook_resid_post")
-    return Layout({name: (where, "output") for name, where in wanted.items() if where is not None}, bridge_logits)
+    sites = {name: (where, "output") for name, where in wanted.items() if where is not None}
+    if getattr(module.cfg, "architecture", None) != NATIVE:
+        return Layout(sites, bridge_logits)
+    plain = (bool, int, float, str)
+    kept = {name: value for name, value in module.cfg.to_dict().items() if isinstance(value, plain) and name != "device"}
+    return Layout(sites, bridge_logits, native_bridge, {"config": json.dumps(kept, sort_keys=True)})
 
 
 def heads_of(module: nn.Module) -> int | None:
