@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
+import findings
 import pytest
 
 import compolens
 from compolens import tables
 from compolens.cli.train import read_runs
-from compolens.foundation import files
+from compolens.foundation import files, map_files
+from compolens.maps.work import one_of
 from compolens.zoo.folders import kept_steps, read_run
 
 ZOO = Path(__file__).parents[2] / "trained_models"
@@ -65,3 +67,69 @@ def test_a_shipped_model_scores_what_its_card_says():
     for split in ("test", "ood"):
         fresh = compolens.evaluate(trained.model, trained.task, split, 512, "check").score
         assert fresh == pytest.approx(scores[split]["score"], abs=0.03)
+
+
+# ---- labels and items ------------------------------------------------------------------------------------------------
+MAP = ZOO / "maps" / "labels_and_items"
+PAGE = (ZOO.parent / "docs" / "findings" / "in_context_or_in_weights.md").read_text(encoding="utf-8")
+SETTINGS = [(2, 2), (2, 4), (2, 8), (4, 2), (4, 4), (4, 8), (4, 32)]
+ASKED = {
+    "novel": "accuracy · test · output · readout · novel classes · -1", "shifted": "accuracy · ood · output · readout",
+    "given": "accuracy · test · output · readout · a label of the context · novel classes · -1",
+    "weights": "accuracy · test · output · readout · class not shown · -1",
+    "trained": "trained label · ood · output · readout",
+}  # fmt: skip
+
+
+def of(items, labels, name):
+    """A value per seed."""
+    table = map_files.read_table(MAP).sort_values("seed")
+    return table[(table["items"] == items) & (table["labels"] == labels)][ASKED[name]].tolist()
+
+
+def told(values):
+    return " ".join("1.00" if round(v, 2) == 1 else f"{v:.2f}".replace("0.", ".", 1) for v in values)
+
+
+def reached(items, labels, level=0.9):
+    """Of every seed, the first evaluation that scores so much on training compositions; none: a dash."""
+    along = map_files.read_table(MAP, "history.csv")
+    found = []
+    for seed in range(3):
+        own = along[along["cell"] == f"labels={labels}_items={items}_seed={seed}"]
+        above = own[own["test"] >= level]["step"]
+        found.append(f"{int(above.min()):,}" if len(above) else "-")
+    return " ".join(found)
+
+
+def test_the_map_has_the_cells_of_its_file():
+    described = one_of(MAP.parent / "labels_and_items.py", "maps", "labels_and_items")
+    assert set(map_files.read_table(MAP)["cell"]) == {cell.name for cell in described.cells}
+
+
+@pytest.mark.parametrize(("items", "labels"), SETTINGS)
+def test_the_page_tells_every_seed_by_items_and_labels(items, labels):
+    row = findings.cells(PAGE, "items, labels", f"{items}, {labels}")
+    expected = [told(of(items, labels, "novel")), told(of(items, labels, "shifted"))]
+    given = of(items, labels, "given")
+    assert len(set(given)) == 1 and row == [*expected, told(given[:1]), reached(items, labels)]
+
+
+def test_with_four_items_the_context_is_read_whether_or_not_labels_outnumber_them():
+    for labels in (2, 4, 8):
+        assert min(of(4, labels, "novel")) > 0.99 and min(of(4, labels, "shifted")) > 0.99
+    assert min(of(4, 32, "novel")) > 0.9
+    slowest = [max(int(step.replace(",", "")) for step in reached(4, labels).split()) for labels in (2, 4, 8, 32)]
+    assert slowest == [750, 1000, 1750, 2750]
+
+
+def test_with_two_items_it_is_not_read_with_two_labels_and_else_in_two_of_three_seeds():
+    given = of(2, 2, "given")[0]
+    assert all(abs(value - given) < 0.035 for value in of(2, 2, "novel"))
+    for labels in (4, 8):
+        assert [value > 0.9 for value in of(2, labels, "novel")] == [True, True, False]
+
+
+def test_no_weights_tell_a_label_anywhere():
+    for items, labels in SETTINGS:
+        assert all(abs(value - 1 / labels) < 0.06 for value in of(items, labels, "weights"))
