@@ -5,8 +5,8 @@ from pathlib import Path
 import pandas as pd
 
 from compolens import tables
+from compolens.diagnosis.evidence import score
 from compolens.diagnosis.groups import SEEDS, group, telling
-from compolens.diagnosis.sentences import score
 from compolens.figures import Band, Drawing, Panel, Points, Rule, color_of
 from compolens.figures.words import displayed
 

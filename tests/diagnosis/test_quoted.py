@@ -8,7 +8,7 @@ import pytest
 from handmade import save, write
 
 from compolens import Run, tables
-from compolens.diagnosis import reported, sentences
+from compolens.diagnosis import evidence, reported
 from compolens.diagnosis.groups import Group
 from compolens.foundation.configs import describe
 from compolens.models import ARCHITECTURES
@@ -95,7 +95,7 @@ def test_the_mean_stands_beside_the_papers_with_its_standard_error(tmp_path, sco
         save(folder, "generalization", [*rows, rows[0] | {"split": "test", "value": 0.99}])
         folders.append(folder)
     own = "0.800" if len(scores) == 1 else f"0.750 ± {np.std(scores, ddof=1) / 2:.3f}"
-    assert sentences.beside_the_paper(Group("HYLA", "", folders)) == f"{own} / 0.691 ± 0.019"
+    assert evidence.beside_the_paper(Group("HYLA", "", folders)) == f"{own} / 0.691 ± 0.019"
 
 
 def test_nothing_is_quoted_for_other_architectures_and_families(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 from handmade import save, write
 
 from compolens import HypernetworkTransformer, Run, SoftmaxTransformer, tables
-from compolens.diagnosis import closest_learner, sentences
+from compolens.diagnosis import closest_learner, findings
 from compolens.diagnosis.cards import card
 from compolens.diagnosis.contest import gathered
 from compolens.diagnosis.groups import Group, name_among, title
@@ -50,7 +50,7 @@ def test_without_a_named_algorithm_the_one_that_is_closest_at_the_last_layer_is_
 @pytest.mark.parametrize("edge", [None, 2])
 def test_a_layers_step_is_told_with_its_level_and_whether_more_should_be_looked_at(tmp_path, edge):
     one = group(layered(tmp_path / "a", (0.96, 0.9, 0.97, 0.99), edge=edge), layered(tmp_path / "b", (0.98, 0.9, 0.99, 0.97)))
-    (clause,) = sentences._depth(one, "Newton, 2 steps")
+    (clause,) = findings._depth(one, "Newton, 2 steps")
     assert "from layer 3 on; best steps by layer, with similarity: 1 (0.97), 2 (0.90), 4 (0.98), 8 (0.98)" in clause.text
     assert ("some best steps are the last ones looked at" in clause.text) == (edge is not None)
     assert clause.evidence[0].value == pytest.approx(0.98) and clause.evidence[0].models == ("a", "b")
@@ -72,7 +72,7 @@ def agreeing(folder, own, floor=0.9):
 
 def test_the_closest_learner_is_told_with_how_far_beyond_its_rival_the_model_is(tmp_path):
     one = group(agreeing(tmp_path / "a", {"GD, 1 step": 0.98, "ridge": 0.5}))
-    (clause,) = sentences._learner(one)
+    (clause,) = findings.of_learner(one)
     assert "answers most like GD, 1 step: sensitivity cosine 0.980, where ridge," in clause.text
     assert "has 0.900 with it: 80% of the way from there to 1" in clause.text, "(.98 - .9) / (1 - .9)"
     assert "untrained control 0.123, shuffled answers 0.200" in clause.text
@@ -80,7 +80,7 @@ def test_the_closest_learner_is_told_with_how_far_beyond_its_rival_the_model_is(
 
 
 def test_where_references_are_more_alike_nothing_is_claimed(tmp_path):
-    (clause,) = sentences._learner(group(agreeing(tmp_path / "a", {"GD, 1 step": 0.8, "ridge": 0.5})))
+    (clause,) = findings.of_learner(group(agreeing(tmp_path / "a", {"GD, 1 step": 0.8, "ridge": 0.5})))
     assert "which of them it is, if any, cannot be said" in clause.text and "of the way" not in clause.text
 
 
@@ -93,7 +93,7 @@ def test_what_is_held_out_of_regression_is_named(tmp_path):
             ceiling = {"control": "reference", "reference": "true code", "value": 0.95, "note": "ceiling"}
             rows.append(known | ceiling)
     save(folder, "generalization", rows)
-    (clause,) = sentences._regression(group(folder))
+    (clause,) = findings.of_regression(group(folder))
     assert clause.text.startswith("explains 0.900 of its answers' square as trained and 0.700 where held out (wider inputs);")
     assert "0.950 can be had" in clause.text
 
@@ -114,7 +114,7 @@ def test_attention_is_told_at_its_best_place_on_training_compositions(tmp_path):
         rows.append({"role": "input", "layer": -1, "control": "raw input, products", "split": split, "value": 0.3})
     common = {"metric": "balanced accuracy", "shown": "as trained", "class": "all", "label": "rule"}
     save(write(tmp_path / "a", REGRESSION), "attention_code", [row | common for row in rows])
-    (clause,) = sentences._attention(group(tmp_path / "a"))
+    (clause,) = findings.of_attention(group(tmp_path / "a"))
     assert "layer 1, mates (the best of 4 places) names rule on held-out compositions" in clause.text
     assert "balanced accuracy 0.65, more than its inputs do" in clause.text
     assert "raw tokens give 0.30, the untrained control 0.15" in clause.text

@@ -12,7 +12,7 @@ import torch
 import compolens
 from compolens import tables
 from compolens.cli import main
-from compolens.diagnosis import sentences
+from compolens.diagnosis import evidence, sentences
 from compolens.diagnosis.groups import group
 from compolens.foundation import digests, files
 from compolens.models.jax_weights import reference_names
@@ -79,9 +79,9 @@ def test_weights_along_the_way_are_kept_for_one_seed():
 def test_the_effect_at_size_f_is_what_the_findings_claim():
     softmax, hypernetwork = (groups("F-")[name] for name in ("SoftmaxTransformer", "HypernetworkTransformer"))
     assert len(softmax.folders) == len(hypernetwork.folders) == 5
-    assert sentences.score(hypernetwork, "test").value >= 0.99
-    assert sentences.score(hypernetwork, "ood").value >= 0.95
-    assert sentences.score(softmax, "test").value >= 0.95
+    assert evidence.score(hypernetwork, "test").value >= 0.99
+    assert evidence.score(hypernetwork, "ood").value >= 0.95
+    assert evidence.score(softmax, "test").value >= 0.95
     gap = sentences.compare(hypernetwork, softmax)
     assert gap.evidence[0].value >= 0.10 and gap.evidence[0].lo > 0.05
 

@@ -71,14 +71,14 @@ def _usable(folders: list[Path], needs: tuple[str, ...]) -> list[Path]:
 
 def _with_scores(folders: list[Path]) -> list[Path]:
     """The models whose table generalization has the rows that the summary shows; of the others it is said what they lack."""
-    from compolens.diagnosis import groups, sentences
+    from compolens.diagnosis import evidence, groups
 
     kept = []
     for folder in folders:
         try:
             (alone,) = groups.group([folder])
             for split in ("test", "ood"):
-                sentences.score(alone, split)
+                evidence.score(alone, split)
             _parameters(folder)
         except ConfigError as error:
             print(f"{folder.name} is left out: {error}", file=sys.stderr)
@@ -100,7 +100,7 @@ def _summarise(folders: list[Path]) -> int:
     """Groups of models that differ in seeds alone: parameters, seeds, test and ood score with two-level intervals, the ceiling
     of the latter, and what the paper reports where the setting is its own. Then the trainings that have not ended."""
     from compolens import tables
-    from compolens.diagnosis import groups, sentences
+    from compolens.diagnosis import evidence, groups
 
     print("| setting | architecture | parameters | seeds | test | ood | ceiling | the paper's measure: ours / the paper |")
     print("|---|---|---|---|---|---|---|---|")
@@ -108,12 +108,12 @@ def _summarise(folders: list[Path]) -> int:
         parameters = _parameters(group.folders[0])
         cells = []
         for split in ("test", "ood"):
-            found = sentences.score(group, split)
+            found = evidence.score(group, split)
             spread = f" [{found.lo:.3f}, {found.hi:.3f}]" if len(group.folders) >= groups.SEEDS else ""
-            part = sentences.stratum(group, split)
+            part = evidence.stratum(group, split)
             cells.append(f"{found.value:.3f}{spread}" + (f" ({part[1]:.3f} {part[0]})" if part else ""))
-        top = sentences.ceiling(group)
-        cells += ["1" if top > 1 - 1e-3 else f"{top:.3f} (share {found.value / top:.2f})", sentences.beside_the_paper(group)]
+        top = evidence.ceiling(group)
+        cells += ["1" if top > 1 - 1e-3 else f"{top:.3f} (share {found.value / top:.2f})", evidence.beside_the_paper(group)]
         print(f"| {group.setting} | {group.label} | {parameters:,} | {len(group.folders)} | {' | '.join(cells)} |")
     for folder in folders:
         if not tables.finished(folder):

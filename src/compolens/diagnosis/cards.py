@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from compolens import tables
 from compolens.diagnosis import label as diagnosis
 from compolens.diagnosis.decomposition import NEEDS, NOTHING, Loss
+from compolens.diagnosis.evidence import Clause
 from compolens.diagnosis.groups import SEEDS
-from compolens.diagnosis.sentences import Clause, Judgement
+from compolens.diagnosis.sentences import Judgement
 
 NO_LABEL = "no diagnosis"
 """The label of models whose tables do not allow one."""

@@ -60,6 +60,9 @@ _SITES = {"Place": "activations.sites.Site", "places": "activations.sites.sites"
 MOVED_NAMES = {
     "activations": _SITES,
     "activations.sites": _SITES,
+    "diagnosis.sentences": {
+        name: f"diagnosis.evidence.{name}" for name in ("beside_the_paper", "ceiling", "readout", "stratum")
+    },
     "jobs": {"run_claimed": "jobs.base.run_leased"},
     "jobs.leases": {"Claim": "jobs.leases.Lease", "Claims": "jobs.leases.Leases"},
     "models.transformer": {name: f"models.attention.{name}" for name in ("RelativeBias", "relative_buckets")},

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pandas as pd
 
 from compolens import tables
-from compolens.diagnosis.sentences import Clause, Evidence
+from compolens.diagnosis.evidence import Clause, Evidence
 
 MOST = 12
 """Rows of one table of one model that one number shows at most."""
