@@ -142,7 +142,7 @@ def of_attention(group: Group) -> list[Clause]:
 
 
 def of_regression(group: Group) -> list[Clause]:
-    """How `group` answers plain regression, where nothing is recombined: a law of inputs is held out, or tasks outside a pool."""
+    """Scores of `group` in plain regression, where nothing is recombined: a law of inputs is held out, or tasks are."""
     test, ood = score(group, "test"), score(group, "ood")
     wider = rows_of(group.folders[0], "generalization", metric="score", split="ood", reference="model", control="")
     held_out = str(wider[wider["composition"] != "all"]["composition"].iloc[0]).rpartition(", ")[2]
@@ -151,7 +151,7 @@ def of_regression(group: Group) -> list[Clause]:
 
 
 def of_learner(group: Group) -> list[Clause]:
-    """Which learner of in-context regression the answers of `group` are closest to, beside how close references are to one another."""
+    """The learner of in-context regression that the answers of `group` are closest to, beside how close references are."""
     found = closest_learner.closest(group.folders)
     best, *same = found.names
     where = {"metric": "sensitivity cosine", "split": "test", "reference": best}
