@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from compolens import tables
-from compolens.activations.sites import EVERYWHERE, Site, positions, put, sites
+from compolens.activations.sites import EVERYWHERE, ROWS, Site, chained, positions, put, sites
 from compolens.activations.streams import BATCH, draw, intervene
 from compolens.foundation.configs import require
 from compolens.foundation.progress import progress
@@ -157,6 +157,21 @@ def _run(
     """The prediction with the code erased, and what was seen from there on at the hook points to be read.
 
     own: site -> the batch's unedited activation, so that blocks before the first erasure need not be computed again."""
+    rows = torch.arange(len(batch.tokens)).split(len(batch.tokens) if batch.tokens.is_cuda else ROWS)
+    pieces = [_run_some(model, batch.tokens[some], erasers, read, own, some) for some in rows]
+    seen = {name: torch.cat([more[name] for _, more in pieces]) for name in pieces[0][1]}
+    return chained([prediction for prediction, _ in pieces]), seen
+
+
+def _run_some(
+    model: HookedModel,
+    tokens: Tensor,
+    erasers: dict[Site, Eraser],
+    read: Iterable[Site],
+    own: dict[str, Tensor],
+    some: Tensor,
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """As `_run`, of some of the batch's episodes."""
     seen: dict[str, torch.Tensor] = {}
     steps: dict[str, list[Callable]] = {}
     for site, eraser in erasers.items():
@@ -164,12 +179,12 @@ def _run(
     for hook_name in dict.fromkeys(site.hook_name for site in read):
         steps.setdefault(hook_name, []).append(_keeping(seen, hook_name))
     if not erasers:
-        return intervene(model, batch, {hook_name: _chain(found) for hook_name, found in steps.items()}), seen
+        return intervene(model, tokens, {hook_name: _chain(found) for hook_name, found in steps.items()}), seen
     first = min(erasers)
-    activation = _chain(steps.pop(first.hook_name))(own[first.hook_name])
+    activation = _chain(steps.pop(first.hook_name))(own[first.hook_name][some])
     hooks: list[tuple[str | Callable, Callable]] = [(hook_name, _as_hook(_chain(found))) for hook_name, found in steps.items()]
     with model.hooks(fwd_hooks=hooks):
-        return put(model, batch.tokens, first, activation), seen
+        return put(model, tokens, first, activation), seen
 
 
 def _chain(functions: list[Callable]) -> Callable:
