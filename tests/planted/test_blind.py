@@ -21,6 +21,7 @@ blind, plans, codes, faults = (neighbour(name) for name in ("blind", "blind_plan
 models, raven, labels, cases = (neighbour(name) for name in ("blind_models", "blind_raven", "labels", "cases"))
 AT_CONTEXT = Site(1, "blocks.0.hook_resid_post", "context")
 AT_QUESTIONS = Site(2, "blocks.1.hook_resid_post", "readout")
+blind_run = neighbour("blind_run")
 FAMILY_OF = {"hashed": "maxout", "parity": "bilinear"}
 
 
@@ -494,6 +495,32 @@ def test_intervals_are_of_kinds_not_of_cases():
 def test_answers_that_cannot_be_scored_are_named(tmp_path, text, told):
     with pytest.raises(ConfigError, match=told):
         scored(tmp_path, text)
+
+
+def test_a_part_of_the_set_can_be_scored_if_that_is_said(tmp_path):
+    file = tmp_path / "answers.csv"
+    file.write_text("case,label\nb5,memorised\nb2,cannot execute\n")
+    some = blind.answers(file, EXPECTED, partial=True)
+    assert some["case"].tolist() == ["b2", "b5"]
+    shares = blind.score(some, EXPECTED).shares.set_index("what")
+    assert shares.loc["right", ["share", "cases", "kinds"]].tolist() == [1 / 2, 2, 2]
+
+
+def test_a_stopped_run_of_the_diagnosis_goes_on_and_keeps_what_it_has(tmp_path, monkeypatch):
+    asked, file = [], tmp_path / "answers.csv"
+
+    def diagnosed(folder):
+        asked.append(folder.name)
+        return {"label": "memorised", "confidence": 0.5}
+
+    monkeypatch.setattr(blind_run.blind, "build", lambda case, folder: folder)
+    monkeypatch.setattr(blind_run, "measure", lambda folder: ["which_prior: it has none"])
+    monkeypatch.setattr(blind_run, "diagnose", diagnosed)
+    blind_run.run(tmp_path, file, ["b003"])
+    blind_run.run(tmp_path, file, ["b002", "b003"])
+    rows = pd.read_csv(file)
+    assert asked == rows["case"].tolist() == ["b003", "b002"] and set(rows["not_measured"]) == {"which_prior: it has none"}
+    assert blind.answers(file, blind.labels(), partial=True)["confidence"].tolist() == [0.5, 0.5]
 
 
 def test_a_list_hides_the_labels_unless_they_are_asked_for(capsys):

@@ -2,7 +2,7 @@
 
     python tests/benchmarks/diagnosis/blind.py list [--labels]
     python tests/benchmarks/diagnosis/blind.py build DIR [--cases b001 b002 …]
-    python tests/benchmarks/diagnosis/blind.py score FILE [--confident 0.8] [--labels FILE]
+    python tests/benchmarks/diagnosis/blind.py score FILE [--confident 0.8] [--labels FILE] [--partial] [--misses]
     python tests/benchmarks/diagnosis/blind.py labels [FILE]
 
 ``build`` writes one model folder for every case, DIR/b001 and so on, which ``compolens.load(folder, classes=CLASSES)`` opens.
@@ -96,12 +96,13 @@ def said(label: object) -> str:
     return text
 
 
-def answers(file: str | Path, expected: pd.DataFrame) -> pd.DataFrame:
+def answers(file: str | Path, expected: pd.DataFrame, partial: bool = False) -> pd.DataFrame:
     """A diagnosis's answers, one row a case of the set, in the set's order; confidence is 1 where none is given.
 
     Args:
         file: a CSV with the columns case and label, and perhaps confidence, in [0, 1].
         expected: as `labels` gives it.
+        partial: whether some cases may be missing.
 
     Raises:
         ConfigError: a column or a case is missing, twice there, or unknown; or a label or a confidence is none.
@@ -113,10 +114,13 @@ def answers(file: str | Path, expected: pd.DataFrame) -> pd.DataFrame:
     for what, found in (
         ("names cases that the set has not", sorted(set(given["case"]) - set(known))),
         ("names cases twice", sorted(given["case"][given["case"].duplicated()])),
-        ("lacks cases (write undecided for those without an answer)", sorted(set(known) - set(given["case"]))),
+        (
+            "lacks cases (write undecided for those without an answer, or add --partial to score the others)",
+            [] if partial else sorted(set(known) - set(given["case"])),
+        ),
     ):
         require(not found, f"{file} {what}: {', '.join(map(str, found[:5]))}{' …' if len(found) > 5 else ''}")
-    given = given.set_index("case").loc[known].reset_index()
+    given = given.set_index("case").loc[[case for case in known if case in set(given["case"])]].reset_index()
     given["label"] = [said(label) for label in given["label"]]
     if "confidence" not in given:
         given["confidence"] = 1.0
@@ -202,6 +206,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     scoring.add_argument("file", metavar="FILE", help="a CSV with the columns case, label and perhaps confidence")
     scoring.add_argument("--confident", type=float, default=0.8, help="from which confidence on (default 0.8)")
     scoring.add_argument("--labels", default=str(LABELS_FILE), metavar="FILE", help="what is expected (default: of the set)")
+    scoring.add_argument("--partial", action="store_true", help="score the cases that FILE has, although it lacks some")
+    scoring.add_argument("--misses", action="store_true", help="and the cases whose answer is not acceptable, one by one")
     writing = commands.add_parser("labels", help="write what is expected of every case")
     writing.add_argument("file", nargs="?", default=str(LABELS_FILE), metavar="FILE")
     given = parser.parse_args(arguments)
@@ -228,9 +234,13 @@ def _run(given: argparse.Namespace) -> int:
     else:
         require(0 <= given.confident <= 1, f"--confident must lie in [0, 1], got {given.confident}")
         expected = pd.read_csv(given.labels, dtype=str)
-        found = score(answers(given.file, expected), expected, given.confident)
+        found = score(answers(given.file, expected, given.partial), expected, given.confident)
         print(found.shares.round(3).to_string(index=False))
         print(f"\nrows: expected; columns: called\n{found.confusion.to_string()}")
+        if given.misses:
+            missed = found.beside[~found.beside["acceptable answer"]].sort_values("case")
+            missed = missed[["case", "kind", "family", "acceptable", "called", "confidence"]]
+            print(missed.to_csv(index=False, sep="\t"), end="")
     return 0
 
 
