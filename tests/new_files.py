@@ -58,7 +58,14 @@ from compolens.tasks.base import Episodes, TaskFamily
 
 @dataclass(frozen=True)
 class FreshTask(TaskFamily):
-    """d_x: width of x; n_vectors: n; n_context: examples; teacher_seed draws the vectors."""
+    """Sums of two of n vectors.
+
+    Args:
+        d_x: width of x.
+        n_vectors: n.
+        n_context: examples.
+        teacher_seed: draws the vectors.
+    """
 
     d_x: int = 3
     n_vectors: int = 4
@@ -207,7 +214,8 @@ def passes(folder: Path, *arguments: str) -> bool:
 def main() -> int:
     with tempfile.TemporaryDirectory() as place:
         folder = copied(Path(place).resolve())
-        fine = passes(folder, *(f"tests/{name}.py" for name in CONTRACTS), "-k", "fresh")  # -k knows no case
+        # -k ignores case: FreshNet is among them
+        fine = passes(folder, *(f"tests/{name}.py" for name in CONTRACTS), "-k", "fresh")
         fine = passes(folder, "tests/docs/test_docs.py", "-k", DOCS) and fine
         for path in (*folder.glob("probes/*.py"), *folder.glob("analyses/*.py")):
             if not path.stem.startswith(("fresh", "generalization")):
