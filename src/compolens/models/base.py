@@ -51,7 +51,7 @@ class Architecture(ABC):
             answers: positions that count, may be negative.
             d_x: how many leading coordinates of a token are the query's input.
             mask: (seq, seq) bool, True where [query, key] may attend (None: everywhere).
-            blocks: groups of positions that belong together, the target's last.
+            blocks: groups of positions that belong together, the target's last; not the blocks that the model is made of.
 
         Returns:
             The model: tokens (batch, seq, d_in) -> (batch, seq, d_out) at every position.

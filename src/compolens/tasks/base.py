@@ -125,7 +125,9 @@ class Labelled(NamedTuple):
 
 
 class Readouts(NamedTuple):
-    """What can be read where an answer is given, for categorical codes; "answer" counts the positions of `TaskFamily.answers`.
+    """What readouts may be fitted to where an answer is given, for categorical codes.
+
+    "answer" counts the positions of `TaskFamily.answers`.
 
     Args:
         pairs: capture name -> (batch, answer, n, 2), the n (query, key) pairs whose attention code is read.
@@ -246,7 +248,7 @@ class TaskFamily(ABC):
 
     @property
     def blocks(self) -> tuple[tuple[int, ...], ...] | None:
-        """Groups of positions that belong together, the target group last; None where there are none."""
+        """Groups of positions that belong together, the target group last; None where there are none. Not a model's blocks."""
         return None
 
     @property
