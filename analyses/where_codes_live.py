@@ -10,7 +10,8 @@ from compolens.figures import Band, Drawing, Line, Panel, Points, Rule
 from compolens.foundation.configs import ConfigError, nearest
 
 needs = ("latent_code",)
-METRICS = ("r2", "active set exact")
+METRICS = {"r2": "R² of the code", "active set exact": "share of episodes with the active set exact"}
+"""Metric -> what the axis is called."""
 FITS = (
     ("fitted on train", "test", "fitted on training, scored on test"),
     ("fitted on train", "ood", "fitted on training, scored on ood"),
@@ -20,7 +21,7 @@ COLORS = ("#0072B2", "#D55E00", "#009E73")
 
 
 def analyze(models: list[Path], *, metric: str = "r2") -> Drawing:
-    """Draw, by layer, R² of the linear readout of the code, as 2407.12275 decodes it.
+    """Draw, by layer, how well a linear readout tells the code, as 2407.12275 decodes it.
 
     A panel per architecture, setting and token role.
 
@@ -30,8 +31,8 @@ def analyze(models: list[Path], *, metric: str = "r2") -> Drawing:
 
     Returns:
         The drawing. Lines are means over seeds, points seeds, open marks the explicit code. Grey bands are the untrained
-        control and shuffled codes (95 % intervals over compositions); dashed is the best linear readout of the raw input
-        moments.
+        control and shuffled codes (from the lowest to the highest end of the seeds' 95 % intervals over compositions); dashed
+        is a linear readout of the raw input moments, the mean over seeds.
 
     Raises:
         ConfigError: there is no such metric.
@@ -41,9 +42,8 @@ def analyze(models: list[Path], *, metric: str = "r2") -> Drawing:
     groups, panels = group(models), []
     for g in groups:
         frame = load(g, metric)
-        for role in [r for r in ("context", "readout", "all") if r in set(frame[frame["layer"] >= 0]["role"])]:
-            if role != "all":
-                panels.append(_panel(title(g, groups), frame, role))
+        for role in [r for r in ("context", "readout") if r in set(frame[frame["layer"] >= 0]["role"])]:
+            panels.append(_panel(title(g, groups), frame, role, METRICS[metric]))
     caption = (
         "Ridge readout of the task code from the residual stream (layer 0: embedding). Readouts are fitted on training "
         "compositions and scored on fresh episodes of these (test) and on held-out compositions (ood), or fitted within the "
@@ -54,7 +54,7 @@ def analyze(models: list[Path], *, metric: str = "r2") -> Drawing:
 
 
 def load(g: Group, metric: str) -> pd.DataFrame:
-    """The rows of the table latent_code of a group, averaged over code dimensions, a row per seed.
+    """The rows of the table latent_code of a group that are about the whole code, not about one of its dimensions.
 
     Args:
         g: the group of models.
@@ -67,7 +67,7 @@ def load(g: Group, metric: str) -> pd.DataFrame:
     return frame[(frame["metric"] == metric) & frame["dimension"].isin(["mean", "all"])]
 
 
-def _panel(name: str, frame: pd.DataFrame, role: str) -> Panel:
+def _panel(name: str, frame: pd.DataFrame, role: str, axis: str) -> Panel:
     here = frame[(frame["role"] == role) & (frame["layer"] >= 0)]
     explicit = frame[(frame["role"] == "all")] if role == "readout" else frame.iloc[:0]
     marks: list = []
@@ -102,4 +102,4 @@ def _panel(name: str, frame: pd.DataFrame, role: str) -> Panel:
     raw = frame[(frame["control"] == "raw input") & (frame["split"] == "ood") & (frame["fit"] == "fitted on train")]
     marks.append(Rule(float(raw["value"].mean()), label="raw input moments (ood)"))
     low = min(0.0, float(here[here["control"] == ""]["value"].min()))
-    return Panel(f"{name}: {role}", "layer", "R² of the code", tuple(marks), y_range=(max(low, -0.5), 1.02))
+    return Panel(f"{name}: {role}", "layer", axis, tuple(marks), y_range=(max(low, -0.5), 1.02))
