@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from compolens import tables
-from compolens.activations.labels import Labelled, labelled
+from compolens.activations.labels import LabelledFeatures, labelled
 from compolens.activations.sites import Site, at_role, residual_sites
 from compolens.activations.streams import Activations, draw, record
 from compolens.foundation.configs import DoesNotApply
@@ -41,6 +41,7 @@ KEPT_EPISODES = 1024
 GROUPS_LEFT_OUT = 4
 """Of held-out compositions, for the fit "leave one out" of categories."""
 CONTROLS = ("", "shuffled", "control task")
+"""What a readout is fitted to, side by side: the code itself, then both controls."""
 
 
 class Fitted(NamedTuple):
@@ -112,11 +113,12 @@ def probe(
         held_out = _moments(trained, model, sites, "ood", episodes, f"{seed}/fit")
         best = max((s for s in sites if s != RAW), key=lambda s: fitted[s].left_out)
         kept = _Kept(trained, fitted, best, len(dimensions), threshold)
-        scored = {s: _moments(trained, model, sites, s, episodes, f"{seed}/score", kept) for s in ("test", "ood")}
+        score = f"{seed}/score"
+        scored = {split: _moments(trained, model, sites, split, episodes, score, kept) for split in ("test", "ood")}
         for site in progress(sites, "read at site"):
             name = "raw input" if site == RAW else control
             results = _results(
-                fitted[site], fit[site], held_out[site], {s: m[site] for s, m in scored.items()}, len(dimensions)
+                fitted[site], fit[site], held_out[site], {split: m[site] for split, m in scored.items()}, len(dimensions)
             )
             rows += [row for row in _rows(site, results, dimensions, name, fitted[site].l2, episodes) if _wanted(row, control)]
             rows += kept.recovery(site, name, episodes)
@@ -189,7 +191,7 @@ def _results(
     width: int,
 ) -> Iterator[tuple[tuple[str, str, str], GroupedR2]]:
     """(fit, split, control) -> pooled R²; the shuffled and control-task columns only where the fit is on training."""
-    for which, control in enumerate(("", "shuffled", "control task")):
+    for which, control in enumerate(CONTROLS):
         part = slice(which * width, (which + 1) * width)
         readout = RidgeReadout(fitted.readout.weight[:, part], fitted.readout.bias[part], fitted.l2)
         for split, groups in scored.items():
@@ -317,7 +319,7 @@ def _categorical(
     for control, model in trained.with_untrained_control():
         sites = _sites(model) + ([RAW] if control == "" else [])
 
-        def seen(split: str, use: str, model: HookedModel = model, sites: list[Site] = sites) -> Labelled:
+        def seen(split: str, use: str, model: HookedModel = model, sites: list[Site] = sites) -> LabelledFeatures:
             drawn = draw(task, split, episodes, f"{seed}/{use}", trained.device)
             return labelled(task, model, drawn, sites, record, RAW)
 
@@ -337,7 +339,7 @@ def _categorical(
     return pd.DataFrame(rows), frame
 
 
-def _groups(data: Labelled, site: Site, levels: dict[str, int]) -> list[tuple[tuple[str, ...], int]]:
+def _groups(data: LabelledFeatures, site: Site, levels: dict[str, int]) -> list[tuple[tuple[str, ...], int]]:
     """Labels by the features that they are read from: (names, answer), -1 where all are read from the same ones.
 
     A label of which the fit shows a single class is left out."""
@@ -348,12 +350,12 @@ def _groups(data: Labelled, site: Site, levels: dict[str, int]) -> list[tuple[tu
     return [(found, j) for j, found in at.items() if found]
 
 
-def _x(data: Labelled, site: Site, answer: int) -> Tensor:
+def _x(data: LabelledFeatures, site: Site, answer: int) -> Tensor:
     x = data.features[site]
     return x if answer < 0 else x[:, answer]
 
 
-def _y(data: Labelled, names: tuple[str, ...]) -> Tensor:
+def _y(data: LabelledFeatures, names: tuple[str, ...]) -> Tensor:
     return torch.stack([data.labels[name] for name in names], 1)
 
 
@@ -369,7 +371,9 @@ def _three(y: Tensor, classes: tuple[int, ...], composition: Tensor) -> Tensor:
     return torch.cat([y, y[shuffle], renumbered], 1)
 
 
-def _readouts(fit: Labelled, site: Site, levels: dict[str, int], penalties: tuple[float, ...], controlled: bool) -> list[Fits]:
+def _readouts(
+    fit: LabelledFeatures, site: Site, levels: dict[str, int], penalties: tuple[float, ...], controlled: bool
+) -> list[Fits]:
     found = []
     for names, answer in _groups(fit, site, levels):
         classes = tuple(levels[name] for name in names)
@@ -385,7 +389,7 @@ def _left_out(fits: list[Fits]) -> float:
     return float(np.average([f.left_out for f in fits], weights=[len(f.names) for f in fits])) if fits else np.nan
 
 
-def _explained(site: Site, fits: Iterable[tuple[Fits, LogisticReadouts]], data: Labelled, which: int = 0) -> Explained:
+def _explained(site: Site, fits: Iterable[tuple[Fits, LogisticReadouts]], data: LabelledFeatures, which: int = 0) -> Explained:
     """What readouts say of the labels of a split, or of their shuffled or renumbered classes."""
     said: list[Tensor] = []
     answers, true = [], []
@@ -399,7 +403,7 @@ def _explained(site: Site, fits: Iterable[tuple[Fits, LogisticReadouts]], data: 
 
 
 def _class_results(
-    site: Site, fits: list[Fits], fit: Labelled, held_out: Labelled, scored: dict[str, Labelled]
+    site: Site, fits: list[Fits], fit: LabelledFeatures, held_out: LabelledFeatures, scored: dict[str, LabelledFeatures]
 ) -> Iterator[tuple[tuple[str, str, str], Explained]]:
     """(fit, split, control) -> what is explained; controls only where the fit is on training."""
     for which, control in enumerate(CONTROLS if fits[0].controlled else CONTROLS[:1]):
@@ -411,7 +415,7 @@ def _class_results(
     kept = torch.isin(shown.composition, known)
     shown = _some(shown, site, kept)
 
-    def again(rows: Tensor, more: Labelled | None) -> list[tuple[Fits, LogisticReadouts]]:
+    def again(rows: Tensor, more: LabelledFeatures | None) -> list[tuple[Fits, LogisticReadouts]]:
         found = []
         for f in fits:
             x, y = _x(held_out, site, f.answer)[rows], _y(held_out, f.names)[rows]
@@ -431,13 +435,19 @@ def _class_results(
     yield ("leave one out", "ood", ""), Explained.stacked(parts)
 
 
-def _some(data: Labelled, site: Site, rows: Tensor) -> Labelled:
+def _some(data: LabelledFeatures, site: Site, rows: Tensor) -> LabelledFeatures:
     labels = {name: y[rows] for name, y in data.labels.items()}
-    return Labelled({site: data.features[site][rows]}, labels, data.answer, data.composition[rows], data.score[rows])
+    return LabelledFeatures({site: data.features[site][rows]}, labels, data.answer, data.composition[rows], data.score[rows])
 
 
 def _class_rows(
-    site: Site, name: str, fits: list[Fits], fit: Labelled, held_out: Labelled, scored: dict[str, Labelled], n: int
+    site: Site,
+    name: str,
+    fits: list[Fits],
+    fit: LabelledFeatures,
+    held_out: LabelledFeatures,
+    scored: dict[str, LabelledFeatures],
+    n: int,
 ) -> Iterator[dict[str, Any]]:
     if not fits:
         return
@@ -464,7 +474,7 @@ def _class_rows(
         yield _row("selectivity", value, np.nan, np.nan, split, site, name, n, fit="fitted on train", dimension="mean", l2=l2)
 
 
-def _class_frame(task: TaskFamily, site: Site, fits: list[Fits], scored: dict[str, Labelled]) -> pd.DataFrame:
+def _class_frame(task: TaskFamily, site: Site, fits: list[Fits], scored: dict[str, LabelledFeatures]) -> pd.DataFrame:
     """The first episodes of every split: true and decoded classes at a site, and the model's score."""
     parts = []
     for split, data in scored.items():

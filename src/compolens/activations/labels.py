@@ -19,7 +19,7 @@ WIDEST = 1024
 """Features of a raw input; a wider one is projected on so many random directions, always the same ones."""
 
 
-class Labelled(NamedTuple):
+class LabelledFeatures(NamedTuple):
     """Features and classes of a split's episodes.
 
     Args:
@@ -44,7 +44,7 @@ def labelled(
     sites: Sequence[Site],
     record: Callable[..., Iterable[Activations]],
     raw: Site | None,
-) -> Labelled:
+) -> LabelledFeatures:
     """Features at sites, and the classes of `TaskFamily.categories`, of the first episodes.
 
     Args:
@@ -64,12 +64,12 @@ def labelled(
         names, answer = _columns(task.categories(batch.episodes.codes))
         features = {site: _features(task, model, batch, site, site == raw, max(answer.values()) >= 0) for site in sites}
         error, weight = task.errors(batch.prediction, batch.episodes.targets)
-        parts.append(Labelled(features, names, answer, batch.episodes.composition, 1 - error / weight))
+        parts.append(LabelledFeatures(features, names, answer, batch.episodes.composition, 1 - error / weight))
         rows += len(batch.episodes.composition)
         if rows >= MOST_ROWS:
             break
     first = parts[0]
-    return Labelled(
+    return LabelledFeatures(
         {site: torch.cat([part.features[site] for part in parts])[:MOST_ROWS] for site in first.features},
         {name: torch.cat([part.labels[name] for part in parts])[:MOST_ROWS] for name in first.labels},
         first.answer,

@@ -29,7 +29,7 @@ def kept_weights(folder: Path, step: int) -> Path:
 
 
 @contextlib.contextmanager
-def leased(run: Run, folder: Path, group: Processes) -> Iterator[dict[str, Any] | None]:
+def locked_folder(run: Run, folder: Path, group: Processes) -> Iterator[dict[str, Any] | None]:
     """The folder, locked and described, for as long as the context lasts.
 
     Args:
@@ -42,7 +42,7 @@ def leased(run: Run, folder: Path, group: Processes) -> Iterator[dict[str, Any] 
     """
     with contextlib.ExitStack() as held:
 
-        def lease() -> str:
+        def lock() -> str:
             held.enter_context(files.locked(folder))
             check_folder(run, folder)
             _sweep(folder)
@@ -53,7 +53,7 @@ def leased(run: Run, folder: Path, group: Processes) -> Iterator[dict[str, Any] 
             digests.begin(folder)
             return "null"
 
-        yield json.loads(group.from_first(lease))
+        yield json.loads(group.from_first(lock))
 
 
 def _sweep(folder: Path) -> None:

@@ -15,7 +15,7 @@ from compolens.foundation import signals
 from compolens.foundation.configs import describe
 from compolens.training import distributed
 from compolens.training.distributed import Processes
-from compolens.training.folders import RESUME, leased
+from compolens.training.folders import RESUME, locked_folder
 from compolens.training.machine import at_work
 from compolens.training.runs import Run
 from compolens.training.sizes import check_training
@@ -49,9 +49,8 @@ def train(
 ) -> dict[str, Any]:
     """Train a run into a folder, or go on where it was interrupted.
 
-    A finished folder is left as it is. SIGINT, SIGTERM and SIGHUP (a closed terminal) save first,
-    then raise `Interrupted`. Under torchrun every process
-    calls this with the same arguments, and all return the scores.
+    A finished folder is left as it is. SIGINT, SIGTERM and SIGHUP (a closed terminal) save first, then raise `Interrupted`.
+    Under torchrun every process calls this with the same arguments, and all return the scores.
 
     Args:
         run: what is trained, on what.
@@ -87,7 +86,7 @@ def _train(
         run.task.compositions("train")  # data that is not there is an error before it is a folder
         check_training(run.architecture, run.task, run.batch_size, run.evaluation_episodes)  # and so is what is too large
     _check_group(run, folder, group)
-    with leased(run, folder, group) as finished, at_work(group.device), signals.caught() as stop:
+    with locked_folder(run, folder, group) as finished, at_work(group.device), signals.caught() as stop:
         if finished is not None:
             return finished
         resumed = (folder / RESUME).exists()

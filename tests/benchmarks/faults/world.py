@@ -96,7 +96,7 @@ def build(root: Path) -> World:
 def _unfinished(folder: Path) -> None:
     """A training that was stopped after two steps."""
     run = run_of("softmax", init_seed=1)
-    with loop.leased(run, folder, Alone()):  # type: ignore[arg-type]
+    with loop.locked_folder(run, folder, Alone()):  # type: ignore[arg-type]
         training = Training(run, folder, "cpu", lambda _: None)
         training.advance()
         training.advance()
