@@ -1,6 +1,7 @@
-"""The command line: train · probe · analyze · explain · explore · report · models · … Finds recipes by path; imports none.
+"""The command line: train · probe · analyze · explain · explore · report · models · …
 
-A command is one file with `make(commands) -> Parser`.
+A command is one file with `make(commands) -> Parser`. Recipes are found by name or by path; a recipe's file is run only where
+it is named.
 """
 
 from __future__ import annotations

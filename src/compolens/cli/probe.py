@@ -137,9 +137,8 @@ def probe_one(
     from compolens import recipes
 
     check_device(device)
-    torch.set_num_threads(
-        1
-    )  # side by side, more threads than cores slow each other down; and one gives the same digits anywhere
+    # Side by side, more threads than cores slow each other down; and one gives the same digits anywhere.
+    torch.set_num_threads(1)
     report(0, 1, "measuring")
     with heard_by(report):
         path = recipes.run_probe(
