@@ -88,6 +88,7 @@ figures: setup  ## redraw every figure of docs/findings from the shipped tables
 	$(BIN)/compolens analyze same_circuit_on_held_out $(ZOO)/fuzzy-softmax-? $(ZOO)/fuzzy-hyla-? --out $(ZOO)/figures/circuits/fuzzy $(PRINT)
 	$(BIN)/compolens analyze same_circuit_with_another_partner $(ZOO)/F-softmax-? $(ZOO)/F-hypernetwork-? --out $(ZOO)/figures/circuits/F $(PRINT)
 	$(BIN)/compolens analyze same_circuit_on_held_out $(ZOO)/sraven3-softmax-? $(ZOO)/sraven3-hyla-? --out $(ZOO)/figures/circuits/sraven $(PRINT)
+	$(BIN)/compolens analyze circuits_are_faithful $(ZOO)/sraven3-softmax-0 $(ZOO)/sraven3-hyla-0 --out $(ZOO)/figures/circuits/sraven $(PRINT)
 	$(BIN)/compolens analyze ablations scaling $(ZOO)/fuzzy-* --out $(ZOO)/figures/fuzzy $(PRINT)
 	$(BIN)/compolens analyze codes_decode_rules $(FUZZY) --out $(ZOO)/figures/fuzzy $(PRINT)
 	$(BIN)/compolens analyze codes_decode_rules $(ZOO)/sraven3-* --out $(ZOO)/figures/sraven3 $(PRINT)

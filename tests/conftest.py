@@ -40,8 +40,7 @@ from compolens.tasks import (
     UncertainRegression,
 )
 
-gc.freeze()  # what was imported stays: it is a lot, and looking through it again takes a twelfth of the tests' time
-gc.set_threshold(20_000, 20, 20)
+gc.set_threshold(20_000, 20, 20)  # looking through all that was imported, again and again, takes a twelfth of the tests' time
 torch.set_num_threads(1)
 settings.register_profile("unhurried", deadline=None)  # an example that takes long says that the machine is busy
 settings.load_profile("unhurried")

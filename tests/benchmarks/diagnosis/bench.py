@@ -28,7 +28,7 @@ if str(HERE) not in sys.path:
     sys.path.insert(0, str(HERE))
 
 import trained  # noqa: E402
-from cases import CLASSES, Case, build, cases  # noqa: E402
+from cases import CLASSES, MEASURED, Case, build, cases  # noqa: E402
 
 from compolens import jobs, recipes, tables, training  # noqa: E402
 from compolens.diagnosis import label as diagnosis  # noqa: E402
@@ -36,13 +36,6 @@ from compolens.foundation import builtin  # noqa: E402
 
 HELD_OUT = ("WrongPartner", "LeftBehind", "Scrambled", "Shuffled")
 """Kinds on the first family that no threshold was chosen on; of the second family, all are."""
-MEASURED: dict[str, dict[str, Any]] = {
-    "generalization": {"episodes": 256},
-    "inference_or_execution": {"episodes": 256, "fitted": 512, "searched": 64},
-    "which_prior": {"episodes": 256, "tangent_episodes": 64, "iterations": 2},
-    "code_structure": {"episodes": 768},
-    "nonlinear_code": {"episodes": 192, "fitted": 384},
-}
 
 
 def held_out(case: Case) -> bool:

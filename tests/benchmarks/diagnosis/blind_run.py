@@ -2,7 +2,7 @@
 
     python tests/benchmarks/diagnosis/blind_run.py DIR FILE [--cases b001 b002 …]
 
-Builds a case in DIR, measures the probes that labels rest on with `bench.MEASURED`'s numbers of episodes, and appends a row
+Builds a case in DIR, measures the probes that labels rest on with `cases.MEASURED`'s numbers of episodes, and appends a row
 to FILE: case, label, confidence, seconds (of processor time), place, moved, the parts of the loss and what could not be
 measured. Confidence is the share of resamples of the compositions with the same label. Cases that FILE has are skipped, so a
 run that was stopped goes on. Cases are in the set's order, which is shuffled: the first so many are a random sample.
@@ -24,8 +24,8 @@ if str(HERE) not in sys.path:
     sys.path.insert(0, str(HERE))
 
 import blind  # noqa: E402
-from bench import MEASURED  # noqa: E402
 from blind_plan import UNDECIDED, plan  # noqa: E402
+from cases import MEASURED  # noqa: E402
 
 from compolens import recipes, tables  # noqa: E402
 from compolens.diagnosis import label as diagnosis  # noqa: E402

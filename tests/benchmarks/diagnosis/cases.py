@@ -20,6 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from chain import Chain
@@ -59,6 +60,14 @@ SEEN = ("teacher", "logic")
 """Families that rules were chosen or tested on first."""
 NEWEST = 4
 """The generation that no rule has seen."""
+MEASURED: dict[str, dict[str, Any]] = {
+    "generalization": {"episodes": 256},
+    "inference_or_execution": {"episodes": 256, "fitted": 512, "searched": 64},
+    "which_prior": {"episodes": 256, "tangent_episodes": 64, "iterations": 2},
+    "code_structure": {"episodes": 768},
+    "nonlinear_code": {"episodes": 192, "fitted": 384},
+}
+"""Probe -> on how many episodes the benchmark measures it."""
 NOISE = 0.005
 STAGES = 3
 

@@ -17,8 +17,12 @@ HERE = Path(__file__).parent
 if str(HERE) not in sys.path:
     sys.path.insert(0, str(HERE))
 
-from bench import MEASURED  # noqa: E402
-from cases import CLASSES, build, case_of  # noqa: E402
+from cases import (  # noqa: E402
+    CLASSES,
+    MEASURED,
+    build,
+    case_of,
+)
 from curved_kinds import CURVED, expected  # noqa: E402
 
 from compolens import recipes, tables  # noqa: E402
