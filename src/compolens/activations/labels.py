@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from compolens.activations.sites import Site, at_answers, at_role
 from compolens.activations.streams import Activations
+from compolens.foundation.moved import elsewhere
 from compolens.hooks import HookedModel
 from compolens.tasks.base import Episodes, TaskFamily
 
@@ -103,3 +104,7 @@ def _features(task: TaskFamily, model: HookedModel, batch: Activations, site: Si
 
 def _directions(width: int) -> Tensor:
     return torch.randn(width, WIDEST, generator=torch.Generator().manual_seed(width)) / width**0.5
+
+
+def __getattr__(name: str) -> Any:
+    return elsewhere(__name__, name)

@@ -59,6 +59,7 @@ MOVED = {
 _SITES = {"Place": "activations.sites.Site", "places": "activations.sites.sites"}
 MOVED_NAMES = {
     "activations": _SITES,
+    "activations.labels": {"Labelled": "activations.labels.LabelledFeatures"},
     "activations.sites": _SITES,
     "diagnosis.sentences": {
         name: f"diagnosis.evidence.{name}" for name in ("beside_the_paper", "ceiling", "readout", "stratum")
