@@ -13,8 +13,7 @@ import torch
 from blind_codes import CARRIERS
 from blind_faults import FAULTS, TRANSPORTS, Blind
 from chain import Chain
-from kinds import KNOWLEDGE, Task
-from knowledge import Knowledge
+from kinds import KNOWLEDGE, Task, knowledge_of, require_own_task
 from maxout import Maxout
 from pair_knowledge import PairKnowledge
 from pairs import Pairs
@@ -23,7 +22,7 @@ from planted import Infer, Move, PlantedCodeModel, PlantedModel, Stage
 from product import Product
 from torch import Tensor, nn
 
-from compolens.foundation.configs import DoesNotApply, nearest, require
+from compolens.foundation.configs import nearest, require
 from compolens.models.base import Architecture
 from compolens.tasks import FuzzyLogic, Hyperteacher
 
@@ -52,12 +51,7 @@ class BilinearKnowledge(PairKnowledge):
         return x @ (torch.einsum("bj,jxh->bxh", inner, self.W_inner) + added)
 
 
-def knowledge_of(task: Task | Bilinear) -> Knowledge:
-    """The knowledge that a family of the blind set needs."""
-    for family, kind in (*KNOWLEDGE, (Bilinear, BilinearKnowledge)):
-        if isinstance(task, family):
-            return kind(task)  # type: ignore[call-arg, arg-type]
-    raise DoesNotApply(f"no model is planted on {type(task).__name__}")
+BLIND_KNOWLEDGE = (*KNOWLEDGE, (Bilinear, BilinearKnowledge))
 
 
 class InferShares(Infer):
@@ -141,11 +135,9 @@ class PlantedBlind(Architecture):
         mask: Tensor | None = None,
         blocks: Sequence[Sequence[int]] | None = None,
     ) -> PlantedModel:
-        own = self.task.dimensions
-        if (d_in, d_out, seq, tuple(answers)) != tuple(own[name] for name in ("d_in", "d_out", "seq", "answers")):
-            raise DoesNotApply(f"{type(self).__name__} was planted for another task; build it for its own: {self.task}")
+        require_own_task(self, d_in, d_out, seq, answers)
         kind = BlindCodeModel if self.explicit else BlindModel
-        mechanism = FAULTS[self.fault](knowledge_of(self.task), self.strength, self.carrier, self.transport)
+        mechanism = FAULTS[self.fault](knowledge_of(self.task, BLIND_KNOWLEDGE), self.strength, self.carrier, self.transport)
         return kind(mechanism, d_in=d_in, d_out=d_out, seq=self.task.seq, answers=answers)
 
 

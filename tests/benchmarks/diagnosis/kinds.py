@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from chain import Chain
 from fresh_mechanisms import AverageCode, HalfBlind, NotCarried, Rotated, Shrunken
@@ -47,13 +48,20 @@ KNOWLEDGE: tuple[tuple[type, type[Knowledge]], ...] = (
 )
 
 
-def knowledge_of(task: Task) -> Knowledge:
-    """The knowledge that a family needs."""
-    for family, kind in KNOWLEDGE:
+def knowledge_of(task: Task, known: Sequence[tuple[type, type[Knowledge]]] = KNOWLEDGE) -> Knowledge:
+    """The knowledge that a family needs, of those that are known."""
+    for family, kind in known:
         if isinstance(task, family):
             return kind(task)  # type: ignore[call-arg, arg-type]
-    names = ", ".join(family.__name__ for family, _ in KNOWLEDGE[:-1])
-    raise DoesNotApply(f"models are planted on {names} or {KNOWLEDGE[-1][0].__name__}, got {type(task).__name__}")
+    names = ", ".join(family.__name__ for family, _ in known[:-1])
+    raise DoesNotApply(f"models are planted on {names} or {known[-1][0].__name__}, got {type(task).__name__}")
+
+
+def require_own_task(planted: Any, d_in: int, d_out: int, seq: int | None, answers: Sequence[int]) -> None:
+    """That a planted architecture is built with the dimensions of the task that it was planted for."""
+    own = planted.task.dimensions
+    if (d_in, d_out, seq, tuple(answers)) != tuple(own[name] for name in ("d_in", "d_out", "seq", "answers")):
+        raise DoesNotApply(f"{type(planted).__name__} was planted for another task; build it for its own: {planted.task}")
 
 
 @dataclass(frozen=True)
@@ -84,9 +92,7 @@ class Planted(Architecture):
         mask: Tensor | None = None,
         blocks: Sequence[Sequence[int]] | None = None,
     ) -> PlantedModel:
-        own = self.task.dimensions
-        if (d_in, d_out, seq, tuple(answers)) != tuple(own[name] for name in ("d_in", "d_out", "seq", "answers")):
-            raise DoesNotApply(f"{type(self).__name__} was planted for another task; build it for its own: {self.task}")
+        require_own_task(self, d_in, d_out, seq, answers)
         kind = PlantedCodeModel if self.explicit else PlantedModel
         mechanism = self.mechanism(knowledge_of(self.task), self.strength)
         return kind(mechanism, d_in=d_in, d_out=d_out, seq=self.task.seq, answers=answers)
