@@ -19,7 +19,7 @@ from compolens.hooks import HookedModel
 from compolens.interventions.oracles import code_features
 from compolens.measures.erasure import Eraser, orthogonal_erasers, variance_matched_erasers, whitened_erasers
 from compolens.measures.intervals import Scale, summarise
-from compolens.measures.readouts import PENALTIES, Moments, RidgeReadout, add_by_group, grouped_r2, leave_groups_out
+from compolens.measures.readouts import PENALTIES, Moments, RidgeReadout, add_by_group, decoded_r2, leave_groups_out
 from compolens.tasks.base import Episodes, TaskFamily
 from compolens.zoo.folders import TrainedModel
 
@@ -41,10 +41,15 @@ Plan = dict[Key, dict[Site, Eraser]]
 
 
 class Result(NamedTuple):
-    """(3, n) error, weight and composition of every episode, and reader -> composition -> moments of (what it reads, z)."""
+    """(3, n) error, weight and composition of every episode, its code (n, width), and reader -> what it reads (n, d)."""
 
     scores: np.ndarray
-    moments: dict[Site, dict[int, Moments]]
+    code: Tensor
+    read: dict[Site, Tensor]
+
+    @property
+    def composition(self) -> Tensor:
+        return torch.from_numpy(self.scores[2]).long().to(self.code.device)
 
 
 def probe(
@@ -225,16 +230,18 @@ def _measure(
 ) -> dict[Key, Result]:
     """Every erasure of the plan on n episodes of a split: what the model answers, and what readers among `spots` are given."""
     scores: dict[Key, list] = {key: [] for key in plan}
-    moments: dict[Key, dict] = {key: {reader: {} for reader in _readers(spots, key[0])} for key in plan}
+    read: dict[Key, dict[Site, list[Tensor]]] = {key: {reader: [] for reader in _readers(spots, key[0])} for key in plan}
+    codes = []
     for batch in draw(trained.task, split, n, seed, trained.device):
-        z = code_features(trained.task, batch.codes)
+        codes.append(code_features(trained.task, batch.codes))
         _, own = _run(model, batch, {}, sites(model), {})
         for key, erasers in plan.items():
-            prediction, seen = _run(model, batch, erasers, list(moments[key]), own)
+            prediction, seen = _run(model, batch, erasers, list(read[key]), own)
             scores[key].append(_errors(trained.task, prediction, batch))
-            for reader, totals in moments[key].items():
-                add_by_group(totals, _part(model, seen[reader.hook_name], reader).mean(1), z, batch.composition)
-    return {key: Result(np.concatenate(parts, axis=1), moments[key]) for key, parts in scores.items()}
+            for reader, parts in read[key].items():
+                parts.append(_part(model, seen[reader.hook_name], reader).mean(1))
+    found = {key: {reader: torch.cat(parts) for reader, parts in readers.items()} for key, readers in read.items()}
+    return {key: Result(np.concatenate(scores[key], axis=1), torch.cat(codes), found[key]) for key in plan}
 
 
 def _errors(task: TaskFamily, prediction: Tensor, batch: Episodes) -> np.ndarray:
@@ -266,10 +273,11 @@ def _row(metric: str, numbers: tuple[float, float, float], split: str, key: Key,
     return tables.row(metric, value, lo=lo, hi=hi, split=split, **where, control=control, n=n, scope=scope, **more)
 
 
-def _readout(groups: dict[int, Moments]) -> tuple[float, RidgeReadout]:
+def _readout(x: Tensor, code: Tensor, composition: Tensor) -> tuple[float, RidgeReadout]:
     """(score on left-out training compositions, the readout fitted on all of them)."""
-    known = sorted(groups)
-    folds = [Moments.total(groups[c] for c in known[i::FOLDS]) for i in range(min(FOLDS, len(known)))]
+    groups: dict[int, Moments] = {}
+    add_by_group(groups, x, code, torch.unique(composition, return_inverse=True)[1] % FOLDS)
+    folds = [groups[i] for i in sorted(groups)]
     best, scores = leave_groups_out(folds, PENALTIES)
     return max(scores), Moments.total(folds).fit([best])[0]
 
@@ -280,7 +288,8 @@ def _rows(plan: Plan, results: dict[str, dict[Key, Result]], spots: list[Site], 
     unedited: dict = {}
     rows = []
     for key, erasers in progress(plan.items(), "erasure"):
-        fitted = {reader: _readout(groups) for reader, groups in results["train"][key].moments.items()}
+        train = results["train"][key]
+        fitted = {reader: _readout(x, train.code, train.composition) for reader, x in train.read.items()}
         later = [p for p in fitted if key[0] is not None and p.layer > key[0].layer]
         asked = [("r2 here", p) for p in (spots if key[0] is None else [key[0]])]
         asked += [("r2 at the answer", answer)] if answer in later else []
@@ -293,7 +302,8 @@ def _rows(plan: Plan, results: dict[str, dict[Key, Result]], spots: list[Site], 
             if key[0] is not None:
                 rows.append(_row("drop", _drop(results[split], key), split, key, control, n, unedited=0.0, **more))
             for metric, reader in asked:
-                r2 = grouped_r2(results[split][key].moments[reader], fitted[reader][1])
+                found = results[split][key]
+                r2 = decoded_r2(fitted[reader][1](found.read[reader]), found.code, found.composition)
                 plain = unedited.setdefault((split, reader), r2.mean)
                 site = (reader, NOTHING) if key[0] is None else key
                 read = {"read_at": f"{reader.hook_name} {reader.role}", "unedited": plain, **more}
@@ -305,7 +315,8 @@ def _ranked(plan: Plan, results: dict[Key, Result]) -> list[Site]:
     """The sites by what erasure at one layer costs training episodes, among those where the code can be read best.
 
     Elsewhere the directions taken out are those of sampling noise: as many, and of whatever else is there."""
-    readable = {site: _readout(groups)[0] for site, groups in results[None, NOTHING].moments.items()}
+    plain = results[None, NOTHING]
+    readable = {site: _readout(x, plain.code, plain.composition)[0] for site, x in plain.read.items()}
     best = max(readable.values())
     known = [site for site, r2 in readable.items() if r2 >= min(best, best / 2)]
     return sorted(known, key=lambda site: -_drop(results, (site, ONE))[0])

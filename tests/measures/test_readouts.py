@@ -14,6 +14,7 @@ from compolens.measures.readouts import (
     Moments,
     RidgeReadout,
     add_by_group,
+    decoded_r2,
     exact_active_set,
     grouped_r2,
     leave_groups_out,
@@ -207,6 +208,19 @@ def test_pooled_over_groups_is_r2_on_everything():
     result = grouped_r2(by_group(x, y, torch.arange(120) % 7), readout)
     np.testing.assert_allclose(result.per_output, Moments.of(x, y).r2(readout), rtol=1e-8)
     assert result.mean == pytest.approx(r2_score(y, readout(x)))
+
+
+def test_decoded_rows_are_scored_as_the_moments_of_what_they_were_decoded_from():
+    rng = torch.Generator().manual_seed(3)
+    x, y = torch.randn(120, 5, generator=rng), torch.randn(120, 3, generator=rng)
+    y[:, 1] = 2.0  # does not vary
+    y[:, 0] += 2 * x[:, 0]
+    group, readout = torch.arange(120) % 7 * 3, RidgeReadout.fit(x, y)
+    from_moments, from_rows = grouped_r2(by_group(x, y, group), readout), decoded_r2(readout(x), y, group)
+    np.testing.assert_allclose(from_rows.per_output, from_moments.per_output, rtol=1e-9)
+    assert (from_rows.mean, from_rows.lo, from_rows.hi) == pytest.approx(
+        (from_moments.mean, from_moments.lo, from_moments.hi), rel=1e-9
+    )
 
 
 def test_one_readout_per_group_scores_each_on_its_own_group():

@@ -228,10 +228,36 @@ def grouped_r2(
         R²: 1 is perfect, 0 the mean over all groups, may be negative; outputs that do not vary are left out of the mean.
     """
     by_group = readouts if isinstance(readouts, dict) else dict.fromkeys(groups, readouts)
-    sse = torch.stack([m.sse(by_group[g]) for g, m in groups.items()]).cpu().numpy()
-    n = np.array([m.n for m in groups.values()], dtype=float)
-    y = torch.stack([m.y for m in groups.values()]).cpu().numpy()
-    yy = torch.stack([m.yy for m in groups.values()]).cpu().numpy()
+    sse, y, yy = (
+        torch.stack(parts) for parts in zip(*((m.sse(by_group[g]), m.y, m.yy) for g, m in groups.items()), strict=True)
+    )
+    n = torch.tensor([float(m.n) for m in groups.values()], dtype=torch.float64)
+    return _pooled_r2(sse, n, y, yy, draws=draws, seed=seed)
+
+
+def decoded_r2(decoded: Tensor, truth: Tensor, group: Tensor, draws: int = 1000, seed: int = 0) -> GroupedR2:
+    """Score decoded rows as `grouped_r2` does, without moments of what they were decoded from.
+
+    Args:
+        decoded: (n, outputs).
+        truth: (n, outputs).
+        group: (n,) ints.
+        draws: of the bootstrap.
+        seed: of the bootstrap.
+
+    Returns:
+        R², as `grouped_r2` has it; groups in the order of their numbers.
+    """
+    which = torch.unique(group, return_inverse=True)[1]
+    member = torch.nn.functional.one_hot(which).double().T
+    decoded, truth = decoded.double(), truth.double()
+    sse, yy = member @ (decoded - truth).square(), member @ truth.square()
+    return _pooled_r2(sse, member.sum(1), member @ truth, yy, draws=draws, seed=seed)
+
+
+def _pooled_r2(*sums: Tensor, draws: int, seed: int) -> GroupedR2:
+    """From every group's summed squared error, rows, and sums of y and y²: (groups, outputs) each, rows (groups,)."""
+    sse, n, y, yy = (part.cpu().numpy() for part in sums)
 
     def score(pick: np.ndarray) -> np.ndarray:
         total = yy[pick].sum(-2) - y[pick].sum(-2) ** 2 / n[pick].sum(-1)[..., None]
