@@ -14,10 +14,11 @@ from compolens.cli.recipe_flags import recipe_arguments
 from compolens.cli.report import evidence_flag, write_report
 
 EXPLAINS = (
-    "generalization", "inference_or_execution", "which_prior", "code_structure", "nonlinear_code", "swap_code", "swap_factor",
-    "latent_code", "erase_code",
+    "generalization", "swap_code", "swap_factor", "erase_code", "inference_or_execution", "which_prior", "latent_code",
+    "nonlinear_code", "code_structure",
 )  # fmt: skip
-"""The probes that `explain` reads, in the order in which it measures what is missing."""
+"""The probes that `explain` reads, in the order in which it measures what is missing: first what nothing can be said without,
+then the longest, so that none of several processes ends long after the others."""
 
 
 def make(commands: Any) -> Parser:
