@@ -123,9 +123,10 @@ class _Ladder:
         batches = list(draw(self.task, "train", n, f"{self.seed}/fit", self.device))
         self.n_fitted = n
         self.codes = fit_codes(self.model, self.task, batches, sites(self.model))
-        moved = []
+        hook_names = list(dict.fromkeys(at.site.hook_name for at in self.codes))
+        drawn = draw(self.task, "train", max(n // 2, 2), f"{self.seed}/choose", self.device)
+        pairs, moved = list(record(self.model, drawn, hook_names)), []
         for at in self.codes:
-            pairs = draw(self.task, "train", max(n // 2, 2), f"{self.seed}/choose", self.device)
             pooled = recovered(self.model, self.task, at, pairs)
             self._row("recovered", "another code written", "train", at.site, pooled.score, pooled.interval, n // 2)
             for c, (share, weight, some) in pooled.per_composition.items() if not self.control else ():

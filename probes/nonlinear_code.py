@@ -114,7 +114,11 @@ class _Measured:
         self.points = [s for s in sites(model) if s.layer > 0 and s.role != EVERYWHERE]
         self.rows: list[dict] = []
         self.parts: dict[int, str] = {}
-        self.fitted, self.n = list(draw(self.task, "train", fitted, f"{seed}/fit", self.device)), fitted
+        self.hook_names = list(dict.fromkeys(s.hook_name for s in self.points))
+        self.fitted, self.n = self._recorded("train", fitted, "fit"), fitted
+
+    def _recorded(self, split: str, n: int, name: str) -> list[Activations]:
+        return list(record(self.model, draw(self.task, split, n, f"{self.seed}/{name}", self.device), self.hook_names))
 
     def _row(self, metric: str, value: float, split: str, site: Site, n: int, **more: Any) -> None:
         control = ", ".join(filter(None, (self.control, more.pop("control", ""))))
@@ -137,11 +141,12 @@ class _Measured:
         """editor -> the site where it moves the answers of training compositions most; of the untrained control, where it does
         in the model."""
         points = self.points if given is None else list(dict.fromkeys(given.values()))
-        pairs = list(draw(self.task, "train", max(self.n // 2, 8), f"{self.seed}/choose", self.device))
+        pairs = self._recorded("train", max(self.n // 2, 8), "choose")
+        given_code = [self._donors(one.episodes) for one in pairs]
         self.editors = {e.site: e for e in fit_editors(self.model, self.task, self.fitted, points)}
         best: dict[str, tuple[float, Site]] = {}
         for site, editor in self.editors.items():
-            moved = {NONLINEAR: recovered(self.model, self.task, editor, pairs), DONOR: self._donated(site, pairs)}
+            moved = {NONLINEAR: recovered(self.model, self.task, editor, pairs), DONOR: self._donated(site, pairs, given_code)}
             for name, found in moved.items():
                 lo, hi = found.interval
                 self._row("recovered", found.score, "train", site, self.n // 2, editor=name, lo=lo, hi=hi,
@@ -159,43 +164,36 @@ class _Measured:
             row["chosen"] = row["effective"] = int(where[row["editor"]] == Site(row["layer"], row["site"], row["role"]))
         return where
 
-    def _donated(self, site: Site, pairs: list[Episodes]) -> Evaluation:
-        """`recovered` by donors that have another episode's code and a third one's inputs."""
+    def _donors(self, batch: Episodes) -> Activations:
+        """What episodes hold that have another one's code and a third one's inputs."""
+        return next(record(self.model, [donors(self.task, batch, _others(batch), 2)], self.hook_names))
+
+    def _donated(self, site: Site, pairs: list[Activations], given_code: list[Activations]) -> Evaluation:
+        """`recovered` by donors."""
         parts = []
-        for batch in pairs:
-            codes = {name: code.roll(1, 0) for name, code in batch.codes.items()}
-            wanted = self.task.render(codes, batch.inputs).targets
-            moved = self._with_donor(site, batch, donors(self.task, batch, codes, 2))
-            error, before = (self.task.errors(p, wanted)[0] for p in (moved, self._answer(batch)))
+        for one, donor in zip(pairs, given_code, strict=True):
+            batch, base, other = one.episodes, one.sites[site.hook_name], donor.sites[site.hook_name]
+            wanted = self.task.render(_others(batch), batch.inputs).targets
+            with torch.no_grad():
+                moved = put(self.model, batch.tokens, site, put_in(self.model, base, other, site))
+            error, before = (self.task.errors(p, wanted)[0] for p in (moved, one.prediction))
             parts.append(torch.stack([error, before, batch.composition.double()]).cpu().numpy())
         return summarise(*np.concatenate(parts, axis=1))
 
-    @torch.no_grad()
-    def _answer(self, batch: Episodes) -> Tensor:
-        return self.model(batch.tokens)
-
-    @torch.no_grad()
-    def _with_donor(self, site: Site, batch: Episodes, donor: Episodes) -> Tensor:
-        base, other = (next(record(self.model, [e], [site.hook_name])).sites[site.hook_name] for e in (batch, donor))
-        return put(self.model, batch.tokens, site, put_in(self.model, base, other, site))
-
     # ---- reading -----------------------------------------------------------------------------------------------------
-    def _look(self, split: str, n: int, name: str, points: list[Site]) -> _Seen:
-        hook_names = list(dict.fromkeys(s.hook_name for s in points))
-        batches = self.fitted if name == "fit" else draw(self.task, split, n, f"{self.seed}/{name}", self.device)
-        seen = list(record(self.model, batches, hook_names))
+    def _look(self, seen: list[Activations]) -> _Seen:
         for one in seen:
             named = map(" · ".join, self.task.parts(one.episodes.codes))
             self.parts |= dict(zip(one.episodes.composition.tolist(), named, strict=True))
         code = torch.cat([code_features(self.task, one.episodes.codes) for one in seen])
         composition = torch.cat([one.episodes.composition for one in seen])
-        states = {s: torch.cat([state(self.model, one.sites[s.hook_name], s) for one in seen]) for s in points}
+        states = {s: torch.cat([state(self.model, one.sites[s.hook_name], s) for one in seen]) for s in self.points}
         return _Seen(seen, code, composition, states)
 
     def read(self, episodes: int) -> None:
         """Readouts at every site; what sets held-out compositions apart, beside what sets training compositions apart."""
-        self.known = self._look("train", 0, "fit", self.points)
-        fresh, new = (self._look(s, episodes, "score", self.points) for s in ("test", "ood"))
+        self.known = self._look(self.fitted)
+        fresh, new = (self._look(self._recorded(s, episodes, "score")) for s in ("test", "ood"))
         self.shown = {"test": fresh, "ood": new}
         self.readouts: dict[Site, Readout] = {}
         for site in self.points:
@@ -344,6 +342,11 @@ class _Measured:
         for c, (score, share, n) in found.per_composition.items() if not control else ():
             name = self.task.composition_name(c)
             self._row("score", score, split, site, n, composition=name, parts=self.parts.get(c, ""), weight=share, **more)
+
+
+def _others(batch: Episodes) -> dict[str, Tensor]:
+    """Every episode's code replaced by the one before it."""
+    return {name: code.roll(1, 0) for name, code in batch.codes.items()}
 
 
 def _means(x: Tensor, composition: Tensor) -> Tensor:

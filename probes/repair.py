@@ -12,7 +12,7 @@ from torch import Tensor
 
 from compolens import tables
 from compolens.activations.sites import Site, positions, sites
-from compolens.activations.streams import draw
+from compolens.activations.streams import draw, record
 from compolens.foundation.configs import DoesNotApply, require
 from compolens.hooks import HookedModel
 from compolens.interventions.oracles import CodeAt, code_features, fit_codes, recovered, written
@@ -164,8 +164,9 @@ class _Repairs:
         return read
 
     def _most_recovered(self, codes: list[CodeAt], n: int) -> CodeAt:
-        batches = list(draw(self.task, "train", n, f"{self.seed}/choose", self.device))
-        return max(codes, key=lambda at: recovered(self.model, self.task, at, batches).score)
+        hook_names = list(dict.fromkeys(at.site.hook_name for at in codes))
+        seen = list(record(self.model, draw(self.task, "train", n, f"{self.seed}/choose", self.device), hook_names))
+        return max(codes, key=lambda at: recovered(self.model, self.task, at, seen).score)
 
     def _overlap(self, one: Site, other: Site) -> bool:
         if one.hook_name != other.hook_name or "all" in (one.role, other.role):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from compolens import tables
 from compolens.activations.sites import Site, positions, put, sites
-from compolens.activations.streams import draw, record
+from compolens.activations.streams import draw
 from compolens.foundation.configs import DoesNotApply, require
 from compolens.foundation.progress import progress
 from compolens.hooks import HookedModel
@@ -29,6 +29,7 @@ from compolens.interventions.interchange import (
     learn,
     pooled,
     remaining,
+    shown,
     whole_codes,
 )
 from compolens.interventions.natural import directions, distances, state
@@ -124,14 +125,15 @@ def probe(
     pairs = {split: _pairs(trained, split, episodes, seed) for split in ("test", "ood")}
     fresh = {split: _fresh(model, part, points) for split, part in pairs.items()}
     search = Search(steps=search_steps)
-    learned = _search(task, model, fit, points, search, seed)
+    known = held(model, fit, points)
+    learned = _search(task, model, fit, points, known, search, seed)
     chosen = _two_best(task, model, _fresh(model, choose, points), learned)
     controlled = list(learned) if all_sites else chosen
-    shuffled = _search(task, model, _shuffled(fit, seed), controlled, search, seed)
-    untrained = dict(trained.with_untrained_control()).get("untrained")
-    in_untrained = {} if untrained is None else _search(task, untrained, fit, controlled, search, seed)
-    (known,) = record(model, [fit.base], list(dict.fromkeys(site.hook_name for site in controlled)))
-    beside = {site: _beside(task, model, site, fit, known.sites[site.hook_name]) for site in controlled}
+    shuffled = _search(task, model, _shuffled(fit, seed), controlled, known, search, seed)
+    untrained, in_untrained = dict(trained.with_untrained_control()).get("untrained"), {}
+    if untrained is not None:
+        in_untrained = _search(task, untrained, fit, controlled, held(untrained, fit, controlled), search, seed)
+    beside = {site: _beside(task, model, site, fit, known[site.hook_name].base) for site in controlled}
     rows, kept = [], []
     for split, part in fresh.items():
         rows += _shown(task, part, split)
@@ -173,15 +175,19 @@ def _shuffled(pairs: Pairs, seed: int) -> Pairs:
 
 @torch.no_grad()
 def _fresh(model: HookedModel, pairs: Pairs, points: list[Site]) -> Fresh:
-    own, copied, wanted = (model(episodes.tokens) for episodes in pairs[:3])
-    return Fresh(pairs, held(model, pairs, points), own, copied, wanted)
+    return Fresh(pairs, *shown(model, pairs, points), model(pairs.wanted.tokens))
 
 
 def _search(
-    task: TaskFamily, model: HookedModel, pairs: Pairs, points: list[Site], search: Search, seed: int
+    task: TaskFamily,
+    model: HookedModel,
+    pairs: Pairs,
+    points: list[Site],
+    there: dict[str, Held],
+    search: Search,
+    seed: int,
 ) -> dict[Site, Subspace]:
     """One nested search per site behind the embedding (replacing that is replacing the tokens); every pair has one rank."""
-    there = held(model, pairs, points)
     found = {}
     for site in progress(points, "searched at site"):
         ranks = _ranks(there[site.hook_name].base.shape[-1])

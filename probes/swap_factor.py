@@ -28,6 +28,7 @@ from compolens.interventions.interchange import (
     learn,
     pooled,
     remaining,
+    shown,
 )
 from compolens.tasks.base import TaskFamily, stream
 from compolens.zoo.folders import TrainedModel
@@ -162,9 +163,9 @@ def _pairs(trained: TrainedModel, n: int, seed: str) -> tuple[dict[str, Pairs], 
 
 @torch.no_grad()
 def _fresh(task: TaskFamily, model: HookedModel, pairs: Pairs, points: list[Site]) -> Fresh:
-    own, wanted = (model(episodes.tokens) for episodes in (pairs.base, pairs.wanted))
+    there = shown(model, pairs, points)
     whole = task.render(pairs.source.codes, pairs.base.inputs).targets
-    return Fresh(pairs, held(model, pairs, points), own, wanted, whole)
+    return Fresh(pairs, there.held, there.own, model(pairs.wanted.tokens), whole)
 
 
 # ---- the search ------------------------------------------------------------------------------------------------------

@@ -66,6 +66,22 @@ def test_record_takes_batches_one_at_a_time(trained, episodes):
     assert taken == [0]
 
 
+def test_what_was_recorded_is_not_computed_again_but_a_site_that_it_lacks_is(trained, episodes, monkeypatch):
+    first, second = list(residual_sites(trained.model).values())[:2]
+    (seen,) = record(trained.model, episodes, [first, second])
+    (other,) = record(trained.model, seen, ["hook_embed"])
+    (own,) = record(trained.model, episodes, ["hook_embed"])
+    assert torch.equal(other.sites["hook_embed"], own.sites["hook_embed"])
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("a forward pass")
+
+    monkeypatch.setattr(trained.model, "forward", refuse)
+    (again,) = record(trained.model, [seen], [second])
+    assert list(again.sites) == [second]
+    assert torch.equal(again.sites[second], seen.sites[second]) and torch.equal(again.prediction, seen.prediction)
+
+
 def test_record_leaves_no_hook_behind(trained, episodes):
     list(record(trained.model, [episodes], SITES))
     assert not any(point.fwd_hooks for point in trained.model.hook_dict.values())

@@ -23,7 +23,6 @@ from compolens.tasks.fixed.stored import StoredEpisodes
 from compolens.training import Run
 
 BATCH = 256
-Batches = Episodes | Iterable[Episodes] | Mapping[str, Iterable[Episodes]]
 
 
 class Activations(NamedTuple):
@@ -38,6 +37,9 @@ class Activations(NamedTuple):
     sites: dict[str, Tensor]
     prediction: Tensor
     episodes: Episodes
+
+
+Batches = Episodes | Activations | Iterable[Episodes | Activations] | Mapping[str, Iterable[Episodes]]
 
 
 def draw(
@@ -116,7 +118,8 @@ def record(
 
     Args:
         model: in evaluation mode.
-        batches: episodes, one batch or several; to a folder: {split: episodes}, such as
+        batches: episodes, one batch or several, or what was recorded of them in this model, which is not computed again where
+            it has the sites; to a folder: {split: episodes}, such as
             ``{s: draw(task, s, 4096, 0) for s in ("train", "ood")}``.
         sites: names of hook points, or one name.
         to: the folder (None: a stream).
@@ -134,7 +137,7 @@ def record(
     """
     _check_model(model, "record")
     sites = [sites] if isinstance(sites, str) else sites
-    batches = [batches] if isinstance(batches, Episodes) else batches
+    batches = [batches] if isinstance(batches, Episodes | Activations) else batches
     if twin is not None:
         renamed("record(twin=…)", "record(untrained=…)")
         untrained = twin
@@ -157,10 +160,14 @@ def record(
 
 
 @torch.no_grad()
-def _stream(model: HookedModel, batches: Iterable[Episodes], sites: Sequence[str]) -> Iterator[Activations]:
+def _stream(model: HookedModel, batches: Iterable[Episodes | Activations], sites: Sequence[str]) -> Iterator[Activations]:
     for site in sites:
         model.check_site(site)
-    for episodes in batches:
+    for batch in batches:
+        if isinstance(batch, Activations) and batch.sites.keys() >= set(sites):
+            yield batch._replace(sites={site: batch.sites[site] for site in sites})
+            continue
+        episodes = batch.episodes if isinstance(batch, Activations) else batch
         prediction, cache = model.run_with_cache(episodes.tokens, names_filter=list(sites))
         yield Activations({site: cache[site] for site in sites}, prediction, episodes)
 

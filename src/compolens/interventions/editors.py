@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from compolens.activations.sites import Site, positions
-from compolens.activations.streams import record
+from compolens.activations.streams import Activations, record
 from compolens.hooks import HookedModel
 from compolens.interventions.oracles import code_features
 from compolens.measures.capacity import Readout
@@ -104,14 +104,18 @@ class Editor:
 
 
 def fit_editors(
-    model: HookedModel, task: TaskFamily, batches: Sequence[Episodes], where: Sequence[Site], permuted: bool = False
+    model: HookedModel,
+    task: TaskFamily,
+    batches: Sequence[Episodes | Activations],
+    where: Sequence[Site],
+    permuted: bool = False,
 ) -> list[Editor]:
     """An editor for every site, from episodes of training compositions.
 
     Args:
         model: the model.
         task: the family.
-        batches: the episodes.
+        batches: the episodes, or what was recorded of them.
         where: the sites.
         permuted: give every episode another one's code, as a control.
 

@@ -181,8 +181,39 @@ def joined(parts: Sequence[Pairs]) -> Pairs:
 
 
 # ---- interventions ---------------------------------------------------------------------------------------------------
+class Shown(NamedTuple):
+    """What bases and sources hold, and what is answered to them.
+
+    Args:
+        held: hook point -> what is held there.
+        own: (batch, seq, d_out) the answers to the bases.
+        copied: (batch, seq, d_out) the answers to the sources.
+    """
+
+    held: dict[str, Held]
+    own: Tensor
+    copied: Tensor
+
+
+def shown(model: HookedModel, pairs: Pairs, sites: Sequence[Site]) -> Shown:
+    """What bases and sources hold, and the answers to them: one pass over the bases and one over the sources for all sites.
+
+    Args:
+        model: the model.
+        pairs: bases and sources.
+        sites: where to look.
+
+    Returns:
+        What was seen.
+    """
+    hook_names = list(dict.fromkeys(site.hook_name for site in sites))
+    base, source = record(model, [pairs.base, pairs.source], hook_names)
+    there = {hook_name: Held(base.sites[hook_name], source.sites[hook_name]) for hook_name in hook_names}
+    return Shown(there, base.prediction, source.prediction)
+
+
 def held(model: HookedModel, pairs: Pairs, sites: Sequence[Site]) -> dict[str, Held]:
-    """What bases and sources hold; one pass over the bases and one over the sources for all sites.
+    """What bases and sources hold, of `shown`.
 
     Args:
         model: the model.
@@ -192,12 +223,7 @@ def held(model: HookedModel, pairs: Pairs, sites: Sequence[Site]) -> dict[str, H
     Returns:
         hook point -> what is held there.
     """
-    hook_names = list(dict.fromkeys(site.hook_name for site in sites))
-    sides = []
-    for episodes in (pairs.base, pairs.source):
-        (seen,) = record(model, [episodes], hook_names)
-        sides.append(seen.sites)
-    return {hook_name: Held(sides[0][hook_name], sides[1][hook_name]) for hook_name in hook_names}
+    return shown(model, pairs, sites).held
 
 
 def interchange(

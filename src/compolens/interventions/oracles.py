@@ -138,7 +138,7 @@ class CodeAt:
 def fit_codes(
     model: HookedModel,
     task: TaskFamily,
-    batches: Sequence[Episodes],
+    batches: Sequence[Episodes | Activations],
     where: Sequence[Site],
     features: Callable[[TaskFamily, dict[str, Tensor]], Tensor] = code_features,
 ) -> list[CodeAt]:
@@ -147,7 +147,7 @@ def fit_codes(
     Args:
         model: the model.
         task: the family.
-        batches: the episodes.
+        batches: the episodes, or what was recorded of them.
         where: the sites.
         features: (family, codes) -> (batch, width) float64, the code as numbers.
 
@@ -239,7 +239,7 @@ def written(model: HookedModel, episodes: Episodes, at: Edits, code: Tensor, act
 
 
 @torch.no_grad()
-def recovered(model: HookedModel, task: TaskFamily, at: Edits, batches: Iterable[Episodes]) -> Evaluation:
+def recovered(model: HookedModel, task: TaskFamily, at: Edits, batches: Iterable[Episodes | Activations]) -> Evaluation:
     """How far the answers move to those of another episode's code when that code is written at a site.
 
     Episodes are paired within a batch.
@@ -248,17 +248,18 @@ def recovered(model: HookedModel, task: TaskFamily, at: Edits, batches: Iterable
         model: the model.
         task: the family, which must be able to `render`.
         at: the site, and how the code stands there.
-        batches: episodes.
+        batches: episodes, or what was recorded of them: where several sites are asked, record once.
 
     Returns:
         1: all the way; 0: not at all; may be negative.
     """
     parts = []
-    for batch in batches:
+    for seen in record(model, batches, [at.site.hook_name]):
+        batch = seen.episodes
         codes = {name: code.roll(1, 0) for name, code in batch.codes.items()}
         wanted = task.render(codes, batch.inputs).targets
-        moved = written(model, batch, at, code_features(task, codes))
-        error, before = (task.errors(answer, wanted)[0] for answer in (moved, model(batch.tokens)))
+        moved = written(model, batch, at, code_features(task, codes), seen.sites[at.site.hook_name])
+        error, before = (task.errors(answer, wanted)[0] for answer in (moved, seen.prediction))
         parts.append(torch.stack([error, before, batch.composition.double()]).cpu().numpy())
     error, before, composition = np.concatenate(parts, axis=1)
     return summarise(error, before, composition)

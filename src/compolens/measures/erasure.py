@@ -233,9 +233,9 @@ class Writer:
         Returns:
             The map.
         """
-        away_x, away_z, _, mean_z = _two_of(x, z)
-        there, back = Moments.of(away_x, away_z), Moments.of(away_z, away_x)
-        return cls(Eraser.fit(x, z), mean_z, cls.from_moments(there, back, x.dtype).weight)
+        away_x, away_z, mean_x, mean_z = _two_of(x, z)
+        about_0 = cls.from_moments(Moments.of(away_x, away_z), Moments.of(away_z, away_x), x.dtype)
+        return cls(Eraser(mean_x, about_0.eraser.projection), mean_z, about_0.weight)
 
     @classmethod
     def from_moments(cls, there: Moments, back: Moments, dtype: torch.dtype = torch.float32) -> Writer:

@@ -53,7 +53,7 @@ def fit_composition(task: _Teacher, episodes: Episodes, composition: int) -> tup
     error, pre = residual(z)
     sse = error.square().sum((1, 2))
     for _ in range(STEPS):
-        jacobian = ((parts * (pre > 0)[:, None]) @ readout).flatten(2)
+        jacobian = ((parts * (pre > 0).to(parts)[:, None]) @ readout).flatten(2)
         gram = jacobian @ jacobian.transpose(1, 2)
         diagonal = torch.diag_embed(damping[:, None] * gram.diagonal(dim1=1, dim2=2) + 1e-9)
         step = torch.linalg.solve(gram + diagonal, jacobian @ error.flatten(1)[..., None])[..., 0]
