@@ -15,13 +15,26 @@ from compolens.activations.sites import Site, sites
 from compolens.activations.streams import Activations, draw, record
 from compolens.foundation.configs import DoesNotApply
 from compolens.hooks import HookedModel
-from compolens.interventions.oracles import CodeAt, Search, best_code, code_features, fit_codes, readings, recovered, written
+from compolens.interventions.oracles import (
+    CodeAt,
+    Search,
+    best_code,
+    code_features,
+    fit_codes,
+    fit_without,
+    readings,
+    recovered,
+    recovered_without,
+    written,
+)
+from compolens.measures.capacity import folds_of
 from compolens.measures.intervals import summarise
 from compolens.tasks.base import Episodes, TaskFamily
 from compolens.zoo.folders import TrainedModel
 
-version = 4  # raised whenever its numbers change
-values_since = 1  # its values; version 2 changed intervals, 3 added the best code of S-RAVEN, 4 "recovered by composition"
+version = 5  # raised whenever its numbers change
+# version 2 changed intervals, 3 added the best code of S-RAVEN, 4 "recovered by composition", 5 "recovered, left out"
+values_since = 1  # its values
 
 NEARLY = 0.8
 """Places where writing another code moves the answers by at least this share of the most that it does anywhere."""
@@ -30,8 +43,11 @@ AS_WELL = 0.05
 
 BY_COMPOSITION = "recovered by composition"
 """What the diagnosis draws compositions from, to see whether the same site would be found again."""
+LEFT_OUT = "recovered, left out"
+"""By it the diagnosis sees whether a writer writes codes that it was not fitted to."""
 STILL = 0.02
-"""Where writing another code moves the answers less than this share of the way, no code is searched for: nothing reads it."""
+"""Where writing another code moves the answers less than this share of the way, no code is searched for, and no writer is
+fitted again: nothing reads it."""
 
 
 def probe(
@@ -70,6 +86,8 @@ def probe(
         - "score": of a rung, pooled and per composition; "true code written" has rows for every site.
         - "recovered": share of the way that answers move to another code's when that code is written (1: all of it, 0: none).
         - "recovered by composition": the same on one composition, which counts in the whole with `weight`.
+        - "recovered, left out": the same with writers that were fitted without the composition whose code is written, pooled
+          and by composition, at the effective sites (where "recovered" is 0.02 or more).
         - "left-out R²": of the readout on training compositions that were left out.
         - "r2": on the scored split, a row for each of the readouts that read training compositions about equally well; the
           best of these is used.
@@ -94,7 +112,7 @@ def probe(
             kept += [seen] if control == "" else []
             ladder.search(split, searched, found, Search(search_steps))
         rows += ladder.rows
-    alone = ("left-out R²", BY_COMPOSITION)  # no rows of the untrained control
+    alone = ("left-out R²", BY_COMPOSITION, LEFT_OUT)  # no rows of the untrained control
     own = (row for row in rows if row["control"] in ("", "another code") and row["metric"] not in alone)
     rows += tables.not_available(own, trained.why_no_untrained_control)
     return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
@@ -140,8 +158,23 @@ class _Ladder:
             effective, sources = (tuple(known[at.site] for at in part) for part in (given.effective, given.sources))
             return _Found(known[given.read.site], effective, sources, given.moves)
         most = [at for at, value in zip(self.codes, moved, strict=True) if value >= NEARLY * max(moved)]
+        if max(moved) >= STILL:
+            self._leave_out(batches, most)
         best = [at for at in self.codes if at.left_out >= max(other.left_out for other in self.codes) - AS_WELL]
         return _Found(self.codes[int(np.argmax(moved))], tuple(most), tuple(best), max(moved))
+
+    def _leave_out(self, batches: list[Episodes], codes: Sequence[CodeAt]) -> None:
+        """Whether codes are written that the writer was not fitted to: rows `LEFT_OUT`."""
+        composition = torch.cat([batch.composition for batch in batches])
+        fold_of = dict(zip(composition.tolist(), folds_of(composition).tolist(), strict=True))
+        pairs = list(draw(self.task, "train", max(self.n_fitted // 2, 2), f"{self.seed}/choose", self.device))
+        for at, without in zip(codes, fit_without(self.model, self.task, batches, codes, fold_of), strict=True):
+            pooled = recovered_without(self.model, self.task, without, fold_of, pairs)
+            rung, n = "another code written", self.n_fitted // 2
+            self._row(LEFT_OUT, rung, "train", at.site, pooled.score, pooled.interval, n)
+            for c, (share, weight, some) in pooled.per_composition.items():
+                more: dict[str, Any] = {"composition": self.task.composition_name(c), "weight": weight}
+                self._row(LEFT_OUT, rung, "train", at.site, share, n=some, **more)
 
     def _row(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,22 +15,37 @@ from compolens.activations.sites import EVERYWHERE, Site, positions, put, sites
 from compolens.activations.streams import Activations, draw, record
 from compolens.foundation.configs import DoesNotApply, require
 from compolens.hooks import HookedModel
-from compolens.interventions.editors import Editor, assemble, donors, fit_editors, put_in
+from compolens.interventions.editors import (
+    Changes,
+    ConditionalEditor,
+    Editor,
+    assemble,
+    donors,
+    fit_editors,
+    fit_editors_without,
+    put_in,
+)
 from compolens.interventions.natural import directions, distances, new_compositions, state
-from compolens.interventions.oracles import code_features, recovered
-from compolens.measures.capacity import Readout, control_task
+from compolens.interventions.oracles import Edits, code_features, recovered, recovered_without
+from compolens.measures.capacity import Readout, control_task, folds_of
 from compolens.measures.divergence import Natural
 from compolens.measures.intervals import Evaluation, summarise
 from compolens.measures.readouts import Moments, RidgeReadout
 from compolens.tasks.base import Episodes
 from compolens.zoo.folders import TrainedModel
 
-version = 3  # raised whenever its numbers change
-values_since = 1  # its values; 2 added states assembled from two donors, and 3 measures how far these lie without the two
+version = 4  # raised whenever its numbers change
+# 2 added states assembled from two donors, 3 measures how far these lie without the two, 4 added the conditional editor
+values_since = 1  # its values
 
-NONLINEAR, DONOR, ASSEMBLED = "nonlinear", "donor", "assembled"
+NONLINEAR, CONDITIONAL, DONOR, ASSEMBLED = "nonlinear", "conditional", "donor", "assembled"
 """The editors, as the column `editor` names them."""
 UNNATURAL = "unnatural: made of two training donors, one part of the code from each"
+LEFT_OUT = "recovered, left out"
+"""The metric by which an editor is asked whether it writes codes that it was not fitted to."""
+NEARLY, STILL = 0.8, 0.02
+"""Sites where the conditional editor moves answers by at least this share of the most, each of which may be where the code is
+read; and how far any editor must move them for more to be asked of it."""
 DONORS = 6
 """Donors of every episode, of which the one is taken whose reading is nearest to the right code."""
 
@@ -41,10 +57,11 @@ def probe(
 
     Readouts are ridges on x, on products, and on 32 or 128 Gaussian bumps; the smallest within one standard error of the best
     on left-out training compositions is taken. The nonlinear editor erases and writes the coordinates in which the mean
-    activation varies with the code. A donor is a real episode of the same code with other inputs: its activation is put at
-    the site. Where inference fails, no episode has the right code of a held-out composition: "assembled" puts together two
-    training donors, one part of the code from each, and its rows are marked as unnatural. Why an editor may not be fitted to
-    answers: 2507.08802. Why states must be compared with natural ones: 2511.04638.
+    activation varies with the code. The conditional editor adds a change that depends on the code and on what else stands
+    there: values behind a key have no coordinates of their own. A donor is a real episode of the same code with other inputs:
+    its activation is put at the site. Where inference fails, no episode has the right code of a held-out composition:
+    "assembled" puts together two training donors, one part of the code from each, and its rows are marked as unnatural. Why an
+    editor may not be fitted to answers: 2507.08802. Why states must be compared with natural ones: 2511.04638.
 
     Args:
         trained: the trained model, with its run, task and folder.
@@ -53,9 +70,10 @@ def probe(
         seed: seed of the episodes, which are never those of a training, even with an equal seed.
 
     Returns:
-        The table, and rows per episode (score as is and with each edit). Column `editor` is "nonlinear", "donor" or
-        "assembled"; `capacity` names a readout; `chosen` marks the site where an editor moves the answers of training
-        compositions most ("assembled": that of donors). lo, hi: 95 % over compositions.
+        The table, and rows per episode (score as is and with each edit). Column `editor` is "nonlinear", "conditional",
+        "donor" or "assembled"; `capacity` names a readout; `chosen` marks the site where an editor moves the answers of
+        training compositions most ("assembled": that of donors); `effective` those where the conditional editor moves them at
+        least 0.8 times as much. lo, hi: 95 % over compositions.
 
         - "left-out R²": of readouts of a capacity on left-out training compositions; `chosen` 1 where it was taken. Control
           "control task": of the same capacity, codes exchanged between compositions (1909.03368), on fresh episodes of the
@@ -63,6 +81,9 @@ def probe(
         - "among training states": share of what sets held-out compositions' mean states apart that lies within the span of
           training compositions' mean states; control "random": that of random directions.
         - "recovered": share of the way that answers move to another code's when that is written.
+        - "recovered, left out": the same by editors that were fitted without the composition whose code is written, pooled
+          and by composition, at effective sites (where "recovered" is 0.02 or more).
+        - "left-out change": R² of the conditional editor's change on left-out training compositions.
         - "score", rung "own answer", "own code written" (as read), "true code written": pooled and per composition, at the
           chosen site. Control "another code": another episode's. Control "least divergent half": episodes whose edited states
           diverge least.
@@ -143,26 +164,69 @@ class _Measured:
         points = self.points if given is None else list(dict.fromkeys(given.values()))
         pairs = self._recorded("train", max(self.n // 2, 8), "choose")
         given_code = [self._donors(one.episodes) for one in pairs]
-        self.editors = {e.site: e for e in fit_editors(self.model, self.task, self.fitted, points)}
-        best: dict[str, tuple[float, Site]] = {}
-        for site, editor in self.editors.items():
-            moved = {NONLINEAR: recovered(self.model, self.task, editor, pairs), DONOR: self._donated(site, pairs, given_code)}
-            for name, found in moved.items():
-                lo, hi = found.interval
-                self._row("recovered", found.score, "train", site, self.n // 2, editor=name, lo=lo, hi=hi,
-                          capacity=editor.coordinates.mean_activation.capacity if name == NONLINEAR else "")  # fmt: skip
-                best[name] = max(best.get(name, (-np.inf, site)), (found.score, site), key=lambda pair: pair[0])
+        changes = Changes.of(self.model, self.task, self.fitted, points)
+        bent = {e.site: e for e in fit_editors(self.model, self.task, self.fitted, points)}
+        shown = {site: editor.shown for site, editor in bent.items()}
+        given_rest = {site: changes.fit(site, shown[site]) for site in points}
+        self.editors: dict[str, Mapping[Site, Editor | ConditionalEditor]] = {NONLINEAR: bent, CONDITIONAL: given_rest}
+        far: dict[str, dict[Site, float]] = {NONLINEAR: {}, CONDITIONAL: {}, DONOR: {}}
+        for site in points:
+            moved = {name: recovered(self.model, self.task, by[site], pairs) for name, by in self.editors.items()}
+            for name, found in (moved | {DONOR: self._donated(site, pairs, given_code)}).items():
+                capacity = bent[site].coordinates.mean_activation.capacity if name == NONLINEAR else ""
+                self._moved(found, site, name, capacity=capacity)
+                far[name][site] = found.score
+            if not self.control:
+                told = given_rest[site].left_out
+                self._row("left-out change", told, "train", site, len(changes.code), editor=CONDITIONAL)
         if given is not None:
             return given
-        where = {name: site for name, (_, site) in best.items()}
-        (noise,) = fit_editors(self.model, self.task, self.fitted, [where[NONLINEAR]], permuted=True)
-        found = recovered(self.model, self.task, noise, pairs)
-        lo, hi = found.interval
-        self._row("recovered", found.score, "train", noise.site, self.n // 2, editor=NONLINEAR, lo=lo, hi=hi,
-                  control="permuted codes")  # fmt: skip
+        where = {name: max(by, key=lambda site: by[site]) for name, by in far.items()}
+        most = max(far[CONDITIONAL].values())
+        self.effective = [site for site, value in far[CONDITIONAL].items() if value >= NEARLY * most]
+        at = where[NONLINEAR]
+        (noise,) = fit_editors(self.model, self.task, self.fitted, [at], permuted=True)
+        self._moved(recovered(self.model, self.task, noise, pairs), at, NONLINEAR, control="permuted codes")
+        at = where[CONDITIONAL]
+        other = changes.permuted().fit(at, shown[at])
+        self._moved(recovered(self.model, self.task, other, pairs), at, CONDITIONAL, control="permuted codes")
+        self._leave_out(changes, bent[where[NONLINEAR]], [given_rest[site] for site in self.effective], pairs)
         for row in self.rows:
-            row["chosen"] = row["effective"] = int(where[row["editor"]] == Site(row["layer"], row["site"], row["role"]))
+            here = Site(row["layer"], row["site"], row["role"])
+            row["chosen"] = int(where[row["editor"]] == here)
+            row["effective"] = int(here in self.effective) if row["editor"] == CONDITIONAL else row["chosen"]
         return where
+
+    def _moved(self, found: Evaluation, site: Site, editor: str, **more: Any) -> None:
+        lo, hi = found.interval
+        self._row("recovered", found.score, "train", site, self.n // 2, editor=editor, lo=lo, hi=hi, **more)
+
+    def _leave_out(
+        self,
+        changes: Changes,
+        bent: Editor,
+        given_rest: Sequence[ConditionalEditor],
+        pairs: list[Activations],
+    ) -> None:
+        """Whether editors write codes that they were not fitted to: rows `LEFT_OUT`."""
+        composition = torch.cat([one.episodes.composition for one in self.fitted])
+        fold_of = dict(zip(composition.tolist(), folds_of(composition).tolist(), strict=True))
+        groups = range(max(fold_of.values()) + 1)
+        fold = torch.tensor([fold_of[c] for c in changes.composition.tolist()], device=changes.code.device)
+        without: list[tuple[str, Sequence[Edits]]] = [
+            (NONLINEAR, fit_editors_without(self.model, self.task, self.fitted, bent, fold_of)),
+            *(
+                (CONDITIONAL, [changes.fit(editor.site, editor.shown, fold == g, editor.change.l2) for g in groups])
+                for editor in given_rest
+            ),
+        ]
+        for name, fits in without:
+            site, found = fits[0].site, recovered_without(self.model, self.task, fits, fold_of, pairs)
+            lo, hi = found.interval
+            self._row(LEFT_OUT, found.score, "train", site, self.n // 2, editor=name, lo=lo, hi=hi)
+            for c, (share, weight, n) in found.per_composition.items():
+                name_of = self.task.composition_name(c)
+                self._row(LEFT_OUT, share, "train", site, n, editor=name, composition=name_of, weight=weight)
 
     def _donors(self, batch: Episodes) -> Activations:
         """What episodes hold that have another one's code and a third one's inputs."""
@@ -238,12 +302,13 @@ class _Measured:
             columns["score"] = (1 - own[0] / own[1]).cpu().numpy()
             for editor, site in (*where.items(), (ASSEMBLED, where[DONOR])):
                 columns[f"{editor}_true_code"] = self._scored(split, seen, editor, site, own)
+            for site in self.effective:
+                if site != where[CONDITIONAL]:
+                    self._also(split, seen, site, own)
             frames.append(pd.DataFrame(columns))
         return pd.concat(frames, ignore_index=True)
 
     def _scored(self, split: str, seen: _Seen, name: str, site: Site, own: Tensor) -> np.ndarray:
-        ways_to_edit = {DONOR: self._edited_by_donor, ASSEMBLED: self._edited_by_two, NONLINEAR: self._edited_by_editor}
-        edit = ways_to_edit[name]
         self._scores("own answer", split, site, name, own, seen.composition)
         natural, one = Natural.fit(self.known.states[site]), self.known.batches[0]
         ways = directions(self.model, self.task, site, one.episodes, one.sites[site.hook_name])
@@ -254,14 +319,14 @@ class _Measured:
                           control="natural, left out")  # fmt: skip
         best = own
         for rung, control in (("true code written", ""), ("true code written", "another code"), ("own code written", "")):
-            if name != NONLINEAR and rung == "own code written":
+            if name not in self.editors and rung == "own code written":
                 continue
-            states, errors = edit(seen, site, rung, 1 if control else 0)
+            states, errors = self._edited(name, seen, site, rung, 1 if control else 0)
             self._scores(rung, split, site, name, errors, seen.composition, control)
             if rung == "true code written" and not control:
                 best = errors
                 self._distances(split, states, site, name, "", ways)
-                if name != NONLINEAR:
+                if name not in self.editors:
                     r2 = _r2(self.readouts[site](states), seen.code)
                     self._row("reads right", r2, split, site, len(states), editor=name, chosen=1)
                 own_two = torch.stack([self.made.first, self.made.second], dim=1) if name == ASSEMBLED else None
@@ -270,8 +335,23 @@ class _Measured:
                 self._scores(rung, split, site, name, errors[:, half], seen.composition[half], "least divergent half")
         return (1 - best[0] / best[1]).cpu().numpy()
 
-    def _edited_by_editor(self, seen: _Seen, site: Site, rung: str, by: int) -> tuple[Tensor, Tensor]:
-        editor: Editor = self.editors[site]
+    def _also(self, split: str, seen: _Seen, site: Site, own: Tensor) -> None:
+        """The rungs of the conditional editor at another site where it moves answers nearly as much."""
+        self._scores("own answer", split, site, CONDITIONAL, own, seen.composition, chosen=0)
+        for rung in ("true code written", "own code written"):
+            _, errors = self._edited(CONDITIONAL, seen, site, rung, 0)
+            self._scores(rung, split, site, CONDITIONAL, errors, seen.composition, chosen=0)
+
+    def _edited(self, name: str, seen: _Seen, site: Site, rung: str, by: int) -> tuple[Tensor, Tensor]:
+        """States and (2, n) errors and weights with the codes of the episodes so many before."""
+        if name == DONOR:
+            return self._edited_by_donor(seen, site, by)
+        if name == ASSEMBLED:
+            return self._edited_by_two(seen, site, by)
+        return self._edited_by_editor(self.editors[name][site], seen, rung, by)
+
+    def _edited_by_editor(self, editor: Editor | ConditionalEditor, seen: _Seen, rung: str, by: int) -> tuple[Tensor, Tensor]:
+        site = editor.site
         at = max(self.points, key=lambda p: self.readouts[p].left_out) if rung == "own code written" else site
         codes = self.readouts[at](seen.states[at]) if rung == "own code written" else seen.code.roll(by, 0)
         states, errors = [], []
@@ -284,7 +364,7 @@ class _Measured:
             errors.append(torch.stack(self.task.errors(answer, one.episodes.targets)))
         return torch.cat(states), torch.cat(errors, dim=1)
 
-    def _edited_by_donor(self, seen: _Seen, site: Site, rung: str, by: int) -> tuple[Tensor, Tensor]:
+    def _edited_by_donor(self, seen: _Seen, site: Site, by: int) -> tuple[Tensor, Tensor]:
         """Of some donors of every episode, the one whose reading is nearest to its code."""
         states, errors = [], []
         for one in seen.batches:
@@ -307,7 +387,7 @@ class _Measured:
             errors.append(torch.stack(self.task.errors(answer, batch.targets)))
         return torch.cat(states), torch.cat(errors, dim=1)
 
-    def _edited_by_two(self, seen: _Seen, site: Site, rung: str, by: int) -> tuple[Tensor, Tensor]:
+    def _edited_by_two(self, seen: _Seen, site: Site, by: int) -> tuple[Tensor, Tensor]:
         """States assembled from two episodes of training compositions, those that the readouts were fitted on."""
         at = positions(self.model, site.role)
         shown = torch.cat([one.sites[site.hook_name][:, at] for one in self.known.batches])
@@ -332,12 +412,20 @@ class _Measured:
                       directions=name)  # fmt: skip
 
     def _scores(
-        self, rung: str, split: str, site: Site, editor: str, errors: Tensor, composition: Tensor, control: str = ""
+        self,
+        rung: str,
+        split: str,
+        site: Site,
+        editor: str,
+        errors: Tensor,
+        composition: Tensor,
+        control: str = "",
+        chosen: int = 1,
     ) -> None:
         error, weight = errors.cpu().numpy()
         found = summarise(error, weight, composition.cpu().numpy())
         lo, hi = found.interval
-        more: dict[str, Any] = {"editor": editor, "rung": rung, "control": control, "chosen": 1, "effective": 1}
+        more: dict[str, Any] = {"editor": editor, "rung": rung, "control": control, "chosen": chosen, "effective": 1}
         self._row("score", found.score, split, site, len(error), lo=lo, hi=hi, weight=weight.sum(), **more)
         for c, (score, share, n) in found.per_composition.items() if not control else ():
             name = self.task.composition_name(c)

@@ -39,7 +39,11 @@ NOT_LOCATED = "not located"
 """The one part of a loss that no intervention could split."""
 MOVES = 0.5
 """Writing another code must move the answers of training compositions at least this share of the way to that code's; else no
-site is known where the model reads its code, its loss is not split, and nothing is blamed."""
+site is known where the model reads its code, its loss is not split, and nothing is blamed. What writes it is fitted without
+the composition whose code is written: one that writes only what it was fitted to says nothing of held-out compositions."""
+RECOVERED, LEFT_OUT = "recovered", "recovered, left out"
+"""How far answers move: by what was fitted to all training compositions, and by what was fitted without the one written.
+Tables of versions before the latter have only the first."""
 EXPLICIT = "hook_code"
 """The site of an explicit code."""
 NEEDS = ("generalization", "inference_or_execution")
@@ -48,8 +52,10 @@ PRIOR, STRUCTURE, FORMS = "which_prior", "code_structure", "nonlinear_code"
 """…and those that add whose answers they are, whether codes are made of parts, and what codes that are not linear do."""
 LINEAR = "linear"
 """The editor of the table `inference_or_execution`."""
+EDITORS = ("nonlinear", "conditional")
+"""Those of `nonlinear_code` that write codes, the simpler one first."""
 BETTER = 0.05
-"""Another editor's ladder is taken in the linear one's stead if it moves answers further by at least this share of the way."""
+"""Another editor's ladder is taken in a simpler one's stead if it moves answers further by at least this share of the way."""
 
 
 class Loss(NamedTuple):
@@ -298,9 +304,26 @@ class Measured:
 
     @property
     def moved(self) -> float:
-        """How far writing another code moves the answers, where it moves them most."""
-        rows = self.ladder[(self.ladder["metric"] == "recovered") & (self.ladder["control"] == "")]
-        return float(rows["value"].max())
+        """How far writing another code moves the answers, where it moves them most; by what was fitted without that code's
+        composition, if the table has that."""
+        return self.moved_by(LEFT_OUT) if self.asked_without else self.moved_by(RECOVERED)
+
+    @property
+    def asked_without(self) -> bool:
+        """Whether the table tells how far codes move answers that nothing was fitted to."""
+        return bool((self.ladder["metric"] == LEFT_OUT).any())
+
+    def moved_by(self, metric: str) -> float:
+        """How far writing another code moves the answers, where it moves them most.
+
+        Args:
+            metric: `RECOVERED` or `LEFT_OUT`.
+
+        Returns:
+            The share of the way; NaN without rows.
+        """
+        rows = self.ladder[(self.ladder["metric"] == metric) & (self.ladder["control"] == "")]
+        return float(rows[rows["composition"] == "all"]["value"].max())
 
     @property
     def place(self) -> str:
@@ -424,8 +447,8 @@ Ladders = Sequence[dict[str, Rungs]]
 
 
 def by_the_better_editor(models: Sequence[Measured]) -> Sequence[Measured]:
-    """The models with the ladder of the linear editor, or of the nonlinear one where that moves the answers of training
-    compositions further by at least `BETTER`.
+    """The models with the ladder of the linear editor, or of one of `EDITORS` that moves the answers of training compositions
+    further by at least `BETTER`, and at least `MOVES`.
 
     Donors are not among them: of a model that does not infer, they carry its own wrong codes.
 
@@ -435,11 +458,16 @@ def by_the_better_editor(models: Sequence[Measured]) -> Sequence[Measured]:
     Returns:
         The models, all with the same editor's ladder.
     """
-    others = [other for model in models if (other := model.by("nonlinear")) is not None]
-    if len(others) < len(models):
-        return models
-    far, linear = (min(model.moved for model in some) for some in (others, models))
-    return others if far >= max(MOVES, linear + BETTER) else models
+    best = models
+    for editor in EDITORS:
+        others = [other for model in models if (other := model.by(editor)) is not None]
+        if len(others) < len(models):
+            continue
+        metric = LEFT_OUT if all(model.asked_without for model in (*best, *others)) else RECOVERED
+        far, before = (min(model.moved_by(metric) for model in some) for some in (others, best))
+        if far >= max(MOVES, before + BETTER):
+            best = others
+    return best
 
 
 def located(models: Sequence[Measured]) -> bool:

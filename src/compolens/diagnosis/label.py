@@ -23,6 +23,7 @@ from compolens.diagnosis.decomposition import (
     MOVES,
     NEEDS,
     NOTHING,
+    RECOVERED,
     Loss,
     Measured,
     Power,
@@ -62,7 +63,9 @@ products, signs with magnitudes and entries per composition all lack such parts,
 TELLS = 0.1
 """R² below which no readout, up to the capacity declared in `nonlinear_code`, tells a training composition's code from what
 others show. Together with a code that does not add up, and with held-out states that are made of training states, that is a
-memory: an entry per composition, of which another one's episodes say nothing."""
+memory: an entry per composition, of which another one's episodes say nothing. An entry can be written back: where writing
+does not move answers to the codes it was fitted to (`MOVES`), or costs more than `FAITHFUL`, the code was not found, and
+nothing is said of a memory."""
 MADE_OF = 0.8
 """…the latter if training compositions' mean states span at least this share of what sets held-out ones apart. A product of
 parts has coordinates for held-out compositions that no training composition uses; a memory has none."""
@@ -382,6 +385,8 @@ def stored_whole(models: Sequence[Measured]) -> str | None:
     Returns:
         The words.
     """
+    if min(model.moved_by(RECOVERED) for model in models) < MOVES or not faithful(models):
+        return None  # what is stored can be looked up, and written: where this fails, the code was not found
     told, where = told_by_parts(models)
     read = max(model.read_when_left_out for model in models)
     made = min(model.among_training_states for model in models)
@@ -404,6 +409,13 @@ def _without_a_site(
         return "memorised", [*reasons, whole], ""
     if (like := beside["ood"].taken_for(FITTED)) is not None:
         return "generic regression", [*reasons, f"its answers are those of {like}"], ""
+    fitted = min(model.moved_by(RECOVERED) for model in models)
+    if fitted >= MOVES:
+        why = (
+            f"nothing is known that writes its code: what was fitted to a composition moves answers {fitted:.2f} of the way, "
+            f"what was fitted without it {moved:.2f}"
+        )
+        return "undecided", [*reasons, why], ""
     return "undecided", [*reasons, f"no place is known where it reads its code (writing moves answers {moved:.2f})"], ""
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from compolens.diagnosis import label as rules
-from compolens.diagnosis.decomposition import Loss, Measured, Rungs, ladders, lost_parts, named_site
+from compolens.diagnosis.decomposition import LEFT_OUT, Loss, Measured, Rungs, ladders, lost_parts, named_site
 from compolens.measures.intervals import weighted_mean
 
 RESAMPLES = 100
@@ -164,6 +164,9 @@ class _Source:
         self.read = model.site
         moved = model.ladder[(model.ladder["metric"] == BY_COMPOSITION) & (model.ladder["control"] == "")]
         self.sites = {_site(site): self._rows("train", rows) for site, rows in moved.groupby(["site", "role"])}
+        gate = alone["ladder"]
+        gate = gate[(gate["metric"] == LEFT_OUT) & (gate["control"] == "")]
+        self.gate = {_site(site): self._rows("train", rows) for site, rows in gate.groupby(["site", "role"])}
         self.far = {split: self._distances(alone["prior"], split) for split in ("test", "ood")}
         self.near = {split: model.distances(split) for split in ("test", "ood")}
         self.errors = {split: model.errors_of_learners(split) for split in ("test", "ood")}
@@ -231,7 +234,11 @@ class _Drawn(Measured):
     @property
     def moved(self) -> float:
         source, counts = self._of
-        return max((rows.pooled(counts["train"]) for rows in source.sites.values()), default=source.model.moved)
+        rows = source.gate or ({} if source.model.asked_without else source.sites)
+        return max((one.pooled(counts["train"]) for one in rows.values()), default=source.model.moved)
+
+    def moved_by(self, metric: str) -> float:
+        return self._of[0].model.moved_by(metric)
 
     @property
     def site(self) -> Site:

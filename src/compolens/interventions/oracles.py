@@ -19,8 +19,8 @@ two codes stand, equal on training compositions, a fit on these alone takes half
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -172,6 +172,41 @@ def fit_codes(
     return found
 
 
+def fit_without(
+    model: HookedModel,
+    task: TaskFamily,
+    batches: Sequence[Episodes | Activations],
+    codes: Sequence[CodeAt],
+    fold_of: Mapping[int, int],
+) -> list[list[CodeAt]]:
+    """What writes a code at every site, fitted without some of the compositions.
+
+    Args:
+        model: the model.
+        task: the family.
+        batches: the episodes that the codes were fitted to, or what was recorded of them.
+        codes: the fits at the sites, whose readouts are kept.
+        fold_of: composition -> the group that it is left out with, from 0 on.
+
+    Returns:
+        For every site a fit for every group, without that group.
+    """
+    hook_names = list(dict.fromkeys(at.site.hook_name for at in codes))
+    seen = list(record(model, batches, hook_names))
+    code = torch.cat([code_features(task, a.episodes.codes) for a in seen])
+    fold = torch.tensor([fold_of[c] for a in seen for c in a.episodes.composition.tolist()], device=code.device)
+    found = []
+    for at in progress(codes, "writers without some compositions, site"):
+        x = torch.cat([a.sites[at.site.hook_name][:, positions(model, at.site.role)] for a in seen])
+        without = []
+        for group in range(max(fold_of.values()) + 1):
+            rows = x[fold != group].flatten(0, 1)
+            writer = Writer.fit(rows, code[fold != group].repeat_interleave(x.shape[1], dim=0))
+            without.append(replace(at, writer=writer, shown=Range.fit(rows)))
+        found.append(without)
+    return found
+
+
 def readings(
     model: HookedModel,
     task: TaskFamily,
@@ -259,6 +294,48 @@ def recovered(model: HookedModel, task: TaskFamily, at: Edits, batches: Iterable
         codes = {name: code.roll(1, 0) for name, code in batch.codes.items()}
         wanted = task.render(codes, batch.inputs).targets
         moved = written(model, batch, at, code_features(task, codes), seen.sites[at.site.hook_name])
+        error, before = (task.errors(answer, wanted)[0] for answer in (moved, seen.prediction))
+        parts.append(torch.stack([error, before, batch.composition.double()]).cpu().numpy())
+    error, before, composition = np.concatenate(parts, axis=1)
+    return summarise(error, before, composition)
+
+
+@torch.no_grad()
+def recovered_without(
+    model: HookedModel,
+    task: TaskFamily,
+    without: Sequence[Edits],
+    fold_of: Mapping[int, int],
+    batches: Iterable[Episodes | Activations],
+) -> Evaluation:
+    """`recovered`, every code written by an editor that was fitted without its composition.
+
+    An editor may write what it was fitted to and nothing else, as a table of words would. What it wins on held-out
+    compositions, or does not, then says nothing of the model.
+
+    Args:
+        model: the model.
+        task: the family, which must be able to `render`.
+        without: an editor for every group of compositions, all at one site, fitted without that group.
+        fold_of: composition -> its group, an index of `without`; of one that is not there, any editor may write.
+        batches: episodes, or what was recorded of them; every one is given another one's code of the same batch.
+
+    Returns:
+        1: all the way; 0: not at all; may be negative.
+    """
+    parts, site = [], without[0].site
+    for seen in record(model, batches, [site.hook_name]):
+        batch = seen.episodes
+        codes = {name: code.roll(1, 0) for name, code in batch.codes.items()}
+        new = code_features(task, codes)
+        wanted = task.render(codes, batch.inputs).targets
+        shown = seen.sites[site.hook_name]
+        edited = shown.clone()
+        fold = torch.tensor([fold_of.get(c, 0) for c in batch.composition.roll(1, 0).tolist()], device=shown.device)
+        for group in fold.unique().tolist():
+            here = fold == group
+            edited[here] = without[group].write(model, shown[here], new[here]).to(edited)
+        moved = put(model, batch.tokens, site, edited)
         error, before = (task.errors(answer, wanted)[0] for answer in (moved, seen.prediction))
         parts.append(torch.stack([error, before, batch.composition.double()]).cpu().numpy())
     error, before, composition = np.concatenate(parts, axis=1)
