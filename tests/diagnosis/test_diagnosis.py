@@ -11,6 +11,7 @@ from compolens import HypernetworkTransformer, Run, tables
 from compolens.diagnosis import decomposition, groups, sentences
 from compolens.diagnosis import label as diagnosis
 from compolens.diagnosis.cards import card
+from compolens.diagnosis.stability import stability
 
 COMPOSITIONS = ("0+3", "1+4", "2+5", "0+2", "1+3")
 SCORE = st.floats(-2, 1)
@@ -361,6 +362,54 @@ def test_the_editor_that_moves_answers_further_has_the_word_and_is_named(tmp_pat
     folder = make(tmp_path, tiny_task, "d", ood=0.6, true=0.97, moves=0.9)
     save(folder, "nonlinear_code", forms(0.9, 0.5, editors=[("nonlinear", 0.92, 0.6, 0.6)]))
     assert diagnosis.diagnose([folder]).label == "fails to infer"  # hardly further: the linear editor's
+
+
+def without(folder, value, table="inference_or_execution", **where):
+    """Adds rows of codes that the editor was not fitted to, one for all compositions and one for each."""
+    path = folder / "tables" / f"{table}.csv"
+    frame = pd.read_csv(path, keep_default_na=False, na_values=[""]).fillna({"control": ""})
+    like = frame[(frame["metric"] == "recovered") & (frame["control"] == "")]
+    for column, wanted in where.items():
+        like = like[like[column] == wanted]
+    row = like.iloc[0].to_dict() | {"metric": decomposition.LEFT_OUT, "value": value, "weight": 1.0}
+    rows = [row | {"composition": composition} for composition in ("all", *COMPOSITIONS)]
+    put_back(path, pd.concat([frame, pd.DataFrame(rows)], ignore_index=True))
+
+
+@pytest.mark.parametrize("label", ["fails to infer", "infers but does not use", "cannot execute"])
+def test_an_editor_that_writes_only_what_it_was_fitted_to_splits_no_loss(label, tmp_path, tiny_task):
+    folder = make(tmp_path, tiny_task, **CASES[label])
+    without(folder, 0.7)
+    assert diagnosis.diagnose([folder]).label == label
+    other = make(tmp_path, tiny_task, "other", **CASES[label])
+    without(other, 0.1)
+    found = diagnosis.diagnose([other])
+    assert found.label == "undecided" and found.blamed == ""
+    assert "nothing is known that writes its code" in found.reasons[-1] and "0.90" in found.reasons[-1]
+    assert set(found.parts["lost"]) == {decomposition.NOT_LOCATED}
+    models = diagnosis.as_diagnosed(diagnosis.measured([other]))
+    assert stability(models, found.label).label == 1.0
+
+
+def test_the_conditional_editor_has_the_word_where_the_others_write_nothing_that_they_were_not_fitted_to(tmp_path, tiny_task):
+    folder = make(tmp_path, tiny_task, ood=0.6, moves=0.8)
+    without(folder, 0.1)
+    save(folder, "nonlinear_code", forms(0.9, 0.5, editors=[("nonlinear", 0.9, 0.6, 0.6), ("conditional", 0.9, 0.6, 0.97)]))
+    without(folder, 0.2, "nonlinear_code", editor="nonlinear")
+    without(folder, 0.9, "nonlinear_code", editor="conditional")
+    found = diagnosis.diagnose([folder])
+    assert found.label == "fails to infer"
+    assert any("conditional editor" in remark for remark in found.remarks)
+
+
+@pytest.mark.parametrize(("moves", "test_true"), [(0.4, None), (0.9, 0.3)])
+def test_what_cannot_be_written_back_is_no_memory(moves, test_true, tmp_path, tiny_task):
+    folder = make(tmp_path, tiny_task, ood=0.6, true=0.97, best=0.97, moves=moves)
+    save(folder, "code_structure", left_out(("hook_code", "all", 3, 0.0, 0.9)))
+    save(folder, "nonlinear_code", forms(0.02, 0.95))
+    if test_true is not None:
+        edit(folder, lambda f: (f["rung"] == "true code written") & (f["split"] == "test"), test_true)
+    assert diagnosis.diagnose([folder]).label != "memorised"
 
 
 def left_out(*found):

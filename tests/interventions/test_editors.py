@@ -8,8 +8,25 @@ import torch
 
 from compolens.activations.sites import Site
 from compolens.activations.streams import draw, record
-from compolens.interventions.editors import Coordinates, assemble, donors, fit_editors, put_in
-from compolens.interventions.oracles import code_features, fit_codes, recovered, written
+from compolens.interventions.editors import (
+    Changes,
+    Coordinates,
+    _products,
+    assemble,
+    donors,
+    fit_editors,
+    fit_editors_without,
+    put_in,
+)
+from compolens.interventions.oracles import (
+    code_features,
+    fit_codes,
+    fit_without,
+    recovered,
+    recovered_without,
+    written,
+)
+from compolens.measures.capacity import folds_of
 
 HERE = Path(__file__).parents[1] / "benchmarks" / "diagnosis"
 if str(HERE) not in sys.path:
@@ -104,3 +121,79 @@ def test_a_code_that_training_shows_is_its_own_donor():
     made = assemble(code[:5], code, shown)
     assert made.first.tolist() == list(range(5))
     torch.testing.assert_close(made.states, shown[:5])
+
+
+# ---- codes whose form depends on what else stands there --------------------------------------------------------------
+def planted(carrier, **more):
+    """A model of the blind set that works, its code carried in some form: (model, task, episodes to fit, to score)."""
+    models = pytest.importorskip("blind_models")
+    task = models.task_of("maxout", 0)
+    architecture = models.PlantedBlind(task, carrier=carrier, **more)
+    model = architecture.build(**task.dimensions).eval()
+    torch.manual_seed(0)
+    model.plant()
+    return model, task, list(draw(task, "train", 192, "fit")), list(draw(task, "train", 64, "choose"))
+
+
+def folds(batches):
+    composition = torch.cat([batch.composition for batch in batches])
+    return dict(zip(composition.tolist(), folds_of(composition).tolist(), strict=True))
+
+
+def test_values_behind_a_key_are_written_by_an_editor_that_sees_the_key_and_by_no_other():
+    model, task, fit, pairs = planted("keyed")
+    (linear,), (bent,) = fit_codes(model, task, fit, [AT]), fit_editors(model, task, fit, [AT])
+    changes = Changes.of(model, task, fit, [AT])
+    editor, noise = (some.fit(AT, bent.shown) for some in (changes, changes.permuted()))
+    moved = [recovered(model, task, at, pairs).score for at in (linear, bent, editor, noise)]
+    assert moved[2] > 0.9 > 0.4 > max(moved[0], moved[1], moved[3]), moved
+    fold_of = folds(fit)
+    fold = torch.tensor([fold_of[c] for c in changes.composition.tolist()])
+    without = [changes.fit(AT, bent.shown, fold == g, editor.change.l2) for g in range(max(fold.tolist()) + 1)]
+    assert recovered_without(model, task, without, fold_of, pairs).score > 0.8  # and codes that it was not fitted to
+
+
+def test_an_untrained_model_has_nothing_for_the_conditional_editor_to_write():
+    models = pytest.importorskip("blind_models")
+    _, task, fit, pairs = planted("keyed")
+    untrained = models.PlantedBlind(task, carrier="keyed").build(**task.dimensions).eval()
+    changes = Changes.of(untrained, task, fit, [AT])
+    (bent,) = fit_editors(untrained, task, fit, [AT])
+    assert recovered(untrained, task, changes.fit(AT, bent.shown), pairs).score < 0.1
+
+
+def test_a_table_of_words_is_written_where_it_was_fitted_and_nowhere_else():
+    model, task, fit, pairs = planted("hashed")
+    (at,), (bent,) = fit_codes(model, task, fit, [AT]), fit_editors(model, task, fit, [AT])
+    fold_of, changes = folds(fit), Changes.of(model, task, fit, [AT])
+    (linear,) = fit_without(model, task, fit, [at], fold_of)
+    fold = torch.tensor([fold_of[c] for c in changes.composition.tolist()])
+    editor = changes.fit(AT, bent.shown)
+    given = [changes.fit(AT, bent.shown, fold == g, editor.change.l2) for g in range(max(fold.tolist()) + 1)]
+    others = fit_editors_without(model, task, fit, bent, fold_of)
+    for whole, without in ((at, linear), (bent, others), (editor, given)):
+        both = recovered(model, task, whole, pairs).score, recovered_without(model, task, without, fold_of, pairs).score
+        assert both[1] < 0.5 and both[1] < both[0] + 0.02, both
+
+
+def test_fits_that_leave_nothing_out_move_answers_as_the_whole_fit_does(curved):
+    model, task, fit, pairs = curved
+    (at,) = fit_codes(model, task, fit, [AT])
+    fold_of = {c: 0 for c in folds(fit)}
+    whole = recovered(model, task, at, pairs)
+    again = recovered_without(model, task, [at], fold_of, pairs)
+    assert again.score == pytest.approx(whole.score, abs=1e-5)
+    fold_of = folds(fit)
+    same = recovered_without(model, task, [at] * (max(fold_of.values()) + 1), fold_of, pairs)
+    assert same.score == pytest.approx(whole.score, abs=1e-5)
+
+
+def test_a_change_that_is_a_product_of_state_and_code_is_found_exactly():
+    state, code = normal(900, 5, seed=0), normal(900, 3, seed=1)
+    along = normal(5, 3, 5, seed=2)
+    change = torch.einsum("ni,nj,ijk->nk", state, code, along) + code @ normal(3, 5, seed=3)
+    found = Changes({AT: state}, {AT: state + change}, code, torch.arange(900) % 12)
+    whole = found.fit(AT, None, l2=0.0)
+    torch.testing.assert_close(whole.change(_products((state - whole.mean) @ whole.axes, code)), change, atol=1e-6, rtol=1e-6)
+    assert found.fit(AT, None).left_out > 0.99
+    assert found.permuted().fit(AT, None).left_out < 0.2

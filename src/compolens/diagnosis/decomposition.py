@@ -52,7 +52,8 @@ PRIOR, STRUCTURE, FORMS = "which_prior", "code_structure", "nonlinear_code"
 """…and those that add whose answers they are, whether codes are made of parts, and what codes that are not linear do."""
 LINEAR = "linear"
 """The editor of the table `inference_or_execution`."""
-EDITORS = ("nonlinear", "conditional")
+CONDITIONAL = "conditional"
+EDITORS = ("nonlinear", CONDITIONAL)
 """Those of `nonlinear_code` that write codes, the simpler one first."""
 BETTER = 0.05
 """Another editor's ladder is taken in a simpler one's stead if it moves answers further by at least this share of the way."""

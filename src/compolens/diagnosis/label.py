@@ -17,6 +17,7 @@ import pandas as pd
 from compolens import tables
 from compolens.diagnosis.decomposition import (
     BELOW,
+    CONDITIONAL,
     DONORS,
     FURTHER,
     LINEAR,
@@ -508,8 +509,9 @@ def where_it_fails(models: Sequence[Measured], scores: dict[str, float]) -> str 
 def _remarks(models: Sequence[Measured], scores: dict[str, float]) -> tuple[str, ...]:
     told, where = told_by_parts(models)
     found = [one] if (one := where_it_fails(models, scores)) is not None else []
-    if models[0].editor != LINEAR:
-        found.append(f"its code is not linear: written by the {models[0].editor} editor, it moves the answers further")
+    if (editor := models[0].editor) != LINEAR:
+        why = ", whose change depends on what else stands there" if editor == CONDITIONAL else ""
+        found.append(f"its code is not linear: written by the {editor} editor{why}, it moves the answers further")
     if not told < IN_PARTS:
         return tuple(found)
     return (
