@@ -138,12 +138,13 @@ class _Ladder:
 
     def fit(self, n: int, given: _Found | None = None) -> _Found:
         """Readouts and writers at every site; what is found of them on training compositions, or at the sites given."""
-        batches = list(draw(self.task, "train", n, f"{self.seed}/fit", self.device))
         self.n_fitted = n
-        self.codes = fit_codes(self.model, self.task, batches, sites(self.model))
-        hook_names = list(dict.fromkeys(at.site.hook_name for at in self.codes))
-        drawn = draw(self.task, "train", max(n // 2, 2), f"{self.seed}/choose", self.device)
-        pairs, moved = list(record(self.model, drawn, hook_names)), []
+        where, moved = sites(self.model), []
+        hook_names = list(dict.fromkeys(site.hook_name for site in where))
+        drawn = {name: draw(self.task, "train", size, f"{self.seed}/{name}", self.device)
+                 for name, size in (("fit", n), ("choose", max(n // 2, 2)))}  # fmt: skip
+        batches, pairs = (list(record(self.model, some, hook_names)) for some in drawn.values())
+        self.codes = fit_codes(self.model, self.task, batches, where)
         for at in self.codes:
             pooled = recovered(self.model, self.task, at, pairs)
             self._row("recovered", "another code written", "train", at.site, pooled.score, pooled.interval, n // 2)
@@ -159,15 +160,14 @@ class _Ladder:
             return _Found(known[given.read.site], effective, sources, given.moves)
         most = [at for at, value in zip(self.codes, moved, strict=True) if value >= NEARLY * max(moved)]
         if max(moved) >= STILL:
-            self._leave_out(batches, most)
+            self._leave_out(batches, pairs, most)
         best = [at for at in self.codes if at.left_out >= max(other.left_out for other in self.codes) - AS_WELL]
         return _Found(self.codes[int(np.argmax(moved))], tuple(most), tuple(best), max(moved))
 
-    def _leave_out(self, batches: list[Episodes], codes: Sequence[CodeAt]) -> None:
+    def _leave_out(self, batches: list[Activations], pairs: list[Activations], codes: Sequence[CodeAt]) -> None:
         """Whether codes are written that the writer was not fitted to: rows `LEFT_OUT`."""
-        composition = torch.cat([batch.composition for batch in batches])
+        composition = torch.cat([one.episodes.composition for one in batches])
         fold_of = dict(zip(composition.tolist(), folds_of(composition).tolist(), strict=True))
-        pairs = list(draw(self.task, "train", max(self.n_fitted // 2, 2), f"{self.seed}/choose", self.device))
         for at, without in zip(codes, fit_without(self.model, self.task, batches, codes, fold_of), strict=True):
             pooled = recovered_without(self.model, self.task, without, fold_of, pairs)
             rung, n = "another code written", self.n_fitted // 2
