@@ -108,8 +108,8 @@ def _panels(
     order = [*trained.index, *(word for word in CONTROLS.values() if word in set(own["row"]))]
     marks, sentences, apart = [], [], _cells(floor)
     for g in here:
-        first, value = _nearest(pd.Series(trained.loc[g.label]), metric)
-        others = pd.Series(apart.loc[first]).drop(first)
+        first, value = _nearest(trained.T[g.label], metric)
+        others = apart.T[first].drop(first)
         if metric == "sensitivity cosine":
             others = others[others < ALIKE]  # those that point the same way are no other learner by this measure
         second, between = _nearest(others, metric)
