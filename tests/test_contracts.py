@@ -149,7 +149,11 @@ def fixed_folder(tmp_path_factory):
     return str(folder)
 
 
-@pytest.fixture(scope="module", params=[pytest.param(small(cls, SMALL_TASK), id=name) for name, cls in FAMILIES.items()])
+SMALL_TASKS = {name: pytest.param(small(cls, SMALL_TASK), id=name) for name, cls in FAMILIES.items()}
+looked_at_on_few = pytest.mark.parametrize("task", [SMALL_TASKS[name] for name in ROUNDED_ON], indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module", params=SMALL_TASKS.values())
 def task(request):
     """A small member of every family; one that reads files gets a folder of them."""
     folders = {"Raven": "raven_folder", "FixedEpisodes": "fixed_folder", "Glue": "glue_folder"}
@@ -171,13 +175,6 @@ def model(architecture, task):
         if not any(reason in str(error) for reason in REASONS):
             raise
         pytest.skip(str(error))
-
-
-@pytest.fixture
-def rounded(task):
-    """Before a model is built."""
-    if type(task).__name__ not in ROUNDED_ON:
-        pytest.skip(f"precision is looked at on {', '.join(ROUNDED_ON)}")
 
 
 @pytest.fixture(scope="module")
@@ -246,9 +243,8 @@ def gradient_of(model, task, episodes, precision="float32"):
     return torch.cat([gradient.flatten() for gradient in found])
 
 
-def test_mixed_precision_moves_the_gradient_about_as_far_as_rounding_the_weights_does(
-    rounded, architecture, task, model, episodes
-):
+@looked_at_on_few
+def test_mixed_precision_moves_the_gradient_about_as_far_as_rounding_the_weights_does(architecture, task, model, episodes):
     """Codes normalised over two heads turn round where scores are near 0, so no fixed distance would do for all."""
     model = again(architecture, task)
     exact, mixed = (gradient_of(model, task, episodes, precision) for precision in ("float32", "bfloat16"))
@@ -261,7 +257,8 @@ def test_mixed_precision_moves_the_gradient_about_as_far_as_rounding_the_weights
     assert from_mixed < 0.05 + 40 * from_rounded, (from_mixed, from_rounded)
 
 
-def test_normalisations_and_the_softmax_see_single_precision(rounded, model, task, episodes):
+@looked_at_on_few
+def test_normalisations_and_the_softmax_see_single_precision(model, task, episodes):
     seen = {}
 
     def note(tensor, hook):
