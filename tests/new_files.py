@@ -184,7 +184,10 @@ def analyze(models: list[Path]) -> Drawing:
     return Drawing("The score can be drawn.", (Panel("score", "split", "score", tuple(lines)),), "One line a model.")
 ''',
 }
-CONTRACTS = ("test_contracts", "probes/test_probe_versions", "test_untrained_control", "test_layers", "test_citations")
+CONTRACTS = (
+    "test_contracts", "probes/test_probe_versions", "test_untrained_control", "test_layers", "test_citations",
+    "test_docstrings",
+)  # fmt: skip
 DOCS = "listed or cheat_sheet or api_reference or controls_are_those"
 
 

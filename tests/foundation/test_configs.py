@@ -14,7 +14,7 @@ from compolens.foundation.configs import ConfigError, WrongKind, classes_of, con
 from compolens.foundation.memory import TooLarge
 from compolens.models import ARCHITECTURES
 from compolens.tasks import FAMILIES, PARTS
-from compolens.training import RECIPES, sizes, train
+from compolens.training import RECIPES, memory, train
 
 CLASSES = [Run, *RECIPES, *ARCHITECTURES.values(), *FAMILIES.values(), *PARTS.values()]
 
@@ -227,9 +227,9 @@ def test_what_a_model_takes_is_estimated_from_below():
         dimensions = Hyperteacher().dimensions
         model = Run(architecture, Hyperteacher()).build()
         held = sum(tensor.nbytes for tensors in (model.parameters(), model.buffers()) for tensor in tensors)
-        estimated = sizes.taken(architecture, dimensions)
+        estimated = memory.taken(architecture, dimensions)
         modules = len(list(model.modules()))
-        assert held <= estimated <= held + modules * sizes.PER_MODULE
+        assert held <= estimated <= held + modules * memory.PER_MODULE
 
 
 # ---- kinds ------------------------------------------------------------------------------------------------------------

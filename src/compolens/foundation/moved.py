@@ -51,6 +51,7 @@ MOVED = {
     "tasks.sraven_posterior": "tasks.sraven.posterior",
     "tasks.stored_episodes": "tasks.fixed.stored",
     "tracking": "training.tracking",
+    "training.sizes": "training.memory",
     "untrained": "network_baselines",
     "verdict": "diagnosis.sentences",
 }

@@ -17,8 +17,8 @@ from compolens.training import distributed
 from compolens.training.distributed import Processes
 from compolens.training.folders import RESUME, locked_folder
 from compolens.training.machine import at_work
+from compolens.training.memory import check_training
 from compolens.training.runs import Run
-from compolens.training.sizes import check_training
 from compolens.training.state import Progress, Training
 from compolens.training.tracking import Following, Tracker
 

@@ -21,8 +21,8 @@ from compolens.models.base import Architecture
 from compolens.tasks.base import TaskFamily
 from compolens.training.initialisation import Initialisation
 from compolens.training.machine import PRECISIONS
+from compolens.training.memory import check_model
 from compolens.training.optimizers import AdamW
-from compolens.training.sizes import check_model
 
 MOST_EVALUATIONS = 1_000_000
 
