@@ -45,9 +45,10 @@ def analyze(models: list[Path], *, metric: str = "r2") -> Drawing:
         for role in [r for r in ("context", "readout") if r in set(frame[frame["layer"] >= 0]["role"])]:
             panels.append(_panel(title(g, groups), frame, role, METRICS[metric]))
     caption = (
-        "Ridge readout of the task code from the residual stream (layer 0: embedding). Readouts are fitted on training "
-        "compositions and scored on fresh episodes of these (test) and on held-out compositions (ood), or fitted within the "
-        "held-out ones. Lines are means over seeds, points seeds, bands 95 % intervals over seeds (from "
+        "Linear readout of the task code from the residual stream (layer 0: embedding): ridge regression of continuous codes, "
+        "logistic regression of categorical ones. Readouts are fitted on training compositions and scored on fresh episodes "
+        "of these (test) and on held-out compositions (ood), or fitted within the held-out ones. Lines are means over seeds, "
+        "points seeds, bands 95 % intervals over seeds (from "
         f"{SEEDS} seeds on). Open marks right of the last layer: the explicit code."
     )
     return Drawing("Where does the task code live?", tuple(panels), caption, columns=2)
