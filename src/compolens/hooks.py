@@ -27,7 +27,7 @@ from compolens.foundation.configs import ConfigError, nearest, require
 
 __all__ = [
     "Cache", "FactoredMatrix", "HookPoint", "HookedModel", "LayerNorm", "NamesFilter", "Output", "RMSNorm", "TaskLoss",
-    "interchange_tools", "native_bridge",
+    "bridge_around", "interchange_tools", "native_bridge",
 ]  # fmt: skip
 
 NamesFilter = str | list[str] | Callable[[str], bool] | None
@@ -58,6 +58,21 @@ def native_bridge(config: str) -> nn.Module:
 
     made: Any = TransformerBridge  # its ways to be made are added when it is imported
     return made.boot_native(TransformerBridgeConfig.from_dict(json.loads(config))).eval()
+
+
+def bridge_around(network: nn.Module, architecture: str) -> nn.Module:
+    """A TransformerBridge around a causal language model of transformers.
+
+    Args:
+        network: the model, with its ``config``.
+        architecture: its class' name, by which TransformerLens knows where things are in it.
+
+    Returns:
+        The bridge, in evaluation mode.
+    """
+    from transformer_lens.model_bridge.sources import build_bridge_from_module
+
+    return build_bridge_from_module(network, architecture, hf_config=network.config).eval()
 
 
 class Cache(ActivationCache):

@@ -10,6 +10,7 @@ from torch import nn
 import compolens
 from compolens.activations.sites import Site, put
 from compolens.foundation.configs import ConfigError
+from compolens.hooks import bridge_around
 from compolens.interventions.components import attributed, components, hold, shift
 from compolens.interventions.edges import edge_scores, graph_of
 from compolens.interventions.edges import written as written_by
@@ -103,8 +104,15 @@ def test_padding_changes_no_answer(kind, tmp_path):
             torch.testing.assert_close(module(input_ids=ids).logits[0, -1, : task.d_out], answer, rtol=0, atol=1e-4)
 
 
-@pytest.fixture
-def bridge():
+@pytest.fixture(params=["its own", "gpt2", "llama"])
+def bridge(request):
+    if request.param == "its own":
+        return own_bridge()
+    module = made(request.param)
+    return bridge_around(module, type(module).__name__)
+
+
+def own_bridge():
     from transformer_lens.config import TransformerBridgeConfig
     from transformer_lens.model_bridge import TransformerBridge
 
@@ -134,6 +142,16 @@ def test_a_bridge_is_saved_loaded_and_has_an_untrained_control(bridge, task, dra
         assert not torch.equal(loaded.untrained_control()(drawn.tokens), adopted.model(drawn.tokens))
         first, second = (loaded.untrained_control()(drawn.tokens) for _ in range(2))
         assert torch.equal(first, second), "its weights are drawn from the seed"
+
+
+def test_a_bridge_whose_weights_were_folded_says_that_it_cannot_be_made_again(task, tmp_path):
+    module = made("gpt2")
+    with torch.no_grad():
+        module.transformer.h[0].ln_1.weight.mul_(2)  # there is something to fold
+    bridge = bridge_around(module, type(module).__name__)
+    bridge.enable_compatibility_mode()
+    with pytest.raises(ConfigError, match="built_by="):
+        compolens.adopt(bridge, task, evaluation_episodes=16).save(tmp_path / "model")
 
 
 def test_a_bridge_needs_no_sites_and_shows_its_attention(bridge, task, drawn):

@@ -55,7 +55,7 @@ def adopt(
         task: the family.
         sites: as in `Adopted` (None: those of a causal language model of transformers or of a TransformerBridge, which are
             known: `layouts`; it is then also known how it is called, and made again with fresh weights, unless it is a bridge
-            around a model from elsewhere).
+            around something else).
             Tensors there are (batch, positions, width) for the residual stream ("blocks.*.hook_resid_*"),
             the batch first for all.
         call: as in `Adopted`.

@@ -31,12 +31,13 @@ from compolens.tasks.fixed.family import FixedEpisodes
 from compolens.training import DECAYS, INITIALISATIONS, RECIPES, RESUME, Run, kept_weights
 from compolens.training.machine import check_device
 from compolens.zoo.adopted import NO_UNTRAINED_CONTROL, Adopted
-from compolens.zoo.adopted.layouts import bridge_logits, from_config, language_logits
+from compolens.zoo.adopted.layouts import bridge_from_config, bridge_logits, from_config, language_logits
 
 BUILT_IN: list[Callable[..., Any]] = [
     Adopted,
     Recorded,
     from_config,
+    bridge_from_config,
     native_bridge,
     language_logits,
     bridge_logits,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from compolens.foundation.configs import ConfigError
-from compolens.hooks import native_bridge
+from compolens.hooks import bridge_around, native_bridge
 
 BLOCKS = ("transformer.h", "model.layers", "gpt_neox.layers", "model.decoder.layers")
 EMBEDDINGS = ("transformer.wte", "model.embed_tokens", "gpt_neox.embed_in", "model.decoder.embed_tokens")
@@ -139,6 +139,22 @@ def from_config(config: str) -> nn.Module:
     return AutoModelForCausalLM.from_config(made).float().eval()
 
 
+def bridge_from_config(config: str, architecture: str) -> nn.Module:
+    """A TransformerBridge around a causal language model of transformers with fresh weights.
+
+    Args:
+        config: the model's configuration, as in `from_config`.
+        architecture: the name of the model's class.
+
+    Returns:
+        The bridge, in evaluation mode.
+
+    Raises:
+        ConfigError: transformers knows no such model.
+    """
+    return bridge_around(from_config(config), architecture)
+
+
 def _described(module: Any) -> dict[str, Any]:
     described = module.config.to_dict()
     kept = {name: value for name, value in described.items() if name not in ("transformers_version", "_name_or_path", "dtype")}
@@ -219,8 +235,11 @@ def _bridge(module: Any) -> Layout:
         wanted[f"{at}.hook_mlp_out"] = first(f"{at}.mlp.hook_out", f"{at}.hook_mlp_out")
         wanted[f"{at}.hook_resid_post"] = first(f"{at}.hook_out", f"{at}.hook_resid_post")
     sites = {name: (where, "output") for name, where in wanted.items() if where is not None}
-    if getattr(module.cfg, "architecture", None) != NATIVE:
-        return Layout(sites, bridge_logits)
+    architecture, around = getattr(module.cfg, "architecture", None), getattr(module, "original_model", None)
+    if architecture != NATIVE:
+        if architecture is None or not hasattr(getattr(around, "config", None), "model_type"):
+            return Layout(sites, bridge_logits)
+        return Layout(sites, bridge_logits, bridge_from_config, _described(around) | {"architecture": architecture})
     plain = (bool, int, float, str)
     kept = {name: value for name, value in module.cfg.to_dict().items() if isinstance(value, plain) and name != "device"}
     return Layout(sites, bridge_logits, native_bridge, {"config": json.dumps(kept, sort_keys=True)})
