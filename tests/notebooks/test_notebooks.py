@@ -10,8 +10,11 @@ import pytest
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 SHORTER = {
+    "01_meet_a_model": {"places, n=2048)": "places, n=512)"},
     "02_read_its_code": {'seen = task.sample(512, "train"': 'seen = task.sample(96, "train"'},
-    "06_take_it_elsewhere": {"STEPS = 256, 8, 1500": "STEPS = 256, 8, 150"},
+    "03_threshold_by_hand": {'held_out = task.sample(512, "ood"': 'held_out = task.sample(128, "ood"'},
+    "04_descend_by_hand": {"(16, 64, 256, 1024, 4096), 5": "(16, 64, 256, 1024, 4096), 2"},
+    "06_take_it_elsewhere": {"STEPS = 256, 8, 1500": "STEPS = 256, 8, 150", '(("train", 2048), ': '(("train", 512), '},
     "07_find_the_circuit": {"points=5": "points=2"},
 }
 """Notebook -> code, and what is executed here instead: searches and trainings are shorter, and show the same words."""
