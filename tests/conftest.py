@@ -18,7 +18,6 @@ from hypothesis import settings
 from once import done_once
 
 from compolens import HypernetworkTransformer, Hyperteacher, Run, SoftmaxTransformer, train
-from compolens.figures import page
 from compolens.models import (
     HYLA,
     FixedThreshold,
@@ -45,15 +44,6 @@ gc.set_threshold(20_000, 20, 20)  # looking through all that was imported, again
 torch.set_num_threads(1)
 settings.register_profile("unhurried", deadline=None)  # an example that takes long says that the machine is busy
 settings.load_profile("unhurried")
-
-
-@pytest.fixture(scope="session", autouse=True)
-def outlined_text():
-    """Text in a PDF as outlines: the part of a font that a drawing needs takes as long as the drawing. Published are fonts,
-    and tests/figures looks at these."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(page._STYLE, "pdf.fonttype", 3)
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -40,7 +40,6 @@ from compolens.figures import (
     Points,
     Rule,
     color_of,
-    page,
     save,
 )
 from compolens.figures.page import print_style
@@ -48,15 +47,6 @@ from compolens.figures.plain import PlainFigure
 
 SOURCE = Path(__file__).parents[2] / "src"
 NAN = float("nan")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def fonts_as_published(outlined_text):
-    """As a user has them, who has no conftest.py."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(page._STYLE, "pdf.fonttype", 42)
-        yield
-
 
 BY_LAYER = pd.DataFrame(
     {
