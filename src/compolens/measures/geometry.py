@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from sklearn.metrics import silhouette_score
 
 FLAT = 1e-9
 """Share of the largest variance below which a direction counts as without variance: rounding noise of codes in float32."""
@@ -155,6 +154,8 @@ def silhouette(x: np.ndarray, labels: np.ndarray, most: int = 2000, seed: int = 
         1 is tight classes far apart, 0 none, -1 the wrong ones; NaN for one class alone, a class for every row, or a constant
         code.
     """
+    from sklearn.metrics import silhouette_score  # takes a second to import, and few ask for it
+
     x, labels = centred(x), np.asarray(labels)
     keep = np.sort(np.random.default_rng(seed).permutation(len(x))[:most])
     x, labels = x[keep], labels[keep]
