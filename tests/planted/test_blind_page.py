@@ -4,6 +4,7 @@ from pathlib import Path
 
 import findings
 import pandas as pd
+import pytest
 from test_planted import HERE, neighbour
 
 blind = neighbour("blind")
@@ -21,6 +22,54 @@ SHARES = {
 def scored():
     expected = pd.read_csv(blind.LABELS_FILE, dtype=str)
     return blind.score(blind.answers(HERE / "blind_results.csv", expected, partial=True), expected)
+
+
+@pytest.fixture(scope="module")
+def mended(tmp_path_factory):
+    """The answers after mending; where a model was not measured again, the first ones."""
+    first, again = (pd.read_csv(HERE / name) for name in ("blind_results.csv", "blind_mended.csv"))
+    file = tmp_path_factory.mktemp("blind") / "answers.csv"
+    pd.concat([first[~first["case"].isin(again["case"])], again]).to_csv(file, index=False)
+    expected = pd.read_csv(blind.LABELS_FILE, dtype=str)
+    return blind.score(blind.answers(file, expected), expected), again
+
+
+def test_shares_after_mending_are_those_of_the_answers(mended):
+    found, again = mended
+    lead = " ".join(PAGE.split())
+    assert f"{len(again)} models, all whose label rests on one of these rules" in lead
+    assert f"The labels of the other {len(found.beside) - len(again)} rest" in lead
+    before, after = (one.shares.set_index("what") for one in (scored(), found))
+    for row, what in SHARES.items():
+        told = findings.cells(PAGE, "of the same set", row)
+        for cell, shares in zip(told, (before, after), strict=False):
+            share, low, high = shares.loc[what, ["share", "low", "high"]]
+            assert cell == f"{plain(share)} [{plain(low)}, {plain(high)}]", (row, cell)
+
+
+def test_what_was_not_measured_again_rests_on_rules_that_came_before_those_that_changed(mended):
+    _, again = mended
+    first = pd.read_csv(HERE / "blind_results.csv")
+    rest = first[~first["case"].isin(again["case"])]
+    assert set(rest["label"]) <= {"compositional", "has not learned its training compositions", "generic regression"}
+
+
+def test_codes_behind_keys_and_labels_that_are_left_wrong_are_those_on_the_page(mended):
+    found, _ = mended
+    carried, lead = neighbour("blind_plan").plan(), " ".join(PAGE.split())
+    counts = []
+    for one in (found, scored()):
+        rows = one.beside[one.beside["acceptable"] != "compositional"]
+        rows = rows[[carried[case].carrier in ("keyed", "gated") for case in rows["case"]]]
+        counts.append(int(rows["acceptable answer"].sum()))
+    assert f"of {len(rows)} failing models with keys or gates, {counts[0]} instead of {counts[1]} get" in lead
+    left = found.beside[~found.beside["acceptable answer"] & (found.beside["called"] != "undecided")]
+    told = lead.partition("Four wrong labels are left")[2].partition("## ")[0]
+    assert len(left) == 4 and all(case in told for case in left["case"])
+    was = scored().beside.set_index("case")
+    lost = found.beside[~found.beside["acceptable answer"] & was.loc[found.beside["case"], "acceptable answer"].to_numpy()]
+    told = lead.partition("Right labels that are lost (")[2].partition(")")[0]
+    assert told.split(", ") == sorted(lost["case"])
 
 
 def plain(number):
