@@ -27,7 +27,7 @@ from compolens.interventions.oracles import (
     recovered_without,
     written,
 )
-from compolens.measures.capacity import folds_of
+from compolens.measures.capacity import fold_by_composition
 from compolens.measures.intervals import summarise
 from compolens.tasks.base import Episodes, TaskFamily
 from compolens.zoo.folders import TrainedModel
@@ -167,7 +167,7 @@ class _Ladder:
     def _leave_out(self, batches: list[Activations], pairs: list[Activations], codes: Sequence[CodeAt]) -> None:
         """Whether codes are written that the writer was not fitted to: rows `LEFT_OUT`."""
         composition = torch.cat([one.episodes.composition for one in batches])
-        fold_of = dict(zip(composition.tolist(), folds_of(composition).tolist(), strict=True))
+        fold_of = fold_by_composition(composition)
         for at, without in zip(codes, fit_without(self.model, self.task, batches, codes, fold_of), strict=True):
             pooled = recovered_without(self.model, self.task, without, fold_of, pairs)
             rung, n = "another code written", self.n_fitted // 2

@@ -27,7 +27,7 @@ from compolens.interventions.editors import (
 )
 from compolens.interventions.natural import directions, distances, new_compositions, state
 from compolens.interventions.oracles import Edits, code_features, recovered, recovered_without
-from compolens.measures.capacity import Readout, control_task, folds_of
+from compolens.measures.capacity import Readout, control_task, fold_by_composition
 from compolens.measures.divergence import Natural
 from compolens.measures.intervals import Evaluation, summarise
 from compolens.measures.readouts import Moments, RidgeReadout
@@ -210,7 +210,7 @@ class _Measured:
     ) -> None:
         """Whether editors write codes that they were not fitted to: rows `LEFT_OUT`."""
         composition = torch.cat([one.episodes.composition for one in self.fitted])
-        fold_of = dict(zip(composition.tolist(), folds_of(composition).tolist(), strict=True))
+        fold_of = fold_by_composition(composition)
         groups = range(max(fold_of.values()) + 1)
         fold = torch.tensor([fold_of[c] for c in changes.composition.tolist()], device=changes.code.device)
         without: list[tuple[str, Sequence[Edits]]] = [

@@ -26,7 +26,7 @@ from compolens.interventions.oracles import (
     recovered_without,
     written,
 )
-from compolens.measures.capacity import folds_of
+from compolens.measures.capacity import fold_by_composition
 
 HERE = Path(__file__).parents[1] / "benchmarks" / "diagnosis"
 if str(HERE) not in sys.path:
@@ -137,7 +137,7 @@ def planted(carrier, **more):
 
 def folds(batches):
     composition = torch.cat([batch.composition for batch in batches])
-    return dict(zip(composition.tolist(), folds_of(composition).tolist(), strict=True))
+    return fold_by_composition(composition)
 
 
 def test_values_behind_a_key_are_written_by_an_editor_that_sees_the_key_and_by_no_other():

@@ -138,11 +138,16 @@ def fit_editors(
     for site in where:
         at = positions(model, site.role)
         x = torch.cat([a.sites[site.hook_name][:, at] for a in seen])
-        coordinates = Coordinates.fit(code, x.flatten(2).mean(1), composition)
-        rows = x.flatten(0, 1)
-        writer = Writer.fit(rows, coordinates(code).repeat_interleave(x.shape[1], dim=0))
-        found.append(Editor(site, coordinates, writer, Range.fit(rows)))
+        found.append(_fitted(site, x, code, composition))
     return found
+
+
+def _fitted(site: Site, x: Tensor, code: Tensor, composition: Tensor, capacities: Sequence[str] = CAPACITIES) -> Editor:
+    """The editor from activations (n, pos, …) at a site, their codes and compositions."""
+    coordinates = Coordinates.fit(code, x.flatten(2).mean(1), composition, capacities)
+    rows = x.flatten(0, 1)
+    writer = Writer.fit(rows, coordinates(code).repeat_interleave(x.shape[1], dim=0))
+    return Editor(site, coordinates, writer, Range.fit(rows))
 
 
 def fit_editors_without(
@@ -170,15 +175,8 @@ def fit_editors_without(
     composition = torch.cat([a.episodes.composition for a in seen])
     x = torch.cat([a.sites[site.hook_name][:, at] for a in seen])
     fold = torch.tensor([fold_of[c] for c in composition.tolist()], device=code.device)
-    found = []
-    for group in range(max(fold_of.values()) + 1):
-        kept = fold != group
-        capacity = (editor.coordinates.mean_activation.capacity,)
-        coordinates = Coordinates.fit(code[kept], x[kept].flatten(2).mean(1), composition[kept], capacity)
-        rows = x[kept].flatten(0, 1)
-        writer = Writer.fit(rows, coordinates(code[kept]).repeat_interleave(x.shape[1], dim=0))
-        found.append(Editor(site, coordinates, writer, Range.fit(rows)))
-    return found
+    capacity, groups = (editor.coordinates.mean_activation.capacity,), range(max(fold_of.values()) + 1)
+    return [_fitted(site, x[fold != g], code[fold != g], composition[fold != g], capacity) for g in groups]
 
 
 WIDEST = 512

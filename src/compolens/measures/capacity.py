@@ -149,6 +149,18 @@ def folds_of(composition: Tensor) -> Tensor:
     return which % FOLDS
 
 
+def fold_by_composition(composition: Tensor) -> dict[int, int]:
+    """`folds_of`, as composition -> group.
+
+    Args:
+        composition: (n,) ints.
+
+    Returns:
+        A group, from 0 on, for every composition.
+    """
+    return dict(zip(composition.tolist(), folds_of(composition).tolist(), strict=True))
+
+
 def _left_out(groups: Sequence[Moments]) -> tuple[float, tuple[float, float]]:
     """(penalty, (R², standard error)) on groups that were left out."""
     whole = Moments.total(groups)
