@@ -306,6 +306,23 @@ def test_what_was_tuned_makes_the_runs(made):
         tuned(made / "nowhere")
 
 
+def test_a_tuning_has_ended_when_its_extended_grid_is_measured(made, tmp_path):
+    tuning = one_of(made / "grid.py", "tunings", "toy")
+    assert tuning.ended(made / "tuning" / "toy") and not tuning.ended(made / "nowhere")
+    folder, config = made / "tuning" / "toy", map_files.read_config(made / "tuning" / "toy")
+    table = map_files.read_table(folder).drop(columns="map")
+    described = {cell.name for cell in tuning.cells()}
+    for kept, chosen in ((table["cell"].isin(described), True), (table["cell"].isin(sorted(described)[1:]), False)):
+        (tmp_path / "toy").mkdir(exist_ok=True)
+        map_files.write(tmp_path / "toy", config, table[kept], None, {"environments": [], "command": ""})
+        assert not tuning.ended(tmp_path / "toy")
+        if chosen:
+            assert set(tuned(tmp_path / "toy")) == {"softmax", "hypernetwork"}
+        else:
+            with pytest.raises(ConfigError, match="1 of 4 settings are not measured yet"):
+                tuned(tmp_path / "toy")
+
+
 def test_comparisons_that_are_not_fair_are_refused(made):
     tuning = one_of(made / "grid.py", "tunings", "toy")
     run = tuning.runs["softmax"]

@@ -150,6 +150,23 @@ class Tuning:
                 return values
             values = wider
 
+    def ended(self, folder: str | Path) -> bool:
+        """Whether every setting is measured, those that the grid was extended by included.
+
+        Args:
+            folder: the tuning's; need not exist.
+
+        Returns:
+            Whether what `tuned` says of it is final.
+
+        Raises:
+            DamagedFile: its table is not what was written.
+        """
+        if not map_files.is_map(folder):
+            return False
+        table = map_files.read_table(folder)
+        return {cell.name for cell in self.cells(self.extended(table))} <= set(table["cell"])
+
     def _wider(self, values: dict[str, tuple[float, ...]], table: pd.DataFrame) -> dict[str, tuple[float, ...]] | None:
         """The next grid; None where no best value is at an edge, or none that there is room for."""
         for name in LOOKED_FOR:
@@ -218,11 +235,16 @@ def tuned(folder: str | Path) -> dict[str, Tuned]:
         Name of the architecture -> what was chosen for it.
 
     Raises:
-        ConfigError: nothing was tuned there; the message names the command to type.
+        ConfigError: nothing was tuned there, or not all settings of the grid; the message names the command to type.
     """
     if not map_files.is_map(folder):
         command = f"compolens tune trained_models/tuning.py --out {Path(folder).parent}"
         raise ConfigError(f"{folder} holds no tuning yet; make it with: {command}")
     table = map_files.read_table(folder)
-    require("who" in table and len(table) > 0, f"{folder} has no settings measured yet; the command that began it goes on")
+    described = map_files.read_config(folder)["cells"]
+    left = set(described) - set(table["cell"])
+    require(
+        "who" in table and not left,
+        f"{folder}: {len(left)} of {len(described)} settings are not measured yet; the command that began it goes on",
+    )
     return {str(who): Tuned(str(who), choose(rows)) for who, rows in table.groupby("who", sort=False)}
