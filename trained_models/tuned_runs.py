@@ -7,7 +7,8 @@ from pathlib import Path
 
 from tuning import compared, steps, tunings
 
-from compolens import ConfigError, Hyperteacher, Run, tuned
+from compolens import Hyperteacher, Run, tuned
+from compolens.foundation.configs import ConfigError
 
 along_the_way = (250, 500, 1000, 2000, 3000, 4500)
 runs: dict[str, Run] = {}
