@@ -12,6 +12,8 @@ The only file that imports transformer_lens. What differs from a bare `HookedRoo
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
 from collections.abc import Callable, Iterable
 from types import ModuleType
@@ -20,10 +22,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformer_lens import ActivationCache, FactoredMatrix, HookedRootModule
-from transformer_lens.hook_points import HookPoint
 
 from compolens.foundation.configs import ConfigError, nearest, require
+from compolens.foundation.later import put_off
+
+_ASKED = {
+    "datasets": ["load_dataset"], "datasets.arrow_dataset": ["Dataset"], "datasets.iterable_dataset": ["IterableDataset"],
+    "datasets.load": ["load_dataset"], "transformers": ["AutoTokenizer", "PreTrainedTokenizerBase"],
+}  # fmt: skip
+"""What TransformerLens asks for when it is imported, though few of its functions use it: a third of the time that a command
+takes to start."""
+with contextlib.suppress(ImportError), put_off(_ASKED, absent=["pytest"]):
+    importlib.import_module("transformer_lens")  # a version that asks for more is imported whole by the next lines
+
+from transformer_lens import ActivationCache, FactoredMatrix, HookedRootModule  # noqa: E402
+from transformer_lens.hook_points import HookPoint  # noqa: E402
 
 __all__ = [
     "Cache", "FactoredMatrix", "HookPoint", "HookedModel", "LayerNorm", "NamesFilter", "Output", "RMSNorm", "TaskLoss",
