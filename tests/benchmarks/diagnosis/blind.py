@@ -1,22 +1,23 @@
 """The blind set: models whose failure is known by construction, made to score any diagnosis of them, once.
 
-    python tests/benchmarks/diagnosis/blind.py list [--labels]
-    python tests/benchmarks/diagnosis/blind.py build DIR [--cases b001 b002 …]
-    python tests/benchmarks/diagnosis/blind.py score FILE [--confident 0.8] [--labels FILE] [--partial] [--misses]
-    python tests/benchmarks/diagnosis/blind.py labels [FILE]
+    python tests/benchmarks/diagnosis/blind.py list [--set first] [--labels]
+    python tests/benchmarks/diagnosis/blind.py build DIR [--set first] [--cases b001 b002 …]
+    python tests/benchmarks/diagnosis/blind.py score FILE [--set first] [--confident 0.8] [--labels FILE] [--partial]
+    python tests/benchmarks/diagnosis/blind.py labels [FILE] [--set first]
 
+There are two sets, first (b001 …) and second (c001 …).
 ``build`` writes one model folder for every case, DIR/b001 and so on, which ``compolens.load(folder, classes=CLASSES)`` opens.
 ``score`` reads a CSV with the columns case, label and, where there is one, confidence in [0, 1], from any diagnosis, and says
 how often it is right, beside a confusion table; labels are those of `blind_plan.LABELS`, or one of `SYNONYMS`. Intervals are
 of a bootstrap over kinds: cases of one kind stand or fall together. ``labels`` writes what is expected, as it is kept in
-blind_labels.csv. Who looks at single cases and then changes a rule of a diagnosis has used the set up.
+blind_labels.csv and second_labels.csv. Who looks at single cases and then changes a rule of a diagnosis has used the set up.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,12 +32,17 @@ import cases  # noqa: E402
 from blind_models import PAIRS, PlantedBlind  # noqa: E402
 from blind_plan import LABELS, PANELS, UNDECIDED, WORKS, Blinded, plan  # noqa: E402
 from blind_raven import BlindSolver, adopted  # noqa: E402
+from second_models import PlantedSecond  # noqa: E402
+from second_plan import plan as second  # noqa: E402
+from second_raven import SecondSolver  # noqa: E402
 
 from compolens.foundation.configs import ConfigError, nearest, require  # noqa: E402
 
-CLASSES: tuple[type, ...] = (PlantedBlind, BlindSolver, *PAIRS.values())
+CLASSES: tuple[type, ...] = (PlantedBlind, BlindSolver, PlantedSecond, SecondSolver, *PAIRS.values())
 """What `compolens.load(folder, classes=CLASSES)` needs to open a case."""
-LABELS_FILE = HERE / "blind_labels.csv"
+SETS: dict[str, Callable[[], Mapping[str, Blinded]]] = {"first": plan, "second": second}
+LABELS_FILES = {"first": HERE / "blind_labels.csv", "second": HERE / "second_labels.csv"}
+LABELS_FILE = LABELS_FILES["first"]
 BETWEEN = "; "
 """Between acceptable labels."""
 SYNONYMS = {
@@ -53,17 +59,17 @@ RESAMPLES = 2000
 
 
 # ---- the set ---------------------------------------------------------------------------------------------------------
-def labels() -> pd.DataFrame:
-    """One row a case: case, label, acceptable (labels, in order of preference), kind, family, why."""
+def labels(which: str = "first") -> pd.DataFrame:
+    """One row a case of one of the `SETS`: case, label, acceptable (labels, in order of preference), kind, family, why."""
     columns = ("case", "label", "acceptable", "kind", "family", "why")
-    rows = [(n, c.label, BETWEEN.join(c.acceptable), c.kind, c.family, c.why) for n, c in plan().items()]
+    rows = [(n, c.label, BETWEEN.join(c.acceptable), c.kind, c.family, c.why) for n, c in SETS[which]().items()]
     return pd.DataFrame(rows, columns=list(columns))
 
 
 def build(case: Blinded, folder: Path) -> Path:
     """Write a case as an ordinary model folder; returns it."""
     if case.family == PANELS:
-        adopted(BlindSolver(**case.arguments), case.arguments).save(folder, note="planted")  # type: ignore[arg-type]
+        adopted(case.solver, case.arguments).save(folder, note="planted")
         return folder
     return cases.build(case.case(), folder)
 
@@ -197,19 +203,21 @@ def _share(what: str, hit: np.ndarray, kind: np.ndarray, of: Callable[[np.ndarra
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    listing = commands.add_parser("list", help="the cases, their kinds and families")
+    one = argparse.ArgumentParser(add_help=False)
+    one.add_argument("--set", choices=list(SETS), default="first", dest="which", help="which set (default first)")
+    listing = commands.add_parser("list", parents=[one], help="the cases, their kinds and families")
     listing.add_argument("--labels", action="store_true", help="and what is expected of each, and why")
-    building = commands.add_parser("build", help="write model folders")
+    building = commands.add_parser("build", parents=[one], help="write model folders")
     building.add_argument("folder", metavar="DIR")
-    building.add_argument("--cases", nargs="+", default=list(plan()), metavar="CASE", help="only these (default all)")
-    scoring = commands.add_parser("score", help="score a diagnosis")
+    building.add_argument("--cases", nargs="+", metavar="CASE", help="only these (default all)")
+    scoring = commands.add_parser("score", parents=[one], help="score a diagnosis")
     scoring.add_argument("file", metavar="FILE", help="a CSV with the columns case, label and perhaps confidence")
     scoring.add_argument("--confident", type=float, default=0.8, help="from which confidence on (default 0.8)")
-    scoring.add_argument("--labels", default=str(LABELS_FILE), metavar="FILE", help="what is expected (default: of the set)")
+    scoring.add_argument("--labels", metavar="FILE", help="what is expected (default: of the set)")
     scoring.add_argument("--partial", action="store_true", help="score the cases that FILE has, although it lacks some")
     scoring.add_argument("--misses", action="store_true", help="and the cases whose answer is not acceptable, one by one")
-    writing = commands.add_parser("labels", help="write what is expected of every case")
-    writing.add_argument("file", nargs="?", default=str(LABELS_FILE), metavar="FILE")
+    writing = commands.add_parser("labels", parents=[one], help="write what is expected of every case")
+    writing.add_argument("file", nargs="?", metavar="FILE")
     given = parser.parse_args(arguments)
     try:
         return _run(given)
@@ -219,21 +227,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(given: argparse.Namespace) -> int:
+    planned = SETS[given.which]()
     if given.command == "list":
-        shown = labels() if given.labels else labels()[["case", "kind", "family"]]
+        shown = labels(given.which) if given.labels else labels(given.which)[["case", "kind", "family"]]
         print(shown.to_csv(index=False, sep="\t"), end="")
     elif given.command == "labels":
-        labels().to_csv(given.file, index=False)
+        labels(given.which).to_csv(given.file or LABELS_FILES[given.which], index=False)
     elif given.command == "build":
-        for name in given.cases:
-            require(name in plan(), f"no case {name!r}; {nearest(name, plan())}")
-        for name in given.cases:
+        chosen = given.cases or list(planned)
+        for name in chosen:
+            require(name in planned, f"the {given.which} set has no case {name!r}; {nearest(name, planned)}")
+        for name in chosen:
             folder = Path(given.folder) / name
             if not (folder / "scores.json").exists():
-                print(build(plan()[name], folder), flush=True)
+                print(build(planned[name], folder), flush=True)
     else:
         require(0 <= given.confident <= 1, f"--confident must lie in [0, 1], got {given.confident}")
-        expected = pd.read_csv(given.labels, dtype=str)
+        expected = pd.read_csv(given.labels or LABELS_FILES[given.which], dtype=str)
         found = score(answers(given.file, expected, given.partial), expected, given.confident)
         print(found.shares.round(3).to_string(index=False))
         print(f"\nrows: expected; columns: called\n{found.confusion.to_string()}")

@@ -6,8 +6,10 @@ the wrong thing is mixed in on held-out compositions; on training ones everythin
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
-from blind_codes import CARRIERS
+from blind_codes import CARRIERS, Carrier
 from fourth_mechanisms import projected
 from knowledge import SHARP, Knowledge
 from mechanisms import Mechanism
@@ -28,11 +30,13 @@ class Blind(Mechanism):
     """
 
     n_codes = 1
+    carriers: ClassVar[dict[str, type[Carrier]]] = CARRIERS
+    transports: ClassVar[tuple[str, ...]] = TRANSPORTS
 
     def __init__(self, knowledge: Knowledge, strength: float, carrier: str = "plain", transport: str = "whole") -> None:
-        require(carrier in CARRIERS, f"no carrier {carrier!r}; {nearest(carrier, CARRIERS)}")
-        require(transport in TRANSPORTS, f"no transport {transport!r}; {nearest(transport, TRANSPORTS)}")
-        self.kind, self.transport = CARRIERS[carrier], transport  # the width depends on it
+        require(carrier in self.carriers, f"no carrier {carrier!r}; {nearest(carrier, self.carriers)}")
+        require(transport in self.transports, f"no transport {transport!r}; {nearest(transport, self.transports)}")
+        self.kind, self.transport = self.carriers[carrier], transport  # the width depends on it
         self.code_width = self.kind.width_of(knowledge)
         self.beside = self.width_beside(knowledge)
         super().__init__(knowledge, strength)

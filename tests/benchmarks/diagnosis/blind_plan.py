@@ -15,6 +15,7 @@ from blind_faults import FAULTS
 from blind_models import PlantedBlind, task_of
 from blind_raven import CARRIERS as PANEL_CARRIERS
 from blind_raven import FAULTS as PANEL_FAULTS
+from blind_raven import BlindSolver
 from cases import NOISE, Case
 
 from compolens.training import Run
@@ -92,6 +93,11 @@ class Blinded:
         """Of a `BlindSolver`."""
         rules = RAVEN_RULES.get(self.fault, 5)
         return {"fault": self.fault, "carrier": self.carrier, "rules": rules, "strength": self.strength, "seed": self.seed}
+
+    @property
+    def solver(self) -> BlindSolver:
+        """The model, where it answers with classes."""
+        return BlindSolver(**self.arguments)  # type: ignore[arg-type]
 
 
 def _without_label(text: str) -> str:

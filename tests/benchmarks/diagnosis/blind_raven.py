@@ -10,6 +10,8 @@ what the panels show, the wrong thing happens.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from panel_solver import PanelSolver, panels_task
 from torch import Tensor, nn
@@ -60,14 +62,17 @@ FAULTS: dict[str, str] = {
 
 
 class BlindSolver(nn.Module, PanelSolver):
-    """tokens (batch, 18, 8) -> logits (batch, 2, 8). fault: one of `FAULTS`; carrier: one of `CARRIERS`."""
+    """tokens (batch, 18, 8) -> logits (batch, 2, 8). fault: one of `faults`; carrier: one of `carriers`."""
+
+    faults: ClassVar[dict[str, str]] = FAULTS
+    carriers: ClassVar[dict[str, str]] = CARRIERS
 
     def __init__(
         self, fault: str = "Works", carrier: str = "plain", rules: int = 5, strength: float = 1.0, seed: int = 0
     ) -> None:
         super().__init__()
-        require(fault in FAULTS, f"no fault {fault!r}; {nearest(fault, FAULTS)}")
-        require(carrier in CARRIERS, f"no carrier {carrier!r}; {nearest(carrier, CARRIERS)}")
+        require(fault in self.faults, f"no fault {fault!r}; {nearest(fault, self.faults)}")
+        require(carrier in self.carriers, f"no carrier {carrier!r}; {nearest(carrier, self.carriers)}")
         require(0 < strength <= 1, f"strength must lie in (0, 1], got {strength!r}")
         self.fault, self.carrier, self.strength, self.n_rules = fault, carrier, strength, rules
         self.task = panels_task(rules, seed)
@@ -194,5 +199,5 @@ class BlindSolver(nn.Module, PanelSolver):
 def adopted(solver: BlindSolver, arguments: dict[str, object]) -> AdoptedNetwork:
     """The solver as a trained model, as any network from elsewhere becomes one."""
     return compolens.adopt(
-        solver.eval(), solver.task, sites=SITES, built_by=BlindSolver, arguments=arguments, evaluation_episodes=64
+        solver.eval(), solver.task, sites=SITES, built_by=type(solver), arguments=arguments, evaluation_episodes=64
     )

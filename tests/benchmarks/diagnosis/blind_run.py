@@ -1,6 +1,6 @@
 """The diagnosis of `compolens explain` on the blind set, case by case, into a CSV that ``blind.py score`` reads.
 
-    python tests/benchmarks/diagnosis/blind_run.py DIR FILE [--cases b001 b002 …]
+    python tests/benchmarks/diagnosis/blind_run.py DIR FILE [--set first] [--cases b001 b002 …]
 
 Builds a case in DIR, measures the probes that labels rest on with `cases.MEASURED`'s numbers of episodes, and appends a row
 to FILE: case, label, confidence, seconds (of processor time), place, moved, the parts of the loss and what could not be
@@ -24,7 +24,7 @@ if str(HERE) not in sys.path:
     sys.path.insert(0, str(HERE))
 
 import blind  # noqa: E402
-from blind_plan import UNDECIDED, plan  # noqa: E402
+from blind_plan import UNDECIDED  # noqa: E402
 from cases import MEASURED  # noqa: E402
 
 from compolens import recipes, tables  # noqa: E402
@@ -68,8 +68,8 @@ def diagnose(folder: Path) -> dict[str, Any]:
     return {"label": found.label, "confidence": again, **scores, **beside}
 
 
-def run(folder: Path, file: Path, chosen: Sequence[str]) -> None:
-    """Diagnose the cases `chosen` that `file` does not have."""
+def run(folder: Path, file: Path, chosen: Sequence[str], which: str = "first") -> None:
+    """Diagnose the cases `chosen` of one of `blind.SETS` that `file` does not have."""
     import torch
 
     torch.set_num_threads(1)
@@ -80,7 +80,7 @@ def run(folder: Path, file: Path, chosen: Sequence[str]) -> None:
     for name in (one for one in chosen if one not in done):
         began, path = time.process_time(), folder / name
         if not (path / "scores.json").exists():
-            blind.build(plan()[name], path)
+            blind.build(blind.SETS[which]()[name], path)
         lacking = measure(path)
         row = {"case": name, **diagnose(path), "not_measured": "; ".join(lacking)}
         row["seconds"] = round(time.process_time() - began, 1)
@@ -99,12 +99,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", metavar="DIR", type=Path, help="where the models are built, and their tables kept")
     parser.add_argument("file", metavar="FILE", type=Path, help="the CSV that rows are appended to")
-    parser.add_argument("--cases", nargs="+", default=list(plan()), metavar="CASE", help="only these (default all)")
+    parser.add_argument("--set", choices=list(blind.SETS), default="first", dest="which", help="which set (default first)")
+    parser.add_argument("--cases", nargs="+", metavar="CASE", help="only these (default all)")
     given = parser.parse_args(arguments)
-    unknown = sorted(set(given.cases) - set(plan()))
+    every = list(blind.SETS[given.which]())
+    chosen = given.cases or every
+    unknown = sorted(set(chosen) - set(every))
     if unknown:
-        parser.error(f"no case {', '.join(unknown)}; `blind.py list` names them, b001 to {list(plan())[-1]}")
-    run(given.folder, given.file, given.cases)
+        parser.error(f"the {given.which} set has no case {', '.join(unknown)}; its cases are {every[0]} to {every[-1]}")
+    run(given.folder, given.file, chosen, given.which)
     return 0
 
 
