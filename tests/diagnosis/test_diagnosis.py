@@ -11,7 +11,6 @@ from compolens import HypernetworkTransformer, Run, tables
 from compolens.diagnosis import decomposition, groups, sentences
 from compolens.diagnosis import label as diagnosis
 from compolens.diagnosis.cards import card
-from compolens.diagnosis.stability import stability
 
 COMPOSITIONS = ("0+3", "1+4", "2+5", "0+2", "1+3")
 SCORE = st.floats(-2, 1)
@@ -388,7 +387,7 @@ def test_an_editor_that_writes_only_what_it_was_fitted_to_splits_no_loss(label, 
     assert "nothing is known that writes its code" in found.reasons[-1] and "0.90" in found.reasons[-1]
     assert set(found.parts["lost"]) == {decomposition.NOT_LOCATED}
     models = diagnosis.as_diagnosed(diagnosis.measured([other]))
-    assert stability(models, found.label).label == 1.0
+    assert diagnosis.again(models, found.label).label == 1.0
 
 
 def test_the_conditional_editor_has_the_word_where_the_others_write_nothing_that_they_were_not_fitted_to(tmp_path, tiny_task):

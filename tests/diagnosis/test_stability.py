@@ -1,5 +1,7 @@
 """How often a diagnosis comes out again: sure of what is sure, in doubt where compositions disagree, and silent otherwise."""
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,7 +13,7 @@ from compolens.diagnosis import groups, sentences
 from compolens.diagnosis import label as diagnosis
 from compolens.diagnosis.cards import card
 from compolens.diagnosis.decomposition import ladders, lost_parts
-from compolens.diagnosis.stability import BY_COMPOSITION, stability
+from compolens.diagnosis.stability import BY_COMPOSITION
 
 RIVAL = {"site": "blocks.1.hook_resid_post", "role": "readout", "layer": 2}
 
@@ -41,7 +43,7 @@ def add_sites(folder, named, rival):
 @pytest.mark.parametrize("label", CASES)
 def test_the_rules_drawn_from_equal_compositions_give_the_same_label(label, tmp_path, tiny_task):
     models, found = judged([make(tmp_path, tiny_task, **CASES[label])])
-    stable = stability(models, found.label)
+    stable = diagnosis.again(models, found.label)
     assert stable.label + sum(stable.others.values()) == pytest.approx(1)
     assert stable.label > 0.9, stable
     assert np.isnan(stable.site)  # no rows by composition: nothing is said
@@ -56,22 +58,49 @@ def test_a_label_that_one_composition_decides_is_in_doubt(tmp_path, tiny_task):
     frame.loc[here & (frame["composition"] == "all"), "value"] = 0.8
     put_back(path, frame)
     models, found = judged([folder])
-    stable = stability(models, found.label)
+    stable = diagnosis.again(models, found.label)
     assert 0.3 < stable.label < 0.95 and stable.others
+
+
+@pytest.mark.parametrize(("often", "kept"), [(51, True), (49, False)])
+def test_a_label_that_comes_out_again_in_less_than_half_of_the_resamples_is_not_said(
+    often, kept, tmp_path, tiny_task, monkeypatch
+):
+    folder = make(tmp_path, tiny_task, **CASES["fails to infer"])
+    models, found = judged([folder])
+    drawn = [*["fails to infer"] * often, *["cannot execute"] * (99 - often), "undecided"]
+    monkeypatch.setattr(diagnosis, "_label", lambda _: drawn.pop())
+    said, stable = diagnosis.said_of(models)
+    if kept:
+        assert said == found and (stable.said, stable.label) == ("fails to infer", 0.51)
+        return
+    assert said.label == stable.said == "undecided" and said.blamed == ""
+    assert said.reasons[:-1] == found.reasons and said.parts == found.parts
+    assert said.reasons[-1] == ('torn between "cannot execute" (50% of resampled compositions) and "fails to infer" (49%)')
+    assert stable.label == 0.01 and list(stable.others.items()) == [("cannot execute", 0.5), ("fails to infer", 0.49)]
+
+
+def test_a_label_that_is_not_said_is_on_no_card(tmp_path, tiny_task, monkeypatch):
+    folder = make(tmp_path, tiny_task, **CASES["fails to infer"])
+    drawn = itertools.cycle(["cannot execute", "cannot execute", "fails to infer"])
+    monkeypatch.setattr(diagnosis, "_label", lambda _: next(drawn))
+    told = card(sentences.judgement(groups.group([folder])[0]))
+    assert told.label == "undecided" and diagnosis.diagnose([folder]).label == "undecided"
+    assert any("torn between" in clause.text for clause in told.sentences)
 
 
 def test_a_site_comes_out_again_unless_a_rival_is_as_good(tmp_path, tiny_task):
     sure = make(tmp_path, tiny_task, name="sure", ood=0.6, true=0.95)
     add_sites(sure, [0.9] * 5, [0.2] * 5)
     models, found = judged([sure])
-    stable = stability(models, found.label)
+    stable = diagnosis.again(models, found.label)
     assert stable.site == 1 and stable.rival.share == 0
     assert stable.rival.place == "layer 2, readout tokens" and stable.rival.moved == pytest.approx(0.2)
     assert stable.rival.wins == pytest.approx(0.7 - 0.6, abs=0.02) and stable.here.wins == pytest.approx(0.35, abs=0.02)
     doubtful = make(tmp_path, tiny_task, name="doubtful", ood=0.6, true=0.95)
     add_sites(doubtful, [0.9, 0.9, 0.9, 0.8, 0.8], [0.8, 0.8, 0.8, 0.97, 0.9])
     models, found = judged([doubtful])
-    stable = stability(models, found.label)
+    stable = diagnosis.again(models, found.label)
     assert 0.3 < stable.site < 0.9 and stable.rival.share == pytest.approx(1 - stable.site)
 
 

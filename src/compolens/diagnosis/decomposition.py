@@ -55,6 +55,8 @@ LINEAR = "linear"
 CONDITIONAL = "conditional"
 EDITORS = ("nonlinear", CONDITIONAL)
 """Those of `nonlinear_code` that write codes, the simpler one first."""
+READABLE = 0.5
+"""R² from which a linear fit within compositions tells what a code is made of."""
 BETTER = 0.05
 """Another editor's ladder is taken in a simpler one's stead if it moves answers further by at least this share of the way."""
 

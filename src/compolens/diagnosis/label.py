@@ -7,7 +7,7 @@ ceiling - score = use + inference + form + execution + unexplained. Reads tables
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +24,7 @@ from compolens.diagnosis.decomposition import (
     MOVES,
     NEEDS,
     NOTHING,
+    READABLE,
     RECOVERED,
     Loss,
     Measured,
@@ -33,8 +34,10 @@ from compolens.diagnosis.decomposition import (
     in_words,
     ladders,
     located,
+    lost_parts,
     power,
 )
+from compolens.diagnosis.stability import Stability, stability
 from compolens.measures.intervals import two_level_interval
 
 LEARNED = 0.9
@@ -56,8 +59,6 @@ ALONG = 0.85
 """Cosine between a model's errors and a learner's from which the errors are taken for that learner's. A model that mixes right
 answers with a learner's has a cosine of 1, however little of the learner's is in them; that of a wrong code, whose answers
 are a training composition's too, comes to three quarters."""
-READABLE = 0.5
-"""R² from which a linear fit within compositions tells what a code is made of."""
 IN_PARTS = 0.5
 """…and share of it that the parts of other compositions must tell, or the code does not add up. That is a remark:
 products, signs with magnitudes and entries per composition all lack such parts, and only the last is a memory."""
@@ -78,6 +79,11 @@ FAITHFUL = 0.05
 """Writing the right code may cost this much on training compositions. Within it, a held-out composition that only another code
 than the right one answers is not executed as the others are: form counts as execution. Beyond it, what is written is not what
 the model writes itself, and form counts as inference."""
+AGAIN = 0.5
+"""A label that comes out again in less than this share of resampled compositions is not said: most measurements like this one
+would have given another."""
+RESAMPLED = 400
+"""Draws of the one interval that the rules use, in each of these resamples."""
 LABELS = {
     "compositional": "answers held-out compositions as an ideal learner would, up to the margin",
     "has not learned its training compositions": "there is no point in asking why it fails on others",
@@ -275,7 +281,7 @@ def measured(folders: Sequence[Path]) -> list[Measured] | None:
 def diagnose(folders: Sequence[Path]) -> Diagnosis | None:
     """The diagnosis of the models in `folders`, which differ in seeds alone; None where a table cannot be used."""
     models = measured(folders)
-    return None if models is None else diagnosis_of(as_diagnosed(models))
+    return None if models is None else said_of(as_diagnosed(models))[0]
 
 
 def as_diagnosed(models: Sequence[Measured]) -> list[Measured]:
@@ -290,8 +296,60 @@ def as_diagnosed(models: Sequence[Measured]) -> list[Measured]:
     return list(by_the_better_editor(models))
 
 
+def said_of(models: Sequence[Measured]) -> tuple[Diagnosis, Stability]:
+    """The diagnosis of models as it is said, and how often it comes out again.
+
+    A label that does not come out again in `AGAIN` of the resampled compositions is not said: the diagnosis is undecided then,
+    and names the two labels that come most often.
+
+    Args:
+        models: from `as_diagnosed`.
+
+    Returns:
+        The diagnosis, and the stability of the label that it has.
+    """
+    found = diagnosis_of(models)
+    stable = again(models, found.label)
+    if stable.label >= AGAIN:
+        return found, stable
+    shares = {found.label: stable.label, **stable.others}
+    (one, often), (other, less) = sorted(shares.items(), key=lambda item: -item[1])[:2]
+    torn = f'torn between "{one}" ({often:.0%} of resampled compositions) and "{other}" ({less:.0%})'
+    undecided = replace(
+        found,
+        label="undecided",
+        reasons=(*found.reasons, torn),
+        blamed="",
+        change=_CHANGES["undecided"],
+        cautions=_cautions(models, "undecided", ""),
+    )
+    return undecided, stable.of("undecided")
+
+
+def again(models: Sequence[Measured], label: str, seed: int = 0) -> Stability:
+    """How often a label and the site come out again where other compositions are drawn.
+
+    Args:
+        models: from `as_diagnosed`.
+        label: of their diagnosis.
+        seed: of the resamples.
+
+    Returns:
+        The shares.
+    """
+    return stability(models, label, _label, seed)
+
+
+def _label(drawn: Sequence[Measured]) -> str:
+    """The label of a resample, from the point estimates and the one interval that the rules use."""
+    scores = frame_of_scores(drawn)
+    share = share_of_what_can_be_had(drawn, scores, RESAMPLED)
+    lost = {part: Loss(value, np.nan, np.nan) for part, value in lost_parts(ladders(drawn), scores["ceiling"]).items()}
+    return by_rules(drawn, scores, share, lost, {split: Beside.on(drawn, split) for split in ("test", "ood")})[0]
+
+
 def diagnosis_of(models: Sequence[Measured]) -> Diagnosis:
-    """The diagnosis of models.
+    """The diagnosis of models by the rules alone, however rarely it comes out again.
 
     Args:
         models: from `as_diagnosed`.

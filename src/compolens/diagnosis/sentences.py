@@ -109,7 +109,7 @@ def _diagnosed(group: Group) -> Judgement:
     if models is None:
         return Judgement(group)
     models = diagnosis.as_diagnosed(models)
-    found = diagnosis.diagnosis_of(models)
+    found, stable = diagnosis.said_of(models)
     table = "inference_or_execution"
     parts = {
         split: [Evidence(table, {"part": part, "split": split}, group.names, *loss) for part, loss in told.items()]
@@ -134,7 +134,7 @@ def _diagnosed(group: Group) -> Judgement:
         change=(Clause(f"the label would change with {found.change}", tuple(parts["lost"])),),
         cautions=tuple(Clause(f"caution: {told}", (share,)) for told in found.cautions),
         asides=(
-            *_stable(group, models, found),
+            *_stable(group, models, stable),
             *_power(found.power, parts["lost"]),
             *_errors_like(group, found),
             *(Clause(r, ()) for r in found.remarks),
@@ -144,9 +144,8 @@ def _diagnosed(group: Group) -> Judgement:
     )
 
 
-def _stable(group: Group, models: Sequence[decomposition.Measured], found: diagnosis.Diagnosis) -> list[Clause]:
+def _stable(group: Group, models: Sequence[decomposition.Measured], stable: stability.Stability) -> list[Clause]:
     """How often the label and the site come out again where other compositions are drawn, and the site's best rival."""
-    stable = stability.stability(models, found.label)
     others = "".join(f"; {name} in {100 * share:.0f} %" for name, share in stable.others.items())
     seeds = " and seeds" if len(models) > 1 else ""
     text = (

@@ -14,14 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from compolens.diagnosis import label as rules
-from compolens.diagnosis.decomposition import LEFT_OUT, Loss, Measured, Rungs, ladders, lost_parts, named_site
+from compolens.diagnosis.decomposition import LEFT_OUT, READABLE, Measured, Rungs, named_site
 from compolens.measures.intervals import weighted_mean
 
 RESAMPLES = 100
 """A share of one half has a standard error of 0.05."""
-DRAWS = 400
-"""Draws of the interval in each of them."""
 BY_COMPOSITION = "recovered by composition"
 """The rows of `inference_or_execution` that tell where a code is read; tables before its version 4 have none."""
 SPLITS = ("train", "test", "ood")
@@ -47,6 +44,7 @@ class Stability(NamedTuple):
     """How often a diagnosis comes out again.
 
     Args:
+        said: its label.
         label: share of resamples with its label.
         others: the labels of the other resamples, with their shares, the most frequent first.
         site: share of resamples in which the code is taken to be read at the same site, a mean over models; NaN without rows
@@ -55,19 +53,36 @@ class Stability(NamedTuple):
         rival: the site that moves the answers of the first model most, of all others; None where there is no other.
     """
 
+    said: str
     label: float
     others: dict[str, float]
     site: float
     here: Rival
     rival: Rival | None
 
+    def of(self, label: str) -> Stability:
+        """The same, told of another label.
 
-def stability(models: Sequence[Measured], label: str, seed: int = 0) -> Stability:
+        Args:
+            label: any.
+
+        Returns:
+            Its share, beside those of all others; the order of these is kept.
+        """
+        shares = self.others | ({self.said: self.label} if self.label > 0 else {})
+        others = dict(sorted(((name, share) for name, share in shares.items() if name != label), key=lambda item: -item[1]))
+        return self._replace(said=label, label=shares.get(label, 0.0), others=others)
+
+
+def stability(
+    models: Sequence[Measured], label: str, labelled: Callable[[Sequence[Measured]], str], seed: int = 0
+) -> Stability:
     """How often a diagnosis of `models` comes out again.
 
     Args:
         models: tables of models that differ in seeds alone, with the ladder that their diagnosis rests on.
         label: of their diagnosis.
+        labelled: the label of a resample, by the rules that gave the label.
         seed: of the resamples.
 
     Returns:
@@ -79,7 +94,7 @@ def stability(models: Sequence[Measured], label: str, seed: int = 0) -> Stabilit
     for _ in range(RESAMPLES):
         which = rng.integers(len(sources), size=len(sources))
         drawn = [sources[i].drawn(rng) for i in which]
-        labels[_label(drawn)] += 1
+        labels[labelled(drawn)] += 1
         for i, one in zip(which, drawn, strict=True):
             again[i].append(one.site)
     same = [
@@ -89,15 +104,7 @@ def stability(models: Sequence[Measured], label: str, seed: int = 0) -> Stabilit
     ]
     here, rival = _beside(sources[0], again[0])
     others = {name: count / RESAMPLES for name, count in labels.most_common() if name != label}
-    return Stability(labels[label] / RESAMPLES, others, float(np.mean(same)) if same else np.nan, here, rival)
-
-
-def _label(drawn: Sequence[Measured]) -> str:
-    """By the rules of `label.diagnose`, from the point estimates and one interval that they use."""
-    scores = rules.frame_of_scores(drawn)
-    share = rules.share_of_what_can_be_had(drawn, scores, DRAWS)
-    lost = {part: Loss(value, np.nan, np.nan) for part, value in lost_parts(ladders(drawn), scores["ceiling"]).items()}
-    return rules.by_rules(drawn, scores, share, lost, {split: rules.Beside.on(drawn, split) for split in ("test", "ood")})[0]
+    return Stability(label, labels[label] / RESAMPLES, others, float(np.mean(same)) if same else np.nan, here, rival)
 
 
 def _beside(source: _Source, found: Sequence[Site]) -> tuple[Rival, Rival | None]:
@@ -174,7 +181,7 @@ class _Source:
         self.by_composition = {split: all((who, "truth") in self.far[split] for who in self.errors[split].index)
                                for split in ("test", "ood")}  # fmt: skip
         self.told, self.left_out, self.among = (
-            model.parts_told(rules.READABLE), model.read_when_left_out, model.among_training_states,
+            model.parts_told(READABLE), model.read_when_left_out, model.among_training_states,
         )  # fmt: skip
 
     def _at(self, split: str, names: Sequence[str]) -> np.ndarray:
@@ -278,7 +285,7 @@ class _Drawn(Measured):
 
     def parts_told(self, readable: float) -> tuple[float, str]:
         source, _ = self._of
-        return source.told if readable == rules.READABLE else source.model.parts_told(readable)
+        return source.told if readable == READABLE else source.model.parts_told(readable)
 
     @property
     def read_when_left_out(self) -> float:

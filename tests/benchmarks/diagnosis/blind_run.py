@@ -29,7 +29,6 @@ from cases import MEASURED  # noqa: E402
 
 from compolens import recipes, tables  # noqa: E402
 from compolens.diagnosis import label as diagnosis  # noqa: E402
-from compolens.diagnosis.stability import stability  # noqa: E402
 from compolens.foundation import builtin  # noqa: E402
 
 PARTS = ("use", "inference", "form", "execution", "unexplained")
@@ -59,13 +58,12 @@ def diagnose(folder: Path) -> dict[str, Any]:
     if models is None:
         return {"label": UNDECIDED, "confidence": 0.0, "reason": "a table that is needed could not be measured"}
     models = diagnosis.as_diagnosed(models)
-    found = diagnosis.diagnosis_of(models)
-    again = stability(models, found.label).label
+    found, stable = diagnosis.said_of(models)
     lost = {part: round(loss.value, DIGITS) for part, loss in found.parts["lost"].items() if part in PARTS}
     scores = {split: round(found.scores[split], DIGITS) for split in ("test", "ood")}
     moved = round(min(model.moved for model in models), DIGITS)
     beside = {"place": found.place, "moved": moved, **lost, "reason": found.reasons[-1] if found.reasons else ""}
-    return {"label": found.label, "confidence": again, **scores, **beside}
+    return {"label": found.label, "confidence": stable.label, **scores, **beside}
 
 
 def run(folder: Path, file: Path, chosen: Sequence[str], which: str = "first") -> None:
