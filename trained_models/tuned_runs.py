@@ -10,7 +10,6 @@ from tuning import compared, steps, tunings
 from compolens import Hyperteacher, Run, tuned
 from compolens.foundation.configs import ConfigError
 
-along_the_way = (250, 500, 1000, 2000, 3000, 4500)
 runs: dict[str, Run] = {}
 for name, architectures in compared.items():
     folder = Path(__file__).parent / "tuning" / name
@@ -21,8 +20,7 @@ for name, architectures in compared.items():
         sizes = {"d_x": 4, "d_y": 4, "d_hidden": 8} if name == "R" else {}
         task = Hyperteacher(**sizes, teacher_seed=s, split_seed=s)
         for who, architecture in architectures.items():
-            keep = along_the_way if name == "F" and s == 0 and who in ("softmax", "hypernetwork") else ()
-            run = Run(architecture, task, steps=steps[name], init_seed=s, data_seed=s, keep=keep)
+            run = Run(architecture, task, steps=steps[name], init_seed=s, data_seed=s)
             runs[f"{name}-{who}-{s}"] = best[who].run(run)
 if not runs:
     raise ConfigError("no tuning has ended yet; compolens tune trained_models/tuning.py --out trained_models/tuning goes on")
