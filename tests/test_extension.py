@@ -258,7 +258,10 @@ def anywhere(tmp_path, monkeypatch):
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.setattr(sys, "path", list(sys.path))
-    return home
+    yield home
+    for name, module in list(sys.modules.items()):  # other tests write files of the same names elsewhere
+        if str(getattr(module, "__file__", "")).startswith(str(home)):
+            del sys.modules[name]
 
 
 def test_files_anywhere_are_as_good_as_ours(anywhere, monkeypatch, tmp_path):
