@@ -6,8 +6,9 @@ by itself, as both may change their sign together. Everything else is as in `pai
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from blind_codes import CARRIERS
@@ -117,10 +118,18 @@ class PlantedBlind(Architecture):
     strength: float = 1.0
     explicit: bool = False
 
+    faults: ClassVar[Mapping[str, type[Blind]]] = FAULTS
+    carriers: ClassVar[Collection[str]] = CARRIERS
+    transports: ClassVar[Collection[str]] = TRANSPORTS
+    kinds: ClassVar[tuple[type[PlantedModel], type[PlantedModel]]] = (BlindModel, BlindCodeModel)
+    """What is built: with a code spread over the residual stream, and with an explicit one."""
+
     def __post_init__(self) -> None:
-        require(self.fault in FAULTS, f"no fault {self.fault!r}; {nearest(self.fault, FAULTS)}")
-        require(self.carrier in CARRIERS, f"no carrier {self.carrier!r}; {nearest(self.carrier, CARRIERS)}")
-        require(self.transport in TRANSPORTS, f"no transport {self.transport!r}; {nearest(self.transport, TRANSPORTS)}")
+        require(self.fault in self.faults, f"no fault {self.fault!r}; {nearest(self.fault, self.faults)}")
+        require(self.carrier in self.carriers, f"no carrier {self.carrier!r}; {nearest(self.carrier, self.carriers)}")
+        require(
+            self.transport in self.transports, f"no transport {self.transport!r}; {nearest(self.transport, self.transports)}"
+        )
         require(0 < self.strength <= 1, f"strength must lie in (0, 1], got {self.strength!r}")
         require(not (self.explicit and self.transport == "bound"), "an explicit code is the same for all questions")
 
@@ -136,9 +145,9 @@ class PlantedBlind(Architecture):
         blocks: Sequence[Sequence[int]] | None = None,
     ) -> PlantedModel:
         require_own_task(self, d_in, d_out, seq, answers)
-        kind = BlindCodeModel if self.explicit else BlindModel
-        mechanism = FAULTS[self.fault](knowledge_of(self.task, BLIND_KNOWLEDGE), self.strength, self.carrier, self.transport)
-        return kind(mechanism, d_in=d_in, d_out=d_out, seq=self.task.seq, answers=answers)
+        knowledge = knowledge_of(self.task, BLIND_KNOWLEDGE)
+        mechanism = self.faults[self.fault](knowledge, self.strength, self.carrier, self.transport)
+        return self.kinds[self.explicit](mechanism, d_in=d_in, d_out=d_out, seq=self.task.seq, answers=answers)
 
 
 PAIRS: dict[str, type[Pairs]] = {
