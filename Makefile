@@ -152,6 +152,7 @@ zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept
 	$(BIN)/compolens probe uncertainty $(UNSURE) --episodes 2048 --jobs $(JOBS)
 	$(BIN)/compolens train trained_models/function_classes.py --out $(CLASSES) --jobs $(JOBS)
 	$(BIN)/compolens probe function_classes $(CLASSES) --jobs $(JOBS)
+	find $(ZOO) -path '*/tables/*.csv' -size +256k -exec gzip -fn9 {} +
 
 notebooks: setup  ## execute the notebooks in place
 	$(BIN)/python notebooks/execute.py notebooks/*.ipynb

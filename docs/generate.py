@@ -177,8 +177,8 @@ def _zoo_row(folder: Path) -> list[str]:
     if not tables.finished(folder):
         return [*row, "", "", "", "in training"]
     scores = read_json(folder / "scores.json")
-    measured = sorted(path.stem for path in (folder / "tables").glob("*.csv"))
-    return [*row, *(f"{scores[split]['score']:.3f}" for split in ("train", "test", "ood")), ", ".join(measured)]
+    measured = ", ".join(tables.names(folder))
+    return [*row, *(f"{scores[split]['score']:.3f}" for split in ("train", "test", "ood")), measured]
 
 
 # ---- recipes ---------------------------------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ def anchor(name: str) -> str:
 def controls(probe: str, at_most: int = 3) -> list[str]:
     """The controls that stand in a probe's table, in its order, from some shipped models' tables."""
     found: dict[str, None] = {}
-    for path in sorted((ROOT / "trained_models").rglob(f"tables/{probe}.csv"))[:at_most]:
+    for path in sorted((ROOT / "trained_models").rglob(f"tables/{probe}.csv*"))[:at_most]:
         values = pd.read_csv(path, usecols=["control"], dtype=str, keep_default_na=False)["control"]
         found |= dict.fromkeys(value for value in values.unique() if value)
     return list(found)
@@ -261,7 +261,7 @@ def recipe_papers(path: Path) -> list[str]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     described = [node for node in ast.walk(tree) if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef)]
     found = citations.ARXIV.findall("\n".join(ast.get_docstring(node) or "" for node in described))
-    measured = any((ROOT / "trained_models").rglob(f"tables/{path.stem}.csv"))
+    measured = any((ROOT / "trained_models").rglob(f"tables/{path.stem}.csv*"))
     return list(dict.fromkeys([*found, *(citations.of_probe(path) if measured else [])]))
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from compolens import __version__
-from compolens.foundation import digests, versions
+from compolens.foundation import digests, table_files, versions
 from compolens.foundation.builtin import PACKAGE
 from compolens.foundation.configs import ConfigError
 from compolens.foundation.moved import MOVED
@@ -93,8 +93,8 @@ def uses(folder: str | Path, files: Iterable[str | Path] = ()) -> list[Use]:
     folder = Path(folder)
     classes = _class_texts([*_described_files(), *map(Path, files)])
     found = [Use(number, name) for name in classes_named(folder) for number in _numbers(classes.get(name, ""))]
-    for path in sorted((folder / "tables").glob("*.csv")):
-        found += [Use(number, f"table {path.stem}") for number in of_probe(_probe_file(path))]
+    for table in table_files.names(folder / "tables"):
+        found += [Use(number, f"table {table}") for number in of_probe(_probe_file(folder / "tables", table))]
     return list(dict.fromkeys(found))
 
 
@@ -184,9 +184,9 @@ def _class_texts(files: list[Path]) -> dict[str, str]:
     return found
 
 
-def _probe_file(table: Path) -> Path | None:
+def _probe_file(place: Path, table: str) -> Path | None:
     """The probe that made a table: the built-in one of its name, or the file of the user's that its provenance names."""
-    return versions.recipe_of(table.stem, TableFiles(table.parent, table.stem).provenance())
+    return versions.recipe_of(table, TableFiles(place, table).provenance())
 
 
 def _probe_texts(path: Path | None) -> str:

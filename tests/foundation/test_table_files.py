@@ -1,6 +1,7 @@
 """The files of a table change as one: killed, out of disk or raced at any moment, a reader finds the old or the new ones."""
 
 import errno
+import gzip
 import json
 import multiprocessing
 import os
@@ -16,7 +17,7 @@ import pytest
 
 from compolens.foundation import digests, files
 from compolens.foundation.files import DamagedFile
-from compolens.foundation.table_files import EPISODES, TABLE, TableFiles, alone_in, settle
+from compolens.foundation.table_files import EPISODES, TABLE, TableFiles, alone_in, names, settle
 
 FORK = multiprocessing.get_context("fork")
 CALLS = ("open", "fsync", "chmod", "replace", "unlink")
@@ -42,6 +43,14 @@ def older(folder, version):
     for part, content in parts(version).items():
         TableFiles(folder, "codes").path(part).write_bytes(content)
     files.write_json(folder / "codes.json", described(version))
+
+
+def packed(folder, version):
+    """As `gzip` leaves a table."""
+    save(folder, version)
+    path = TableFiles(folder, "codes").path(TABLE)
+    path.with_name("codes.csv.gz").write_bytes(gzip.compress(path.read_bytes()))
+    path.unlink()
 
 
 def found(folder):
@@ -105,6 +114,7 @@ BEFORE = {
     "a table": (lambda folder: save(folder, 1), 1),
     "a table without rows": (lambda folder: save(folder, 1, episodes=False), 1),
     "a table from before digests": (lambda folder: older(folder, 1), 1),
+    "a packed table": (lambda folder: packed(folder, 1), 1),
 }
 
 
@@ -259,6 +269,41 @@ def test_a_copy_that_waits_under_the_right_name_and_is_torn_is_not_taken(tmp_pat
         table.read(TABLE)
     settle(tmp_path)
     assert not table.waiting(TABLE, digest).exists()
+
+
+# ---- packed ----------------------------------------------------------------------------------------------------------
+def test_a_packed_table_is_the_same_table(tmp_path):
+    save(tmp_path, 1)
+    plain = TableFiles(tmp_path, "codes").read(TABLE)
+    subprocess.run(["gzip", "-n", tmp_path / "codes.csv"], check=True)
+    table = TableFiles(tmp_path, "codes")
+    assert table.read(TABLE) == plain and table.exists() and found(tmp_path) == 1
+    assert table.place(TABLE).name == "codes.csv.gz" and names(tmp_path) == ["codes"]
+    subprocess.run(["gunzip", tmp_path / "codes.csv.gz"], check=True)
+    assert table.read(TABLE) == plain and names(tmp_path) == ["codes"]
+
+
+@pytest.mark.parametrize("harm", ["a byte", "half", "another table", "no gzip file"])
+def test_a_packed_table_that_is_not_what_was_saved_is_not_read(tmp_path, harm):
+    packed(tmp_path, 1)
+    path = tmp_path / "codes.csv.gz"
+    content = path.read_bytes()
+    told = {
+        "a byte": content[:20] + bytes([content[20] ^ 1]) + content[21:],
+        "half": content[: len(content) // 2],
+        "another table": gzip.compress(b"table 2\n" * 50),
+        "no gzip file": b"table 1\n" * 50,
+    }
+    path.write_bytes(told[harm])
+    with pytest.raises(DamagedFile, match=r"codes\.csv\.gz (cannot be unpacked|changed after it was measured)"):
+        TableFiles(tmp_path, "codes").read(TABLE)
+
+
+def test_names_are_those_of_tables_and_of_nothing_else(tmp_path):
+    for name in ("b.csv", "a.csv.gz", "a.csv", "c.csv.bak", "d.json", ".e.csv.0123456789abcdef.tmp", "f.csv.gz.tmp"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "g.csv").mkdir()
+    assert names(tmp_path) == ["a", "b"]
 
 
 def test_every_changed_letter_of_the_provenance_is_noticed(tmp_path):

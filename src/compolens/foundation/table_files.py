@@ -5,15 +5,20 @@ under names with their digests in them (".codes.csv.0123456789abcdef.tmp"); then
 on the new table is meant; then renames the two. A reader takes of each file the copy, in its place or waiting beside it, whose
 digest the .json holds: whatever happened in between, that is what was saved with it. Whoever saves or reads next, while nobody
 else saves, puts what waits into its place and removes what nobody waits for.
+
+A table that `gzip` packed (<name>.csv.gz in place of <name>.csv) is the same table: its digest is that of the plain bytes.
+Saving writes it plain.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import gzip
 import os
 import re
 import time
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +30,8 @@ from compolens.foundation.files import DamagedFile
 TABLE, EPISODES = "table", "episodes"
 """The parts of a table besides its provenance, by the key under which that holds their digest."""
 SUFFIX = {TABLE: ".csv", EPISODES: ".episodes.parquet"}
+PACKED = ".gz"
+"""What `gzip` adds to the name of a file that it packs."""
 WAITING = re.compile(r"\.(?P<name>.+)(?P<suffix>\.csv|\.episodes\.parquet)\.[0-9a-f]{16}\.tmp")
 PATIENCE = 20.0
 """Seconds to wait for another process that saves in the same folder; saving takes it milliseconds."""
@@ -60,6 +67,16 @@ class TableFiles:
         """The file of a `part`, whether or not it exists."""
         return self.folder / f"{self.name}{SUFFIX[part]}"
 
+    def packed(self, part: str) -> Path:
+        """The file of a `part` that `gzip` packed, whether or not it exists."""
+        path = self.path(part)
+        return path.with_name(path.name + PACKED)
+
+    def place(self, part: str) -> Path:
+        """Where a `part` lies: packed, if it is there so and not plain as well."""
+        path, packed = self.path(part), self.packed(part)
+        return packed if packed.is_file() and not path.is_file() else path
+
     @property
     def head(self) -> Path:
         """Where the provenance lies."""
@@ -80,7 +97,7 @@ class TableFiles:
     # ---- reading -----------------------------------------------------------------------------------------------------
     def exists(self) -> bool:
         """Whether there is a table, in its place or on the way there."""
-        if self.path(TABLE).is_file():
+        if self.place(TABLE).is_file():
             return True
         try:
             digest = self.provenance().get(TABLE)
@@ -106,15 +123,15 @@ class TableFiles:
             if provenance == self.provenance():  # else somebody saved it in between
                 break
         if content is None:
-            path = self.path(part)
+            path = self.place(part)
             raise DamagedFile(f"{path} changed after it was measured" if path.exists() else f"there is no {path}")
         return Whole(content, provenance)
 
     def _copy(self, part: str, digest: str | None) -> bytes | None:
-        path = self.path(part)
+        path, packed = self.path(part), self.packed(part)
         if digest is None:
-            return _content(path)
-        for place in (path, self.waiting(part, digest), path):  # it may have moved while we looked
+            return _content(self.place(part))
+        for place in (path, packed, self.waiting(part, digest), path):  # it may have moved while we looked
             content = _content(place)
             if content is not None and digests.of_bytes(content) == digest:
                 return content
@@ -157,6 +174,7 @@ class TableFiles:
         try:
             for part, digest in known.items():
                 os.replace(self.waiting(part, digest), self.path(part))
+                self.packed(part).unlink(missing_ok=True)
             if EPISODES not in known:
                 self.path(EPISODES).unlink(missing_ok=True)  # of the table before
         except OSError as error:
@@ -166,12 +184,22 @@ class TableFiles:
             ) from error
 
 
+def names(folder: Path) -> list[str]:
+    """The names of the tables that lie in a model's folder of tables, packed or not, sorted."""
+    suffix = SUFFIX[TABLE]
+    found = (path.name for path in folder.glob(f"*{suffix}*") if path.is_file())
+    return sorted({name.partition(suffix)[0] for name in found if name.endswith((suffix, suffix + PACKED))} - {""})
+
+
 def _content(path: Path) -> bytes | None:
     files.require_regular(path)
     try:
-        return path.read_bytes() if path.is_file() else None
+        content = path.read_bytes() if path.is_file() else None
+        return gzip.decompress(content) if content is not None and path.suffix == PACKED else content
     except FileNotFoundError:
         return None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise DamagedFile(f"{path} cannot be unpacked ({error})") from error
     except OSError as error:
         raise DamagedFile(f"{path} cannot be read ({error.strerror or error})") from error
 

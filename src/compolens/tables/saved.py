@@ -38,9 +38,9 @@ def path_of(folder: str | Path, name: str) -> Path:
         name: the table's name.
 
     Returns:
-        The path, whether or not it exists.
+        The path, whether or not it exists; that of the packed table (<name>.csv.gz) where there is no plain one.
     """
-    return Path(folder) / "tables" / f"{name}.csv"
+    return TableFiles(Path(folder) / "tables", name).place(TABLE)
 
 
 def files_of(folder: str | Path, name: str) -> TableFiles:
@@ -114,7 +114,7 @@ def names(folder: str | Path) -> list[str]:
     """The names of the tables of the model in `folder`, sorted, whether or not they can be used."""
     place = Path(folder) / "tables"
     table_files.settle(place)
-    return sorted(path.stem for path in place.glob("*.csv") if path.is_file())
+    return table_files.names(place)
 
 
 def provenance_of(folder: str | Path, name: str) -> dict[str, Any]:

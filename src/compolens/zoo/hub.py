@@ -25,7 +25,7 @@ from compolens.training import RESUME
 
 FILES = (
     "config.json", "weights.safetensors", "scores.json", "history.csv", "digests.json", "README.md", "steps/*.safetensors",
-    "tables/*.csv", "tables/*.json", "tables/*.episodes.parquet",
+    "tables/*.csv", "tables/*.csv.gz", "tables/*.json", "tables/*.episodes.parquet",
 )  # fmt: skip
 """What a model folder holds."""
 FOLDERS = ("runs", "trained_models")
