@@ -1,7 +1,7 @@
 """A trained model is a folder: load it, list it. Nothing in the folder is ever executed.
 
 <run>/ config.json · weights.safetensors · scores.json · history.csv · README.md (the card) · steps/*.safetensors
-       tables/X.csv (or X.csv.gz), the table of probe X · X.json, what it was measured with · X.episodes.parquet, its rows per episode
+       tables/X.csv (or X.csv.gz), the table of probe X · X.json, what it was measured with · X.episodes.parquet, its episodes
        digests.json: the sha256 of the files above, but for the card and the tables; who reads one that differs is told
 """
 
