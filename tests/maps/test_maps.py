@@ -283,6 +283,29 @@ def test_a_best_value_at_the_edge_extends_the_grid_of_all_alike(made):
     assert tuning.extended(low(tuning.values)[:-1]) == tuning.values, "only once all of it is measured"
 
 
+def test_an_end_that_more_measuring_found_not_to_be_best_is_not_extended(made):
+    """With room for one end, the upper one is tried; it is better, and with more room nothing is tried at the lower one."""
+    small = dataclasses.replace(one_of(made / "grid.py", "tunings", "toy"), lr=(1e-3, 3e-3, 9e-3), most=4)
+    errors = {1e-3: -2.0, 3e-3: -1.0, 9e-3: -1.5, 0.027: -3.0, 0.081: -2.5}
+
+    def table(values):
+        rate = {"softmax": errors, "hypernetwork": {lr: -abs(lr - 9e-3) - (lr == 9e-3) for lr in errors}}
+        cells = small.cells(values)
+        return pd.DataFrame(
+            {"cell": cell.name, **cell.knobs}
+            | settings(cell.knobs["lr"], rate[cell.knobs["who"]][cell.knobs["lr"]], steps=cell.knobs["steps"])
+            for cell in cells
+        )
+
+    once = small.extended(table(small.values))
+    assert once["lr"] == (1e-3, 3e-3, 9e-3, 0.027)
+    assert small.extended(table(once)) == once, "no room"
+    large = dataclasses.replace(small, most=9)
+    twice = large.extended(table(once))
+    assert twice["lr"] == (1e-3, 3e-3, 9e-3, 0.027, 0.081)
+    assert large.extended(table(twice)) == twice
+
+
 def test_grids_are_extended_at_their_own_ratio():
     assert stretched((1.0, 10.0), 1, 2) == (0.1, 1.0, 10.0, 100.0, 1000.0)
     assert stretched((1000, 2000), 1, 1) == (500, 1000, 2000, 4000)

@@ -145,7 +145,7 @@ class Tuning:
             names = {cell.name for cell in self.cells(values)}
             if table.empty or not names <= set(table["cell"]):
                 return values
-            wider = self._wider(values, table[table["cell"].isin(names)])
+            wider = self._wider(values, table)
             if wider is None:
                 return values
             values = wider
@@ -168,13 +168,13 @@ class Tuning:
         return {cell.name for cell in self.cells(self.extended(table))} <= set(table["cell"])
 
     def _wider(self, values: dict[str, tuple[float, ...]], table: pd.DataFrame) -> dict[str, tuple[float, ...]] | None:
-        """The next grid; None where no best value is at an edge, or none that there is room for."""
+        """The next grid; None where no best value of the `table` is at an edge or beyond it, or none that there is room for."""
         for name in LOOKED_FOR:
             known = values[name]
             if len(known) < 2:
                 continue
             best = {choose(table[table["who"] == who]).settings[name] for who in self.runs}
-            below, above = int(known[0] in best), int(known[-1] in best)
+            below, above = int(min(best) <= known[0]), int(max(best) >= known[-1])
             for low, high in ((below, above), (0, above), (below, 0)):  # what there is room for, larger values first
                 if not low and not high:
                     continue
