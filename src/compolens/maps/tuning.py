@@ -168,7 +168,7 @@ class Tuning:
         return {cell.name for cell in self.cells(self.extended(table))} <= set(table["cell"])
 
     def _wider(self, values: dict[str, tuple[float, ...]], table: pd.DataFrame) -> dict[str, tuple[float, ...]] | None:
-        """The next grid; None where no best value of the `table` is at an edge or beyond it, or none that there is room for."""
+        """The next grid; None where no best value of `table` is at an edge or beyond it, or none that there is room for."""
         for name in LOOKED_FOR:
             known = values[name]
             if len(known) < 2:
