@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from sklearn.metrics import balanced_accuracy_score, f1_score
 
 from compolens import Glue, ModifiedTransformer, NegativeSamples, Run, SoftmaxTransformer, cli, load, train
 from compolens.cli.train import read_runs, with_data
@@ -102,6 +103,21 @@ def test_a_class_that_is_always_said_scores_its_share_and_half_where_classes_wei
     assert task.score(said, targets) == 0.75
     error, weight = task.metrics(said, targets)["balanced accuracy"]
     assert float(1 - error.sum() / weight.sum()) == pytest.approx(0.75)  # of these files both classes are as frequent
+
+
+def test_f1_and_balanced_accuracy_are_scikit_learns(tmp_path):
+    """F1 of any answers; balanced accuracy of targets with the shares of classes of training."""
+    task = Glue(data=written(tmp_path, "MRPC"), name="MRPC", longest=12)
+    draw = torch.Generator().manual_seed(0)
+    share = task.describe_split()["lines"]["train"]
+    for trial in range(5):
+        target = (torch.arange(40 * sum(share.values())) % sum(share.values()) >= share["0"]).long()
+        said = torch.randn(len(target), task.seq, 2, generator=draw)
+        answer = said[:, -1].argmax(-1)
+        found = task.metrics(said, target[:, None].expand(-1, task.seq))
+        pooled = {name: float(1 - error.sum() / weight.sum()) for name, (error, weight) in found.items()}
+        assert pooled["F1"] == pytest.approx(f1_score(target, answer)), trial
+        assert pooled["balanced accuracy"] == pytest.approx(balanced_accuracy_score(target, answer)), trial
 
 
 def test_modified_attention_learns_which_word_decides(tmp_path):

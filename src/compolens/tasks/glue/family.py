@@ -240,9 +240,18 @@ class Glue(TaskFamily):
         return wrong, torch.ones_like(wrong)
 
     def metrics(self, prediction: Tensor, targets: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
-        """The score, and "balanced accuracy": every class weighs the same as in training, so one class alone scores 1/2."""
+        """The score, and two more.
+
+        "balanced accuracy": every class weighs the same as in training, so one class alone scores 1/2. "F1" is that of the
+        second class, by which GLUE judges MRPC: 2 TP / (2 TP + FP + FN).
+        """
         wrong, _ = self.errors(prediction, targets)
+        found = ((prediction[:, -1].argmax(-1) == 1) & (targets[:, -1] == 1)).double()
         lines, _, places, _ = self._read
         share = torch.bincount(lines.label[places["train"]], minlength=self.d_out).double() / len(places["train"])
         weight = (1 / (self.d_out * share.clamp(min=1e-9))).to(wrong.device)[targets[:, -1]]
-        return {"score": self.errors(prediction, targets), "balanced accuracy": (wrong * weight, weight)}
+        return {
+            "score": self.errors(prediction, targets),
+            "balanced accuracy": (wrong * weight, weight),
+            "F1": (wrong, wrong + 2 * found),
+        }
