@@ -185,7 +185,14 @@ class TableFiles:
 
 
 def names(folder: Path) -> list[str]:
-    """The names of the tables that lie in a model's folder of tables, packed or not, sorted."""
+    """The names of the tables that lie in a folder, packed or not.
+
+    Args:
+        folder: a model's folder of tables; need not exist.
+
+    Returns:
+        The names, sorted.
+    """
     suffix = SUFFIX[TABLE]
     found = (path.name for path in folder.glob(f"*{suffix}*") if path.is_file())
     return sorted({name.partition(suffix)[0] for name in found if name.endswith((suffix, suffix + PACKED))} - {""})
