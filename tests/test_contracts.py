@@ -1,6 +1,7 @@
 """What every architecture and every task family promises, checked on all of them and on every pair."""
 
 import dataclasses
+import inspect
 import itertools
 import json
 import math
@@ -214,13 +215,37 @@ def double(tensor):
 
 
 # ---- every pair ------------------------------------------------------------------------------------------------------
-def test_a_model_answers_at_every_position(answered, task):
+PROMISES = {}
+"""What holds of every pair of architecture and task family: name -> a function of fixtures, which it asks for by name."""
+
+
+def of_every_pair(promise):
+    PROMISES[promise.__name__] = promise
+    return promise
+
+
+def test_a_pair_keeps_every_promise(architecture, task, model, episodes, answered):
+    """One test for all promises: thousands of tests cost more than what they look at. Each broken one is shown."""
+    given, broken = locals(), []
+    for name, promise in PROMISES.items():
+        try:
+            promise(**{argument: given[argument] for argument in inspect.signature(promise).parameters})
+        except Exception as error:
+            error.add_note(f"broken: {name}")
+            broken.append(error)
+    if broken:
+        raise ExceptionGroup("; ".join(error.__notes__[-1] for error in broken), broken)
+
+
+@of_every_pair
+def a_model_answers_at_every_position(answered, task):
     prediction, _ = answered
     assert prediction.shape == (16, task.seq, task.d_out)
     assert prediction.isfinite().all()
 
 
-def test_every_parameter_gets_a_finite_gradient_that_is_not_zero(architecture, task, model, episodes):
+@of_every_pair
+def every_parameter_gets_a_finite_gradient_that_is_not_zero(architecture, task, model, episodes):
     model = again(architecture, task).double()
     loss = task.loss(model(double(episodes.tokens)), double(episodes.targets))
     assert loss.shape == ()
@@ -272,12 +297,14 @@ def test_normalisations_and_the_softmax_see_single_precision(model, task, episod
     assert set(seen.values()) <= {torch.float32}, seen
 
 
-def test_answers_depend_on_no_other_episode_of_the_batch(model, answered, episodes):
+@of_every_pair
+def answers_depend_on_no_other_episode_of_the_batch(model, answered, episodes):
     prediction, _ = answered
     torch.testing.assert_close(model(episodes.tokens[:3]), prediction[:3], rtol=1e-4, atol=1e-5)
 
 
-def test_attention_code_is_the_pattern_laid_out_batch_query_key_head(model, answered):
+@of_every_pair
+def attention_code_is_the_pattern_laid_out_batch_query_key_head(model, answered):
     patterns = [name for name in model.hook_dict if name.endswith("attn.hook_pattern")]
     codes = [name for name in model.hook_dict if name.endswith("attn.hook_code")]
     assert [name.replace("hook_pattern", "hook_code") for name in patterns] == codes
@@ -288,7 +315,8 @@ def test_attention_code_is_the_pattern_laid_out_batch_query_key_head(model, answ
         assert torch.equal(cache[code], cache[pattern].permute(0, 2, 3, 1))
 
 
-def test_attention_code_holds_the_weights_that_multiply_the_values(model, answered):
+@of_every_pair
+def attention_code_holds_the_weights_that_multiply_the_values(model, answered):
     _, cache = answered
     for site in [name for name in model.hook_dict if name.endswith("attn.hook_code")]:
         layer = site.removesuffix("hook_code")
@@ -303,13 +331,14 @@ def test_attention_code_holds_the_weights_that_multiply_the_values(model, answer
         torch.testing.assert_close(cache[layer + "hook_z"], mixed, rtol=1e-4, atol=1e-5)
 
 
-def test_a_task_code_is_laid_out_batch_1_code(model, answered):
-    if "hook_code" not in model.hook_dict:
-        pytest.skip("this architecture has no explicit task code")
-    assert answered[1]["hook_code"].shape[:2] == (16, 1)
+@of_every_pair
+def a_task_code_is_laid_out_batch_1_code(model, answered):
+    if "hook_code" in model.hook_dict:  # an explicit task code
+        assert answered[1]["hook_code"].shape[:2] == (16, 1)
 
 
-def test_zeroing_any_code_changes_the_answers(model, task, episodes, answered):
+@of_every_pair
+def zeroing_any_code_changes_the_answers(model, task, episodes, answered):
     sites = [name for name in model.hook_dict if name.split(".")[-1] == "hook_code"]
     assert sites, "every architecture has a code to look at and to edit"
     before = answered[0][:, list(task.answers)]
@@ -319,7 +348,8 @@ def test_zeroing_any_code_changes_the_answers(model, task, episodes, answered):
         assert changed.float().mean() > 0.7, site  # a small executor may be silent (relu) on an episode's every query
 
 
-def test_roles_name_positions_of_the_models_own_sequence(model, answered):
+@of_every_pair
+def roles_name_positions_of_the_models_own_sequence(model, answered):
     length = answered[1]["blocks.0.hook_resid_pre"].shape[1]
     assert {"context", "readout"} <= set(model.roles)
     for positions in model.roles.values():
@@ -327,9 +357,10 @@ def test_roles_name_positions_of_the_models_own_sequence(model, answered):
     assert not set(model.roles["context"]) & set(model.roles["readout"])
 
 
-def test_a_model_obeys_the_tasks_mask(model, task, episodes):
+@of_every_pair
+def a_model_obeys_the_tasks_mask(model, task, episodes):
     if task.mask is None or not episodes.tokens.is_floating_point():
-        pytest.skip("nothing is masked")
+        return  # nothing is masked
     before, position = model(episodes.tokens), task.answers[-1]
     tokens = episodes.tokens.clone()
     tokens[:, position] += 1
@@ -340,21 +371,23 @@ def test_a_model_obeys_the_tasks_mask(model, task, episodes):
     assert not torch.equal(before[:, position], after[:, position])
 
 
-def test_equal_runs_build_equal_weights_whatever_was_drawn_before_and_other_seeds_do_not(architecture, task, model):
+def global_random_state():
+    return torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
+
+
+@of_every_pair
+def equal_runs_build_equal_weights_whatever_was_drawn_before_and_other_seeds_do_not(architecture, task, model, episodes):
+    """Neither that nor answering touches the state that all share."""
     torch.rand(7)
+    before = global_random_state()
     same, other = again(architecture, task), Run(architecture, task, init_seed=1).build()
+    other.eval()(episodes.tokens)
+    task.sample(2, "ood", task.rng(0, "ood"))
+    assert global_random_state() == before
     weights = model.state_dict()
     assert all(torch.equal(weights[name], value) for name, value in same.state_dict().items())
     differ = any(not torch.equal(weights[name], value) for name, value in other.state_dict().items())
     assert differ != (type(architecture).__name__ in WRITTEN_DOWN)
-
-
-def test_building_and_answering_leave_global_random_state_alone(architecture, task, model, episodes):
-    before = (torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist())  # noqa: NPY002
-    Run(architecture, task, init_seed=3).build().eval()(episodes.tokens)
-    task.sample(2, "ood", task.rng(0, "ood"))
-    assert torch.equal(torch.get_rng_state(), before[0])
-    assert (random.getstate(), np.random.get_state()[1].tolist()) == before[1:]  # noqa: NPY002
 
 
 # ---- every architecture, every task family ---------------------------------------------------------------------------
@@ -382,26 +415,26 @@ def test_a_task_family_is_a_value_and_a_run_on_it_survives_json(task):
 
 
 # ---- every task family -----------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("split", SPLITS)
-def test_episodes_have_the_shapes_the_family_announces(task, split):
-    episodes = task.sample(5, split, task.rng(0, split))
-    assert episodes.tokens.shape in {(5, task.seq, task.d_in), (5, task.seq)}
-    assert episodes.targets.shape[:2] == (5, task.seq)
-    assert episodes.composition.shape == (5,)
-    assert set(task.code_kinds) == set(episodes.codes)
+def test_episodes_have_the_shapes_the_family_announces(task):
     assert set(task.code_kinds.values()) <= {"continuous", "categorical"}
-    assert all(len(part) == 5 for part in tensors(episodes).values())
     assert task.answers and all(0 <= p < task.seq for p in task.answers)
+    for split in SPLITS:
+        episodes = task.sample(5, split, task.rng(0, split))
+        assert episodes.tokens.shape in {(5, task.seq, task.d_in), (5, task.seq)}, split
+        assert episodes.targets.shape[:2] == (5, task.seq), split
+        assert episodes.composition.shape == (5,), split
+        assert set(task.code_kinds) == set(episodes.codes), split
+        assert all(len(part) == 5 for part in tensors(episodes).values()), split
 
 
-@pytest.mark.parametrize("split", SPLITS)
-def test_episodes_are_a_function_of_seed_split_and_step(task, split):
-    def draw(seed, step, family=task):
+def test_episodes_are_a_function_of_seed_split_and_step(task):
+    def draw(split, seed, step, family=task):
         return family.sample(8, split, family.rng(seed, split, step))
 
-    assert_same(draw(1, 2), draw(1, 2, dataclasses.replace(task)))
-    assert not torch.equal(draw(1, 2).inputs, draw(2, 2).inputs)
-    assert not torch.equal(draw(1, 2).inputs, draw(1, 3).inputs)
+    for split in SPLITS:
+        assert_same(draw(split, 1, 2), draw(split, 1, 2, dataclasses.replace(task)))
+        assert not torch.equal(draw(split, 1, 2).inputs, draw(split, 2, 2).inputs), split
+        assert not torch.equal(draw(split, 1, 2).inputs, draw(split, 1, 3).inputs), split
 
 
 def test_splits_share_no_randomness_even_with_equal_seeds(task):
@@ -423,10 +456,10 @@ def test_names_of_compositions_are_distinct(task):
     assert len(set(names)) == len(names)
 
 
-@pytest.mark.parametrize("split", SPLITS)
-def test_episodes_can_be_confined_to_chosen_compositions(task, split):
-    chosen = task.compositions(split)[-1]
-    assert set(task.sample(20, split, task.rng(0, split), compositions=[chosen]).composition.tolist()) == {chosen}
+def test_episodes_can_be_confined_to_chosen_compositions(task):
+    for split in SPLITS:
+        chosen = task.compositions(split)[-1]
+        assert set(task.sample(20, split, task.rng(0, split), compositions=[chosen]).composition.tolist()) == {chosen}, split
 
 
 def test_a_composition_of_another_split_is_refused(task):
@@ -450,14 +483,14 @@ def test_no_episodes_are_refused(task):
         task.sample(0, "train", task.rng(0, "train"))
 
 
-@pytest.mark.parametrize("split", SPLITS)
-def test_rendering_an_episodes_own_code_reproduces_it(task, split):
-    episodes = task.sample(16, split, task.rng(0, split))
-    if "render" in task.missing:
-        with pytest.raises(ConfigError, match="cannot render"):
-            task.render(episodes.codes, episodes.inputs)
-    else:
-        assert_same(task.render(episodes.codes, episodes.inputs), episodes)
+def test_rendering_an_episodes_own_code_reproduces_it(task):
+    for split in SPLITS:
+        episodes = task.sample(16, split, task.rng(0, split))
+        if "render" in task.missing:
+            with pytest.raises(ConfigError, match="cannot render"):
+                task.render(episodes.codes, episodes.inputs)
+        else:
+            assert_same(task.render(episodes.codes, episodes.inputs), episodes)
 
 
 def test_rendering_under_other_codes_keeps_the_inputs_and_changes_the_answers(task, episodes):
