@@ -18,6 +18,7 @@ RELATIONS := $(ZOO)/relations
 REGRESSION := $(ZOO)/regression
 HEADS := $(ZOO)/module_heads
 BURSTY := $(ZOO)/bursty
+WEIGHTS := $(ZOO)/in_weights
 BOOLEAN := $(ZOO)/boolean
 UNSURE := $(ZOO)/uncertainty
 CLASSES := $(ZOO)/function_classes
@@ -113,6 +114,7 @@ figures: setup  ## redraw every figure of docs/findings from the shipped tables
 	$(BIN)/compolens analyze upper_layers_are_reused $(ZOO)/F-hypernetwork-[012] $(ZOO)/F-softmax-[012] --out $(ZOO)/figures/pasting $(PRINT)
 	$(BIN)/compolens analyze when_context_wins $(BURSTY)/softmax-? --out $(ZOO)/figures/bursty $(PRINT)
 	$(BIN)/compolens analyze phase_diagram $(MAPS)/labels_and_items --out $(ZOO)/figures/bursty $(PRINT)
+	$(BIN)/compolens analyze context_or_weights $(BURSTY)/softmax-? $(WEIGHTS)/both-? $(WEIGHTS)/weights-? --out $(ZOO)/figures/bursty $(PRINT)
 	$(BIN)/compolens analyze who_generalizes lookup_heads_are_used $(BOOLEAN)/*-? --out $(ZOO)/figures/boolean $(PRINT)
 	$(BIN)/compolens analyze which_prior_sets_the_variance $(UNSURE)/softmax-? --out $(ZOO)/figures/uncertainty $(PRINT)
 	$(BIN)/compolens analyze classes_are_combined $(CLASSES)/softmax-? --out $(ZOO)/figures/function_classes $(PRINT)
@@ -146,6 +148,8 @@ zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept
 	$(BIN)/compolens train trained_models/bursty.py --out $(BURSTY) --jobs $(JOBS)
 	$(BIN)/compolens probe in_context_or_in_weights $(BURSTY) --steps all --jobs $(JOBS)
 	$(BIN)/compolens map trained_models/maps/labels_and_items.py --out $(MAPS) --jobs $(JOBS)
+	$(BIN)/compolens train trained_models/in_weights.py --out $(WEIGHTS) --jobs $(JOBS)
+	$(BIN)/compolens probe in_context_or_in_weights $(WEIGHTS) --jobs $(JOBS)
 	$(BIN)/compolens train trained_models/boolean.py --out $(BOOLEAN) --jobs $(JOBS)
 	$(BIN)/compolens probe generalization head_scores $(BOOLEAN) --jobs $(JOBS)
 	$(BIN)/compolens train trained_models/uncertainty.py --out $(UNSURE) --jobs $(JOBS)

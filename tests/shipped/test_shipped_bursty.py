@@ -133,3 +133,50 @@ def test_with_two_items_it_is_not_read_with_two_labels_and_else_in_two_of_three_
 def test_no_weights_tell_a_label_anywhere():
     for items, labels in SETTINGS:
         assert all(abs(value - 1 / labels) < 0.06 for value in of(items, labels, "weights"))
+
+
+# ---- labels in the weights -------------------------------------------------------------------------------------------
+REGIMES = ("weights", "both")
+ROWS = {
+    "class not shown: weights alone can tell (chance .03)": ("accuracy", "class not shown"),
+    "novel classes: the context alone can tell": ("accuracy", "novel classes"),
+    "labels shifted, held out": ("accuracy", "labels shifted"),
+    "labels shifted: the label of training": ("trained label", "labels shifted"),
+}
+
+
+def of_regime(name, metric, evaluation):
+    return [value(ZOO / "in_weights" / f"{name}-{s}", metric, evaluation, 3000) for s in range(5)]
+
+
+def test_the_models_of_both_regimes_are_those_of_their_file():
+    runs = read_runs(str(ZOO / "in_weights.py"))
+    assert {p.parent.name for p in ZOO.glob("in_weights/*/config.json")} == set(runs)
+    for name, run in runs.items():
+        folder = ZOO / "in_weights" / name
+        assert read_run(folder) == run and tables.why_not(folder, "in_context_or_in_weights") == ""
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_the_page_tells_every_seed_of_both_regimes(row):
+    assert findings.cells(PAGE, "asked", row) == [told(of_regime(name, *ROWS[row])) for name in REGIMES]
+
+
+def test_weights_alone_answer_with_the_label_of_training_and_novel_classes_at_chance():
+    assert min(of_regime("weights", "trained label", "labels shifted")) > 0.99
+    assert max(of_regime("weights", "accuracy", "novel classes")) < 0.1
+
+
+def test_where_both_are_needed_the_seeds_that_read_the_context_let_it_overrule_the_weights():
+    reads = [value > 0.9 for value in of_regime("both", "accuracy", "novel classes")]
+    assert reads == [True, False, True, False, True]
+    shifted, trained = (of_regime("both", metric, "labels shifted") for metric in ("accuracy", "trained label"))
+    assert all(
+        (a > 0.9 and b < 0.1) if one else (a < 0.1 and b > 0.7) for one, a, b in zip(reads, shifted, trained, strict=True)
+    )
+    known = of_regime("both", "accuracy", "known classes")
+    assert min(known) > 0.97 and min(of_regime("both", "accuracy", "class not shown")) > 0.7
+    trains = [files.read_json(ZOO / "in_weights" / f"both-{s}" / "scores.json")["train"]["score"] for s in range(5)]
+    assert min(t for t, one in zip(trains, reads, strict=True) if one) > max(
+        t for t, one in zip(trains, reads, strict=True) if not one
+    )
