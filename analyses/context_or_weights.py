@@ -42,9 +42,10 @@ def analyze(models: list[Path]) -> Drawing:
         panels.append(Panel(title(g, groups), "", "share of answers", tuple(marks), y_range=(-0.03, 1.03)))
     caption = (
         "Accuracy after training, on fresh episodes: training classes with their own labels in the context; novel classes, "
-        "whose labels the context alone tells; training classes that are not in the context, which weights alone answer; training "
-        "classes whose label in the context is another than in training. There, besides, how often the answer is the label of "
-        "training. A point is a seed. Open marks are controls: a label of the context at random, and the untrained control."
+        "whose labels the context alone tells; training classes that are not in the context, which weights alone answer; "
+        "training classes whose label in the context is another than in training. There, besides, how often the answer is the "
+        "label of training. A point is a seed. Open marks are controls: a label of the context at random, and the untrained "
+        "control."
     )
     return Drawing("Do labels come from the context or from the weights?", tuple(panels), caption, columns=1)
 
