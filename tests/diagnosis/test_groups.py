@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from compolens.diagnosis.groups import Group, attention_among, over_seeds, setting_of, telling
+from compolens.diagnosis.groups import Group, attention_among, group, over_seeds, setting_of, telling
 from compolens.figures import ARCHITECTURE_COLORS, color_of
 from compolens.measures.intervals import mean_interval
 
@@ -31,6 +31,45 @@ def one(tmp_path):
         return Group(architecture, "a setting", [folder], label or architecture)
 
     return call
+
+
+@pytest.fixture
+def labels(tmp_path):
+    """The labels of groups of one folder each, by their architecture's settings and learning rate."""
+
+    def call(*described):
+        folders = []
+        for number, (settings, lr) in enumerate(described):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            run = {
+                "class": "Run",
+                "architecture": {"class": "SoftmaxTransformer", **settings},
+                "task": {"class": "FuzzyLogic"},
+                "optimizer": {"class": "AdamW", "lr": lr},
+            }
+            described = {"format": 1, "run": {**run, "steps": 1, "init_seed": 0, "data_seed": 0}}
+            (folder / "config.json").write_text(json.dumps(described))
+            folders.append(folder)
+        return [one.label for one in group(folders)]
+
+    return call
+
+
+def test_what_configs_of_earlier_versions_lack_tells_groups_apart_only_where_nothing_else_does(labels):
+    older, newer = {"n_layers": 3}, {"n_layers": 3, "attention_dropout": 0.0}
+    assert labels((older, 0.001), (newer, 0.03)) == ["SoftmaxTransformer (lr 0.001)", "SoftmaxTransformer (lr 0.03)"]
+
+
+def test_what_models_are_is_told_before_how_they_were_trained(labels):
+    assert labels(({"n_layers": 3}, 0.001), ({"n_layers": 2}, 0.03)) == [
+        "SoftmaxTransformer (n_layers 3)", "SoftmaxTransformer (n_layers 2)"
+    ]  # fmt: skip
+
+
+def test_a_setting_that_one_config_lacks_is_told_where_nothing_else_tells_groups_apart(labels):
+    first, second = labels(({}, 0.001), ({"attention_dropout": 0.1}, 0.001))
+    assert first == "SoftmaxTransformer" and second == "SoftmaxTransformer (attention_dropout 0.1)"
 
 
 def fixed(xi):

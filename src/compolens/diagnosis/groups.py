@@ -78,12 +78,23 @@ def group(folders: Sequence[Path]) -> list[Group]:
     for key, one in groups.items():
         alike = [dict(k) for k, g in groups.items() if (g.architecture, g.setting) == (one.architecture, one.setting)]
         differing = [k for k in dict(key) if len({str(t.get(k)) for t in alike}) > 1]
-        own = [k for k in differing if k.startswith(("architecture.", "task."))]
-        if len({tuple(str(t.get(k)) for k in own) for t in alike}) == len(alike):
-            differing = own  # how they were trained need not be told where what they are tells them apart
-        told = ", ".join(f"{k.split('.')[-1]} {dict(key)[k]}" for k in differing)
+        told = ", ".join(f"{k.split('.')[-1]} {dict(key)[k]}" for k in _telling_apart(differing, alike))
         one.label = f"{one.architecture} ({told})" if told else one.architecture
     return list(groups.values())
+
+
+def _telling_apart(differing: list[str], alike: list[dict]) -> list[str]:
+    """Of settings that differ, those to be told.
+
+    How models were trained is told only where what they are does not tell them apart. That a config lacks a setting, as
+    those of earlier versions do, tells nothing apart unless nothing else does.
+    """
+    own = [k for k in differing if k.startswith(("architecture.", "task."))]
+    whole = [k for k in differing if all(k in t for t in alike)]
+    for enough, chosen in (([k for k in own if k in whole], own), (whole, whole), (own, own)):
+        if len({tuple(str(t.get(k)) for k in enough) for t in alike}) == len(alike):
+            return chosen
+    return differing
 
 
 def telling(one: Group, groups: Sequence[Group]) -> str:
