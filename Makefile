@@ -80,6 +80,7 @@ docs: setup  ## the site, into docs/_build
 
 figures: setup  ## redraw every figure of docs/findings from the shipped tables
 	$(BIN)/compolens analyze $(CLAIMS) $(ZOO)/F-softmax-? $(ZOO)/F-hypernetwork-? --out $(ZOO)/figures/F $(PRINT)
+	$(BIN)/compolens analyze who_generalizes $(foreach who,softmax hypernetwork,$(ZOO)/F-$(who)-? $(ZOO)/tuned/F-$(who)-?) --out $(ZOO)/figures/tuned $(PRINT)
 	$(BIN)/compolens analyze who_generalizes $(ZOO)/F-* $(ZOO)/R-* $(ZOO)/unstructured-* --out $(ZOO)/figures/all $(PRINT)
 	$(BIN)/compolens analyze failure_has_a_place decodable_is_not_used factors_are_reused when_codes_appear $(WHY) --out $(ZOO)/figures/why $(PRINT)
 	$(BIN)/compolens analyze which_factors_fail $(ZOO)/F-softmax-? --out $(ZOO)/figures/why $(PRINT)
@@ -123,6 +124,9 @@ figures: setup  ## redraw every figure of docs/findings from the shipped tables
 zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept) and measure it
 	$(BIN)/compolens train trained_models/runs.py --out trained_models --jobs $(JOBS)
 	$(BIN)/compolens probe $(MEASURES) $(CODES) $(MODELS) --jobs $(JOBS)
+	$(BIN)/compolens tune trained_models/tuning.py F --out $(ZOO)/tuning --jobs $(JOBS)
+	$(BIN)/compolens train trained_models/tuned_runs.py 'F-softmax-*' 'F-hypernetwork-*' --out $(ZOO)/tuned --jobs $(JOBS)
+	$(BIN)/compolens probe generalization $(ZOO)/tuned --jobs $(JOBS)
 	$(BIN)/compolens probe generalization latent_code $(ZOO)/F-softmax-0 $(ZOO)/F-hypernetwork-0 --steps all --jobs $(JOBS)
 	$(BIN)/compolens probe inference_or_execution $(WHY) $(ZOO)/R-* $(ZOO)/F-bottleneck-wide-? --jobs $(JOBS)
 	$(BIN)/compolens probe which_prior code_structure $(WHY) --jobs $(JOBS)

@@ -20,6 +20,10 @@ VARIANT_COLORS: Mapping[str, str] = {
     "BottleneckMLP, d_hidden 64": ARCHITECTURE_COLORS["BottleneckMLP"],
     "BottleneckMLP, d_hidden 256": "#A6761D",
     "LinearSelfAttention (n_layers 2, tied True)": "#17A2B8",
+    "SoftmaxTransformer (lr 0.001)": "#8FBFDD",  # not tuned
+    "SoftmaxTransformer (lr 0.0333)": ARCHITECTURE_COLORS["SoftmaxTransformer"],
+    "HypernetworkTransformer (lr 0.001)": "#F0B48C",
+    "HypernetworkTransformer (lr 0.003)": ARCHITECTURE_COLORS["HypernetworkTransformer"],
 }
 """Variants of an architecture that stand beside each other, as `diagnosis.groups.telling` names them."""
 SERIES_COLORS = ("#882255", "#44AA99", "#999933", "#332288", "#CC6677", "#117733", "#AA4499", "#DDCC77")
