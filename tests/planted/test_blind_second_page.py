@@ -1,0 +1,75 @@
+"""What the findings say of the second blind set is what the committed answers give."""
+
+import findings
+import pandas as pd
+import pytest
+from test_blind_page import PAGE, SHARES, plain
+from test_planted import HERE, neighbour
+
+blind, plans = neighbour("blind"), neighbour("second_plan")
+LEAD = " ".join(PAGE.split())
+RESULTS = HERE / "second_results.csv"
+
+
+@pytest.fixture(scope="module")
+def found():
+    expected = pd.read_csv(blind.LABELS_FILES["second"], dtype=str)
+    return blind.score(blind.answers(RESULTS, expected), expected)
+
+
+def missed(beside, called_undecided):
+    return beside[~beside["acceptable answer"] & ((beside["called"] == "undecided") == called_undecided)]
+
+
+@pytest.mark.parametrize("row", SHARES)
+def test_shares_on_the_page_are_those_of_the_answers_beside_what_was_foretold(found, row):
+    shares = found.shares.set_index("what")
+    share, low, high, cases = shares.loc[SHARES[row], ["share", "low", "high", "cases"]]
+    told = findings.cells(PAGE, "of the second blind set", row)
+    assert told[:2] == [f"{plain(share)} [{plain(low)}, {plain(high)}]", str(int(cases))]
+    assert told[2] == plain(plans.PREDICTED[SHARES[row]])
+    assert ("not reached" in told[3]) == {"acceptable": share < 0.95, "undecided": share > 0.12}.get(
+        SHARES[row], SHARES[row] == "wrong, confident" and share > 0.02
+    )
+
+
+def test_the_head_counts_the_answers(found):
+    beside = found.beside
+    wrong, open_ = missed(beside, False), missed(beside, True)
+    right = f"{len(beside) - len(wrong) - len(open_)} of {len(beside)} models get an acceptable label"
+    assert f"{right}, {len(open_)} are undecided and {len(wrong)} get a wrong one, eight of these with confidence" in LEAD
+    assert (wrong["confidence"] >= 0.8).sum() == 8 and len(beside) == len(plans.plan())
+
+
+def test_counts_by_how_the_code_stands_are_those_of_the_answers(found):
+    beside, plan = found.beside, plans.plan()
+    works = beside["acceptable"] == "compositional"
+    as_it_is = pd.Series([plan[case].carrier == "plain" for case in beside["case"]])
+    told = PAGE.partition("| models of the second set whose code stands |")[2].split("\n\n")[0].splitlines()[2:]
+    for line, which in zip(told, (as_it_is & ~works, ~as_it_is & ~works, works), strict=True):
+        rows = beside[which]
+        open_, wrong = (len(missed(rows, undecided)) for undecided in (True, False))
+        counts = [len(rows) - open_ - wrong, open_, wrong, len(rows)]
+        assert [int(cell) for cell in line.strip("|").split("|")[1:]] == counts
+
+
+def test_most_of_the_undecided_are_not_written(found):
+    moved = pd.read_csv(RESULTS).set_index("case")["moved"]
+    open_ = missed(found.beside, True)
+    still = int((moved[open_["case"]] < 0.5).sum())
+    assert f"for {still} of the {len(open_)}, writing moves answers less than half of the way" in LEAD
+
+
+def test_every_wrong_label_is_on_the_page_with_numbers_of_its_answer(found):
+    wrong, answers = missed(found.beside, False).set_index("case"), pd.read_csv(RESULTS).set_index("case")
+    _, _, rest = PAGE.partition("| case | kind of the second set |")
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in rest.split("\n\n")[0].splitlines()[2:]]
+    assert [case for case, *_ in lines] == sorted(wrong.index)
+    for case, kind, expected, called, cause in lines:
+        row, answer = wrong.loc[case], answers.loc[case]
+        assert (kind, expected, called) == (row["kind"], row["label"], f"{row['called']} ({plain(row['confidence'])})")
+        known = {plain(answer[name]) for name in ("moved", "use", "inference", "execution", "unexplained")}
+        known.add(plain(row["confidence"]))
+        assert {word.strip("(),;") for word in cause.split() if word.strip("(),;").startswith(".")} <= known, case
+    for bullet in PAGE.partition("have four causes:")[2].split("| case |")[0].split("- **")[1:]:
+        assert any(case in bullet for case in wrong.index)
