@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from compolens import tables, tuned
+from compolens.cli import main
 from compolens.cli.train import read_runs
 from compolens.diagnosis.sentences import per_composition
 from compolens.foundation import files, map_files
@@ -89,3 +90,39 @@ def test_tuned_models_are_those_that_the_recipe_describes():
     described = read_runs(ZOO / "tuned_runs.py")
     for folder in sorted(p.parent for p in ZOO.glob("tuned/*/config.json")):
         assert read_run(folder) == described[folder.name]
+
+
+# ---- why ---------------------------------------------------------------------------------------------------------------
+WHY = (ROOT / "docs" / "findings" / "why_it_fails.md").read_text(encoding="utf-8")
+GROUPS = [ZOO / "tuned" / f"F-{who}-{s}" for who in ("softmax", "hypernetwork") for s in range(5)]
+
+
+def test_the_table_of_tuned_models_is_the_commands_output(capsys):
+    assert main(["models", *map(str, GROUPS), "--diagnosis"]) == 0
+    start = (
+        "<!-- tuned: compolens models trained_models/tuned/F-softmax-? trained_models/tuned/F-hypernetwork-? --diagnosis -->"
+    )
+    assert capsys.readouterr().out.strip() == WHY.split(start)[1].split("<!-- /tuned -->")[0].strip()
+
+
+def moved(folder, probe="inference_or_execution", metric="recovered", **where):
+    """How far another code, written at the best site, moves answers of training compositions."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", tables.StaleTable)
+        rows = tables.at_last_step(tables.read(folder, probe))
+    rows = rows[(rows["metric"] == metric) & (rows["control"] == "") & (rows["split"] == "train")]
+    for column, value in where.items():
+        rows = rows[rows[column] == value]
+    return rows["value"].max()
+
+
+def test_the_page_tells_how_far_written_codes_move_answers_of_every_seed():
+    first = {"site": "blocks.0.hook_resid_post", "role": "context"}
+    tuned_, before = ([ZOO / place / f"F-softmax-{s}" for s in range(5)] for place in ("tuned", ""))
+    told = [[moved(f, **first) for f in before], [moved(f, **first) for f in tuned_], [moved(f) for f in tuned_]]
+    told.append([moved(f, "nonlinear_code", "recovered, left out") for f in tuned_])
+    plain = " ".join(WHY.split())
+    for values in told:
+        assert " ".join(f"{v:.2f}".replace("0.", ".", 1) for v in values) in plain
+    assert min(told[0]) > 0.7 and max(told[1]) < 0.1 and max(*told[2], *told[3]) < 0.5
+    assert all(moved(f) == moved(f, site="blocks.0.hook_resid_pre") for f in tuned_), "the embedding"
