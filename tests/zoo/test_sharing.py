@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -95,6 +96,15 @@ def test_what_is_pushed_is_what_loads(hub, folder):
     pd.testing.assert_frame_equal(tables.read(there.folder, "probed"), tables.read(folder, "probed"))
     first = sharing.load("me/mine", step=0)
     assert first.step == 0 and not torch.equal(first.model.state_dict()["embed.W_E"], ours["embed.W_E"])
+
+
+def test_a_packed_table_is_pushed_and_read_from_there(hub, folder):
+    plain = tables.read(folder, "probed")
+    subprocess.run(["gzip", "-n", folder / "tables" / "probed.csv"], check=True)
+    sharing.push(folder, "me/mine")
+    there = hub.snapshot("me/mine")
+    assert "tables/probed.csv.gz" in contents(there) and tables.names(there) == ["probed"]
+    pd.testing.assert_frame_equal(tables.read(there, "probed"), plain)
 
 
 def test_pushing_changes_nothing_here(hub, folder):
