@@ -195,7 +195,8 @@ def names(folder: Path) -> list[str]:
     """
     suffix = SUFFIX[TABLE]
     found = (path.name for path in folder.glob(f"*{suffix}*") if path.is_file())
-    return sorted({name.partition(suffix)[0] for name in found if name.endswith((suffix, suffix + PACKED))} - {""})
+    plain = {name.removesuffix(PACKED) for name in found if name.endswith((suffix, suffix + PACKED))}
+    return sorted({name.removesuffix(suffix) for name in plain} - {""})
 
 
 def _content(path: Path) -> bytes | None:
