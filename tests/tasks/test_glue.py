@@ -1,5 +1,7 @@
 """Text classification from files in GLUE's layout, which every test writes for itself: no line of the data set is here."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from sklearn.metrics import balanced_accuracy_score, f1_score
@@ -148,9 +150,10 @@ def test_without_files_it_is_said_what_to_download_and_where_to_put_it(tmp_path)
 
 
 def test_the_runs_take_the_folder_from_the_command_line_and_say_what_is_missing_without_it(tmp_path, capsys):
-    runs = read_runs("trained_models/glue.py")
+    file = str(Path(__file__).parents[2] / "trained_models" / "glue.py")
+    runs = read_runs(file)
     assert with_data(runs["RTE-negative-0.1-0.3-2"], str(tmp_path)).task == Glue(str(tmp_path), "RTE", longest=64)
-    assert cli.main(["train", "trained_models/glue.py", "SST-2-softmax-0", "--out", str(tmp_path / "out")]) != 0
+    assert cli.main(["train", file, "SST-2-softmax-0", "--out", str(tmp_path / "out")]) != 0
     assert "download SST-2 from" in capsys.readouterr().err
 
 
