@@ -92,12 +92,8 @@ def case(world: World, seed: int, number: int) -> Case:
     line = words(rng)
 
     def run() -> Result:
-        os.chdir(prepare(world))
-        try:
-            with not_serving():
-                return _judged(line, command(line))
-        finally:
-            os.chdir("/")
+        with contextlib.chdir(prepare(world)), not_serving():
+            return _judged(line, command(line))
 
     return Case("command lines", "compolens " + " ".join(map(repr, line)), run)
 
