@@ -46,6 +46,7 @@ browser: setup  ## Debian's chromium, which the tests of the explorer's page dri
 demo: setup  ## train two small models side by side, measure them, write the report
 	$(BIN)/compolens train trained_models/demo.py --out $(DEMO) --jobs $(JOBS)
 	$(BIN)/compolens probe $(MEASURES) $(DEMO)/softmax $(DEMO)/hypernetwork --episodes 1024 --jobs $(JOBS)
+	$(BIN)/compolens probe inference_or_execution $(DEMO)/softmax $(DEMO)/hypernetwork --episodes 512 --jobs $(JOBS)
 	$(BIN)/compolens analyze $(CLAIMS) $(DEMO)/softmax $(DEMO)/hypernetwork --out $(DEMO)/figures
 	$(BIN)/compolens report $(DEMO)/softmax $(DEMO)/hypernetwork -o $(DEMO)/report.html
 
