@@ -12,7 +12,21 @@ def cells(page: str, table: str, row: str) -> list[str]:
     Returns:
         A text per column.
     """
+    (found,) = [cells for heading, *cells in rows(page, table) if heading == row]
+    return found
+
+
+def rows(page: str, table: str) -> list[list[str]]:
+    """The rows of a page's table, without its head.
+
+    Args:
+        page: the page's text.
+        table: heading of the table's first column, or the first headings, as they stand between bars.
+
+    Returns:
+        A text per column, the first one too.
+    """
     _, _, rest = page.partition(f"| {table} |")
     assert rest, table
-    (line,) = [line for line in rest.split("\n\n")[0].splitlines() if line.startswith(f"| {row} |")]
-    return [cell.strip() for cell in line.strip("|").split("|")][1:]
+    lines = rest.split("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]

@@ -12,22 +12,22 @@ from compolens.figures import ARCHITECTURE_COLORS, color_of
 from compolens.measures.intervals import mean_interval
 
 
+def described(folder, architecture, optimizer=None):
+    """A new model's folder with nothing but its config."""
+    folder.mkdir()
+    run = {"class": "Run", "architecture": architecture, "task": {"class": "FuzzyLogic"}}
+    run["optimizer"] = {"class": "AdamW"} | (optimizer or {})
+    (folder / "config.json").write_text(json.dumps({"format": 1, "run": {**run, "steps": 1, "init_seed": 0, "data_seed": 0}}))
+    return folder
+
+
 @pytest.fixture
 def one(tmp_path):
     """A group of one folder: call it with an architecture, its label and its settings."""
 
     def call(architecture, label="", **settings):
-        folder = tmp_path / f"{architecture}-{len(list(tmp_path.iterdir()))}"
-        folder.mkdir()
-        run = {
-            "class": "Run",
-            "architecture": {"class": architecture, **settings},
-            "task": {"class": "FuzzyLogic"},
-            "optimizer": {"class": "AdamW"},
-        }
-        (folder / "config.json").write_text(
-            json.dumps({"format": 1, "run": {**run, "steps": 1, "init_seed": 0, "data_seed": 0}})
-        )
+        number = len(list(tmp_path.iterdir()))
+        folder = described(tmp_path / f"{architecture}-{number}", {"class": architecture, **settings})
         return Group(architecture, "a setting", [folder], label or architecture)
 
     return call
@@ -37,20 +37,11 @@ def one(tmp_path):
 def labels(tmp_path):
     """The labels of groups of one folder each, by their architecture's settings and learning rate."""
 
-    def call(*described):
-        folders = []
-        for number, (settings, lr) in enumerate(described):
-            folder = tmp_path / str(number)
-            folder.mkdir()
-            run = {
-                "class": "Run",
-                "architecture": {"class": "SoftmaxTransformer", **settings},
-                "task": {"class": "FuzzyLogic"},
-                "optimizer": {"class": "AdamW", "lr": lr},
-            }
-            described = {"format": 1, "run": {**run, "steps": 1, "init_seed": 0, "data_seed": 0}}
-            (folder / "config.json").write_text(json.dumps(described))
-            folders.append(folder)
+    def call(*models):
+        folders = [
+            described(tmp_path / str(number), {"class": "SoftmaxTransformer", **settings}, {"lr": lr})
+            for number, (settings, lr) in enumerate(models)
+        ]
         return [one.label for one in group(folders)]
 
     return call

@@ -286,10 +286,10 @@ def test_a_best_value_at_the_edge_extends_the_grid_of_all_alike(made):
 def test_an_end_that_more_measuring_found_not_to_be_best_is_not_extended(made):
     """With room for one end, the upper one is tried; it is better, and with more room nothing is tried at the lower one."""
     small = dataclasses.replace(one_of(made / "grid.py", "tunings", "toy"), lr=(1e-3, 3e-3, 9e-3), most=4)
-    errors = {1e-3: -2.0, 3e-3: -1.0, 9e-3: -1.5, 0.027: -3.0, 0.081: -2.5}
+    softmax = {1e-3: -2.0, 3e-3: -1.0, 9e-3: -1.5, 0.027: -3.0, 0.081: -2.5}
 
     def table(values):
-        rate = {"softmax": errors, "hypernetwork": {lr: -abs(lr - 9e-3) - (lr == 9e-3) for lr in errors}}
+        rate = {"softmax": softmax, "hypernetwork": {lr: -abs(lr - 9e-3) - (lr == 9e-3) for lr in softmax}}
         cells = small.cells(values)
         return pd.DataFrame(
             {"cell": cell.name, **cell.knobs}

@@ -87,9 +87,7 @@ def test_shares_on_the_page_are_those_of_the_answers():
 def test_every_answer_that_is_not_acceptable_is_on_the_page():
     beside = scored().beside
     missed = beside[~beside["acceptable answer"]].set_index("case")
-    _, _, rest = PAGE.partition("| case | kind |")
-    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in rest.split("\n\n")[0].splitlines()[2:]]
-    told = {case: rest for case, *rest in lines}
+    told = {case: rest for case, *rest in findings.rows(PAGE, "case | kind")}
     assert list(told) == sorted(missed.index)
     for case, (kind, expected, called, _) in told.items():
         row = missed.loc[case]
@@ -99,16 +97,16 @@ def test_every_answer_that_is_not_acceptable_is_on_the_page():
 def test_misses_by_how_the_code_stands_are_those_on_the_page():
     beside, carried = scored().beside.set_index("case"), neighbour("blind_plan").plan()
     failing = beside[beside["acceptable"] != "compositional"]
-    told = PAGE.partition("| failing models whose code stands |")[2].split("\n\n")[0].splitlines()[2:]
+    told = findings.rows(PAGE, "failing models whose code stands")
     smooth = [carried[case].carrier in ("plain", "population") for case in failing.index]
-    for line, which in zip(told, (smooth, [not one for one in smooth]), strict=True):
+    for (_, *cells), which in zip(told, (smooth, [not one for one in smooth]), strict=True):
         rows = failing[which]
         right, undecided = (
             rows["acceptable answer"].sum(),
             (~rows["acceptable answer"] & (rows["called"] == "undecided")).sum(),
         )
         counts = [right, undecided, len(rows) - right - undecided, len(rows)]
-        assert [int(cell) for cell in line.strip("|").split("|")[1:]] == counts
+        assert list(map(int, cells)) == counts
 
 
 def test_the_counts_at_the_head_of_the_page_are_those_of_the_answers():

@@ -28,9 +28,8 @@ def test_shares_on_the_page_are_those_of_the_answers_beside_what_was_foretold(fo
     told = findings.cells(PAGE, "of the second blind set", row)
     assert told[:2] == [f"{plain(share)} [{plain(low)}, {plain(high)}]", str(int(cases))]
     assert told[2] == plain(plans.PREDICTED[SHARES[row]])
-    assert ("not reached" in told[3]) == {"acceptable": share < 0.95, "undecided": share > 0.12}.get(
-        SHARES[row], SHARES[row] == "wrong, confident" and share > 0.02
-    )
+    missed_bar = {"acceptable": share < 0.95, "undecided": share > 0.12, "wrong, confident": share > 0.02}
+    assert ("not reached" in told[3]) == missed_bar.get(SHARES[row], False)
 
 
 def test_the_head_counts_the_answers(found):
@@ -45,12 +44,12 @@ def test_counts_by_how_the_code_stands_are_those_of_the_answers(found):
     beside, plan = found.beside, plans.plan()
     works = beside["acceptable"] == "compositional"
     as_it_is = pd.Series([plan[case].carrier == "plain" for case in beside["case"]])
-    told = PAGE.partition("| models of the second set whose code stands |")[2].split("\n\n")[0].splitlines()[2:]
-    for line, which in zip(told, (as_it_is & ~works, ~as_it_is & ~works, works), strict=True):
+    told = findings.rows(PAGE, "models of the second set whose code stands")
+    for (_, *cells), which in zip(told, (as_it_is & ~works, ~as_it_is & ~works, works), strict=True):
         rows = beside[which]
         open_, wrong = (len(missed(rows, undecided)) for undecided in (True, False))
         counts = [len(rows) - open_ - wrong, open_, wrong, len(rows)]
-        assert [int(cell) for cell in line.strip("|").split("|")[1:]] == counts
+        assert list(map(int, cells)) == counts
 
 
 def test_most_of_the_undecided_are_not_written(found):
@@ -62,8 +61,7 @@ def test_most_of_the_undecided_are_not_written(found):
 
 def test_every_wrong_label_is_on_the_page_with_numbers_of_its_answer(found):
     wrong, answers = missed(found.beside, False).set_index("case"), pd.read_csv(RESULTS).set_index("case")
-    _, _, rest = PAGE.partition("| case | kind of the second set |")
-    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in rest.split("\n\n")[0].splitlines()[2:]]
+    lines = findings.rows(PAGE, "case | kind of the second set")
     assert [case for case, *_ in lines] == sorted(wrong.index)
     for case, kind, expected, called, cause in lines:
         row, answer = wrong.loc[case], answers.loc[case]
