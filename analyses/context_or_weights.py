@@ -17,8 +17,13 @@ ASKED = {
     ("trained label", "labels shifted"): "label of training, where shifted",
 }
 """(metric, evaluation) -> what is shown for it."""
-CONTROLS = {"": ("", "#332288"), "a label of the context": ("a label of the context at random", "#888888"),
-            "untrained": ("untrained", "#BBBBBB")}  # fmt: skip
+SHOWN = list(ASKED.values())
+CONTROLS = {
+    "": ("model", "#332288"),
+    "a label of the context": ("a label of the context at random", "#888888"),
+    "untrained": ("untrained", "#BBBBBB"),
+}
+"""Control -> label, colour."""
 
 
 def analyze(models: list[Path]) -> Drawing:
@@ -38,14 +43,14 @@ def analyze(models: list[Path]) -> Drawing:
         marks: list[Mark] = []
         for control, (label, color) in CONTROLS.items():
             own = rows[rows["control"] == control]
-            marks.append(Points(own, "asked", "value", label=label or "model", color=color, hover="model", open=bool(control)))
+            marks.append(Points(own, "asked", "value", label=label, color=color, hover="model", open=bool(control)))
         panels.append(Panel(title(g, groups), "", "share of answers", tuple(marks), y_range=(-0.03, 1.03)))
     caption = (
-        "Accuracy after training, on fresh episodes: training classes with their own labels in the context; novel classes, "
-        "whose labels the context alone tells; training classes that are not in the context, which weights alone answer; "
-        "training classes whose label in the context is another than in training. There, besides, how often the answer is the "
-        "label of training. A point is a seed. Open marks are controls: a label of the context at random, and the untrained "
-        "control."
+        "Accuracy after training, on fresh episodes. Known classes: training classes, shown with their own labels. Novel "
+        "classes: the context alone tells their labels. Class not shown: training classes, whose labels weights alone tell. "
+        "Labels shifted: training classes, shown with another label than in training; the last column is how often the answer "
+        "there is the label of training. A point is a seed. Open marks are controls: a label of the context at random, and "
+        "the untrained control."
     )
     return Drawing("Do labels come from the context or from the weights?", tuple(panels), caption, columns=1)
 
@@ -54,7 +59,5 @@ def _rows(folder: Path) -> pd.DataFrame:
     rows = tables.at_last_step(tables.read(folder, "in_context_or_in_weights"))
     asked = [ASKED.get(key, "") for key in zip(rows["metric"], rows["evaluation"], strict=True)]
     rows = rows.assign(asked=asked, model=folder.name)
-    order = {name: number for number, name in enumerate(ASKED.values())}
-    return rows[(rows["asked"] != "") & rows["value"].notna()].sort_values(
-        "asked", key=lambda of: of.map(order), kind="stable"
-    )
+    rows = rows[rows["asked"].isin(SHOWN) & rows["value"].notna()]
+    return rows.sort_values("asked", key=lambda column: column.map(SHOWN.index), kind="stable")

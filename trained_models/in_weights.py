@@ -3,20 +3,20 @@
     compolens train trained_models/in_weights.py --out trained_models/in_weights
 
 "weights": the context never shows the question's class (p_bursty 0), so that weights alone tell its label. "both": half of the
-episodes show it, among them 80 % with novel classes, so that either is needed somewhere. All else is as in bursty.py.
+episodes show it, among them 80 % with novel classes, so that either is needed somewhere. All else is as in bursty.py, but
+that no weights are kept on the way.
 """
 
-from bursty import adam, size, steps
+from dataclasses import replace
 
-from compolens import BurstyClassification, Run, SoftmaxTransformer
+from bursty import runs as bursty
+
+from compolens import Run
 
 REGIMES = {"weights": {"p_bursty": 0.0, "p_novel": 0.0}, "both": {"p_bursty": 0.5, "p_novel": 0.8}}
 runs: dict[str, Run] = {}
 
 for s in range(5):
     for name, regime in REGIMES.items():
-        task = BurstyClassification(n_classes=32, n_context=4, d_item=16, n_positions=16, teacher_seed=s, **regime)
-        runs[f"{name}-{s}"] = Run(
-            SoftmaxTransformer(**size), task, steps=steps, init_seed=s, data_seed=s, batch_size=128, optimizer=adam,
-            evaluations=12, evaluation_episodes=512, answers_only=True,
-        )  # fmt: skip
+        other = bursty[f"softmax-{s}"]
+        runs[f"{name}-{s}"] = replace(other, task=replace(other.task, n_classes=32, **regime), keep=())

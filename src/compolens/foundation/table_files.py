@@ -193,10 +193,9 @@ def names(folder: Path) -> list[str]:
     Returns:
         The names, sorted.
     """
-    suffix = SUFFIX[TABLE]
-    found = (path.name for path in folder.glob(f"*{suffix}*") if path.is_file())
-    plain = {name.removesuffix(PACKED) for name in found if name.endswith((suffix, suffix + PACKED))}
-    return sorted({name.removesuffix(suffix) for name in plain} - {""})
+    endings = (SUFFIX[TABLE], SUFFIX[TABLE] + PACKED)
+    found = {path.name.removesuffix(end) for end in endings for path in folder.glob(f"*{end}") if path.is_file()}
+    return sorted(found - {""})
 
 
 def _content(path: Path) -> bytes | None:

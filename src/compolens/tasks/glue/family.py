@@ -245,13 +245,13 @@ class Glue(TaskFamily):
         "balanced accuracy": every class weighs the same as in training, so one class alone scores 1/2. "F1" is that of the
         second class, by which GLUE judges MRPC: 2 TP / (2 TP + FP + FN).
         """
-        wrong, _ = self.errors(prediction, targets)
-        found = ((prediction[:, -1].argmax(-1) == 1) & (targets[:, -1] == 1)).double()
+        wrong, one = self.errors(prediction, targets)
+        found = (1 - wrong) * (targets[:, -1] == 1)
         lines, _, places, _ = self._read
         share = torch.bincount(lines.label[places["train"]], minlength=self.d_out).double() / len(places["train"])
         weight = (1 / (self.d_out * share.clamp(min=1e-9))).to(wrong.device)[targets[:, -1]]
         return {
-            "score": self.errors(prediction, targets),
+            "score": (wrong, one),
             "balanced accuracy": (wrong * weight, weight),
             "F1": (wrong, wrong + 2 * found),
         }
