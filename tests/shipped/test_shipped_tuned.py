@@ -77,7 +77,10 @@ def test_the_page_tells_what_is_left_of_the_gap_and_what_tuning_gains():
         np.mean(scores("tuned/F-hypernetwork", "test")) - np.mean(scores("tuned/F-softmax", "test")),
         np.mean(scores("tuned/F-softmax", "test")) - np.mean(scores("tuned/F-softmax")),
     )
-    assert f"lacks there is {shown(lack)}, what it lacks more on held-out ones is {shown(more)}" in plain
+    assert (
+        f"{shown(lack)} below the hypernetwork transformer. From there to held-out compositions it loses {shown(more)}"
+        in plain
+    )
 
 
 def test_the_readme_tells_both_gaps():
