@@ -125,7 +125,7 @@ figures: setup  ## redraw every figure of docs/findings from the shipped tables
 zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept) and measure it
 	$(BIN)/compolens train trained_models/runs.py --out trained_models --jobs $(JOBS)
 	$(BIN)/compolens probe $(MEASURES) $(CODES) $(MODELS) --jobs $(JOBS)
-	$(BIN)/compolens tune trained_models/tuning.py F --out $(ZOO)/tuning --jobs $(JOBS)
+	$(BIN)/compolens tune trained_models/tuning.py --out $(ZOO)/tuning --jobs $(JOBS)
 	$(BIN)/compolens train trained_models/tuned_runs.py 'F-softmax-*' 'F-hypernetwork-*' --out $(ZOO)/tuned --jobs $(JOBS)
 	$(BIN)/compolens probe generalization inference_or_execution which_prior nonlinear_code code_structure latent_code $(ZOO)/tuned --jobs $(JOBS)
 	$(BIN)/compolens probe generalization latent_code $(ZOO)/F-softmax-0 $(ZOO)/F-hypernetwork-0 --steps all --jobs $(JOBS)
