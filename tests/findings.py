@@ -28,5 +28,9 @@ def rows(page: str, table: str) -> list[list[str]]:
     """
     _, _, rest = page.partition(f"| {table} |")
     assert rest, table
-    lines = rest.split("\n\n")[0].splitlines()[2:]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [columns(line) for line in rest.split("\n\n")[0].splitlines()[2:]]
+
+
+def columns(line: str) -> list[str]:
+    """The texts of a table's line, one per column."""
+    return [cell.strip() for cell in line.strip("|").split("|")]

@@ -1,8 +1,10 @@
 """A small part of the campaign of faults (make bench-faults), and that it sees faults where there are some."""
 
+import importlib
 import sys
 from pathlib import Path
 
+import findings
 import pytest
 
 from compolens import tables
@@ -48,7 +50,7 @@ def shown():
     """Row -> column -> number, of the table in docs/reliability.md."""
     page = (Path(__file__).parents[1] / "docs" / "reliability.md").read_text(encoding="utf-8")
     lines = page.split(bench.MARKS[0])[1].split(bench.MARKS[1])[0].strip().splitlines()
-    header, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    header, _, *rows = [findings.columns(line) for line in lines if line.startswith("|")]
     return page, {row[0]: dict(zip(header[1:], map(int, row[1:]), strict=True)) for row in rows}
 
 
@@ -138,3 +140,16 @@ def test_a_full_disk_is_told_and_a_file_cut_off(tmp_path):
 
     assert kills.child(write, tmp_path, limit=10, full=True)[1].startswith("EXCEPTION\nOSError")
     assert kills.child(write, tmp_path, limit=10)[0] == 25 and (tmp_path / "a").stat().st_size == 10
+
+
+def test_a_full_disk_leaves_no_module_cut_short(tmp_path, monkeypatch):
+    """What a child imports beside its work is imported by others after it."""
+    (tmp_path / "imported_where_the_disk_is_full.py").write_text("numbers = " + repr(list(range(500))))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+
+    def imported():
+        return importlib.import_module("imported_where_the_disk_is_full")
+
+    assert kills.child(imported, tmp_path, limit=100, full=True)[1].isdigit()
+    assert imported().numbers[-1] == 499

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import findings
 import pandas as pd
 import pytest
 
@@ -40,7 +41,7 @@ def number(text):
 def cells(first):
     """The cells of the page's row that begins so."""
     line = next(line for line in PAGE.splitlines() if line.startswith(f"| {first}"))
-    return [cell.strip() for cell in line.strip("|").split("|")]
+    return findings.columns(line)
 
 
 @pytest.mark.parametrize("folder", MODELS, ids=lambda f: f.name)
@@ -142,7 +143,7 @@ def beyond(prefix, by="heads and MLPs", counterfactual="whole code"):
 @pytest.mark.parametrize(("setting", "name"), SHOWN)
 def test_the_circuit_is_the_same_within_the_margin(setting, name):
     line = next(line for line in PAGE.splitlines() if line.startswith(f"| {setting} | {name} |"))
-    _, _, error, left_out, similarity = [cell.strip() for cell in line.strip("|").split("|")]
+    _, _, error, left_out, similarity = findings.columns(line)
     found = beyond(SHOWN[setting, name])
     shown = [number(text) for text in re.findall(r"−?\.\d+", similarity)]
     ends = mean_interval(found["beyond"].to_numpy()) if setting == "F" else ()

@@ -89,6 +89,7 @@ def _live(do: Callable[[], Any], below: Path, kill_at: int, limit: int | None, f
     if limit is not None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN if full else signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        sys.dont_write_bytecode = True  # Python cuts compiled modules short in silence, and others then import them
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
     told = ""
     try:
