@@ -403,6 +403,35 @@ def test_an_untrained_control_is_initialised_as_the_run_says(net, tiny_task):
     assert torch.equal(before, torch.random.get_rng_state())
 
 
+class Overflowing(Stepped):
+    """Its code divides by a parameter that is 0 as initialised."""
+
+    def __init__(self):
+        super().__init__()
+        self.size = nn.Parameter(torch.zeros(()))
+
+    def forward(self, tokens, keep=None):
+        x = self.embed(tokens)
+        code = self.code(x.mean(1) / self.size)
+        x = self.between(x + self.attend[0](x, x, value=x)[0])
+        x = x + self.attend[1](x, x, value=x)[0]
+        return self.read(x) + self.scale(code)[:, None]
+
+
+def test_an_untrained_control_that_is_not_finite_is_named_in_every_row(tiny_task):
+    net = Overflowing().eval()
+    with torch.no_grad():
+        net.size.fill_(1.0)
+    network = adopt(net, tiny_task, sites=SITES, reinit=Overflowing)
+    assert "not finite at hook_code, the answers; give a reinit" in network.why_no_untrained_control
+    table = recipes.load_recipe("probes", "erase_code")(network, episodes=32)[0]
+    untrained = table[table["control"] == "untrained"]
+    assert len(untrained) and untrained["value"].isna().all() and untrained["note"].str.contains("not finite").all()
+    assert table[table["control"] == ""]["value"].notna().any()
+    with pytest.raises(DoesNotApply, match="not finite"):
+        network.untrained_control()
+
+
 # ---- refusals --------------------------------------------------------------------------------------------------------------
 def test_a_probe_names_the_site_that_it_lacks(net, tiny_task):
     network = adopt(net, tiny_task, sites={"blocks.0.hook_resid_post": "between"})

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import torch
 
 from compolens.activations.reading import Recording, is_recording
 from compolens.activations.replaying import Replay, recorded_task
+from compolens.activations.sites import sites
+from compolens.activations.streams import draw, record
 from compolens.activations.writing import Recorded
 from compolens.foundation import digests, files
 from compolens.foundation.configs import ConfigError, DoesNotApply, construct
@@ -86,6 +89,9 @@ class TrainedModel:
             )
         if isinstance(self.model, Replay):
             return self.model.untrained_control()
+        return self._initialised()
+
+    def _initialised(self) -> HookedModel:
         run, architecture = self.run, getattr(self.run, "architecture", None)
         if isinstance(architecture, Adopted):
             run = replace(run, architecture=architecture.untrained())
@@ -107,7 +113,22 @@ class TrainedModel:
         if isinstance(self.model, Replay):
             return self.model.why_no_untrained_control
         architecture = getattr(self.run, "architecture", None)
-        return NO_UNTRAINED_CONTROL if isinstance(architecture, Adopted) and architecture.reinit is None else ""
+        if not isinstance(architecture, Adopted):
+            return ""
+        return NO_UNTRAINED_CONTROL if architecture.reinit is None else self._not_finite
+
+    @cached_property
+    def _not_finite(self) -> str:
+        """Where the untrained control of an adopted network is not finite: nothing can be measured against it then."""
+        control, points = self._initialised(), {site.hook_name for site in sites(self.model)}
+        batches = draw(self.task, "train", 8, "untrained control", self.device)
+        with torch.no_grad():
+            for batch in record(control, batches, sorted(points)):
+                wrong = [name for name in sorted(points) if not batch.sites[name].isfinite().all()]
+                wrong += [] if batch.prediction.isfinite().all() else ["the answers"]
+                if wrong:
+                    return f"the untrained control is not finite at {', '.join(wrong)}; give a reinit that is"
+        return ""
 
     def untrained_twin(self) -> HookedModel:
         """`untrained_control`, as it was called before version 0.2."""
