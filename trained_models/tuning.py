@@ -28,7 +28,7 @@ tunings = {
         f"{name}, {tasks[name].setting}",
         {who: Run(architecture, tasks[name], steps=steps[name], **seeds) for who, architecture in architectures.items()},
         steps=(steps[name],),
-        most=15,  # room for two more learning rates
+        most={"F": 15, "R": 18}[name],  # room for two more learning rates, of R three
         **grid,
     )
     for name, architectures in compared.items()
