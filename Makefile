@@ -126,7 +126,7 @@ zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept
 	$(BIN)/compolens train trained_models/runs.py --out trained_models --jobs $(JOBS)
 	$(BIN)/compolens probe $(MEASURES) $(CODES) $(MODELS) --jobs $(JOBS)
 	$(BIN)/compolens tune trained_models/tuning.py --out $(ZOO)/tuning --jobs $(JOBS)
-	$(BIN)/compolens train trained_models/tuned_runs.py 'F-softmax-*' 'F-hypernetwork-*' --out $(ZOO)/tuned --jobs $(JOBS)
+	$(BIN)/compolens train trained_models/tuned_runs.py --out $(ZOO)/tuned --jobs $(JOBS)
 	$(BIN)/compolens probe generalization inference_or_execution which_prior nonlinear_code code_structure latent_code $(ZOO)/tuned --jobs $(JOBS)
 	$(BIN)/compolens probe generalization latent_code $(ZOO)/F-softmax-0 $(ZOO)/F-hypernetwork-0 --steps all --jobs $(JOBS)
 	$(BIN)/compolens probe inference_or_execution $(WHY) $(ZOO)/R-* $(ZOO)/F-bottleneck-wide-? --jobs $(JOBS)

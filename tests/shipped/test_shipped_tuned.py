@@ -27,17 +27,25 @@ def shown(value):
     return f"{value:.3f}".replace("0.", ".", 1)
 
 
-@pytest.mark.parametrize("told", NAMES)
+def model(told):
+    """Size and architecture of a row of the page: what is not said to be of R is of F."""
+    who, _, size = told.partition(", ")
+    return size or "F", NAMES[who]
+
+
+@pytest.mark.parametrize("told", [*NAMES, "vanilla transformer, R", "hypernetwork transformer, R"])
 def test_the_page_tells_what_was_chosen(told):
     found = re.search(rf"^\| {told} \| ([^|]+) \| ([^|]+) \| (\S+) \| (\S+) \|$", PAGE, re.MULTILINE)
-    choice = tuned(ZOO / "tuning" / "F")[NAMES[told]].choice
+    size, who = model(told)
+    choice = tuned(ZOO / "tuning" / size)[who].choice
     for cell, name in zip(found.groups()[:2], ("lr", "weight_decay"), strict=True):
         assert float(cell.split(",")[0]) == choice.settings[name]
         assert (name in choice.edges) == ("at the edge" in cell)
     assert found[3] == shown(choice.held_out)
-    table = map_files.read_table(ZOO / "tuning" / "F")
-    slow = table[(table["who"] == NAMES[told]) & (table["lr"] == 1e-3)]
+    table = map_files.read_table(ZOO / "tuning" / size)
+    slow = table[(table["who"] == who) & (table["lr"] == 1e-3)]
     assert found[4] == shown(slow.loc[slow["validation"].idxmax(), "ood"])
+    assert choice.tried == {"F": 15, "R": 18}[size]
 
 
 def scores(folder, split="ood"):
@@ -81,6 +89,31 @@ def test_the_page_tells_what_is_left_of_the_gap_and_what_tuning_gains():
         f"{shown(lack)} below the hypernetwork transformer. From there to held-out compositions it loses {shown(more)}"
         in plain
     )
+
+
+@pytest.mark.parametrize("told", ["wide bottleneck", "bottleneck", "vanilla transformer, R", "hypernetwork transformer, R"])
+def test_the_page_tells_the_scores_of_the_other_tuned_models(told):
+    name = "tuned/" + "-".join(model(told))
+    means = [shown(np.mean(scores(name, split))) for split in ("test", "ood")]
+    assert findings.cells(PAGE, "tuned", told) == [*means, " ".join(map(shown, scores(name)))]
+
+
+def test_the_page_tells_what_tuning_changes_of_bottlenecks_and_at_the_smaller_size():
+    plain = " ".join(PAGE.split())
+    wide, reversed_ = gap("tuned/F-softmax", "tuned/F-bottleneck-wide"), gap("tuned/R-softmax", "tuned/R-hypernetwork")
+    assert plain.count(f"{with_interval(wide)} below the vanilla") == plain.count(f"transformer by {with_interval(wide)}") == 1
+    assert plain.count(with_interval(reversed_)) == 2 and wide[1] > 0 and reversed_[1] > 0
+    better = np.mean(scores("tuned/R-hypernetwork", "test")) - np.mean(scores("tuned/R-softmax", "test"))
+    assert f"and {shown(better)} above it on training compositions" in plain
+    low, high = tuned(ZOO / "tuning" / "R")["hypernetwork"].choice.held_out_range
+    assert f"hold out {shown(low)} to {shown(high)}" in plain
+    table = map_files.read_table(ZOO / "tuning" / "R")
+    own = table[(table["who"] == "softmax") & (table["weight_decay"] == 0.1)]
+    own = own.set_index(own["lr"].round(3))
+    told = [own.loc[0.111, "test"], own.loc[0.01, "test"], own.loc[0.01, "ood"]]
+    assert "{} against {} at .01, which holds out {}".format(*map(shown, told)) in plain
+    index = (ROOT / "docs" / "findings" / "index.md").read_text(encoding="utf-8")
+    assert f"the order reverses, tuned too, by {shown(reversed_[0])}" in index
 
 
 def test_the_readme_tells_both_gaps():
