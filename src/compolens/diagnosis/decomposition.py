@@ -238,7 +238,7 @@ class Measured:
         rows = self.forms[self.forms["editor"] == editor] if len(self.forms) else self.forms
         return replace(self, ladder=rows, editor=editor) if len(rows) else None
 
-    @property
+    @cached_property
     def read_when_left_out(self) -> float:
         """R² of the best readout of any capacity, at any site behind the embedding, on training compositions that were left
         out; NaN without a table."""
@@ -247,7 +247,7 @@ class Measured:
         rows = self.forms[(self.forms["metric"] == "left-out R²") & (self.forms["control"] == "")]
         return float(rows["value"].max())
 
-    @property
+    @cached_property
     def among_training_states(self) -> float:
         """Share of what sets held-out compositions' states apart that lies within the span of training compositions', where
         the code is read, or at the place nearest to it; NaN without a table."""
@@ -311,7 +311,7 @@ class Measured:
         composition, if the table has that."""
         return self.moved_by(LEFT_OUT) if self.asked_without else self.moved_by(RECOVERED)
 
-    @property
+    @cached_property
     def asked_without(self) -> bool:
         """Whether the table tells how far codes move answers that nothing was fitted to."""
         return bool((self.ladder["metric"] == LEFT_OUT).any())
@@ -325,8 +325,13 @@ class Measured:
         Returns:
             The share of the way; NaN without rows.
         """
-        rows = self.ladder[(self.ladder["metric"] == metric) & (self.ladder["control"] == "")]
-        return float(rows[rows["composition"] == "all"]["value"].max())
+        return self._furthest.get(metric, np.nan)
+
+    @cached_property
+    def _furthest(self) -> dict[str, float]:
+        """Metric -> the largest value over sites."""
+        rows = self.ladder[(self.ladder["control"] == "") & (self.ladder["composition"] == "all")]
+        return {str(metric): float(value) for metric, value in rows.groupby("metric")["value"].max().items()}
 
     @property
     def place(self) -> str:
