@@ -130,15 +130,33 @@ def test_tuned_models_are_those_that_the_recipe_describes():
 
 # ---- why ---------------------------------------------------------------------------------------------------------------
 WHY = (ROOT / "docs" / "findings" / "why_it_fails.md").read_text(encoding="utf-8")
-GROUPS = [ZOO / "tuned" / f"F-{who}-{s}" for who in ("softmax", "hypernetwork") for s in range(5)]
+GROUPS = [
+    *(ZOO / "tuned" / f"F-{who}-{s}" for who in ("softmax", "hypernetwork") for s in range(5)),
+    *sorted(ZOO.glob("tuned/F-bottleneck-*")),
+    *sorted(ZOO.glob("tuned/R-*")),
+]
 
 
 def test_the_table_of_tuned_models_is_the_commands_output(capsys):
     assert main(["models", *map(str, GROUPS), "--diagnosis"]) == 0
     start = (
-        "<!-- tuned: compolens models trained_models/tuned/F-softmax-? trained_models/tuned/F-hypernetwork-? --diagnosis -->"
+        "<!-- tuned: compolens models trained_models/tuned/F-softmax-? trained_models/tuned/F-hypernetwork-? "
+        "trained_models/tuned/F-bottleneck-* trained_models/tuned/R-* --diagnosis -->"
     )
     assert capsys.readouterr().out.strip() == WHY.split(start)[1].split("<!-- /tuned -->")[0].strip()
+
+
+def test_the_page_tells_why_the_tuned_wide_bottleneck_fails():
+    plain, tuned_ = " ".join(WHY.split()), WHY.split("<!-- tuned: ")[1].split("<!-- /tuned -->")[0]
+    line = next(line for line in tuned_.splitlines() if "(d_hidden 256)" in line)
+    _, _, _, label, _, lacks, _, inference, _, execution, *_ = findings.columns(line)
+    assert label == "fails to infer"
+    told = [shown(float(cell.split()[0])) for cell in (inference, lacks, execution)]
+    assert "the right code wins {} of the {} that it lacks, and {} is left to execution".format(*told) in plain
+    before = WHY.split("<!-- why: ")[1].split("<!-- /why -->")[0]
+    assert findings.columns(next(line for line in before.splitlines() if "Bottleneck" in line))[3] == "cannot execute"
+    narrow = next(line for line in tuned_.splitlines() if "(d_hidden 64)" in line)
+    assert findings.columns(narrow)[3] == "has not learned its training compositions"
 
 
 def moved(folder, probe="inference_or_execution", metric="recovered", **where):
