@@ -189,6 +189,12 @@ def test_a_model_enters_with_its_predictors_and_shares_of_what_can_be_had(tmp_pa
     assert "did not learn" in why[str(folders[1])] and why[str(folders[2])] == "has no table predictors"
 
 
+def test_two_models_of_one_name_are_two(tmp_path, tiny_task):
+    folders = [entrant(tmp_path / where / "a", tiny_task) for where in ("here", "there")]
+    found = gathered(folders, ["predictors"])
+    assert found["model"].tolist() == [str(folder) for folder in folders]
+
+
 def test_a_contest_that_no_model_enters_says_why(tmp_path, tiny_task):
     with pytest.raises(ConfigError, match="no model can enter: has no table predictors"):
         gathered([entrant(tmp_path / "a", tiny_task, predicts=False)], ["predictors"])

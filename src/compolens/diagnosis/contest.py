@@ -86,8 +86,9 @@ def gathered(folders: Sequence[Path], probes: Sequence[str]) -> pd.DataFrame:
         probes: names of tables that hold predictors: rows with the columns league and half.
 
     Returns:
-        Columns model, family, predictor, league, value, first, second (the halves), test, ood (shares of the ceiling), and the
-        model's settings. Models that did not learn are left out; `frame.attrs["left_out"]` says why each is.
+        Columns model (its folder, since names occur in several places), family, predictor, league, value, first, second (the
+        halves), test, ood (shares of the ceiling), and the model's settings. Models that did not learn are left out;
+        `frame.attrs["left_out"]` says why each is.
 
     Raises:
         ConfigError: a table says of no row which league it is in, or no model is left.
@@ -102,7 +103,7 @@ def gathered(folders: Sequence[Path], probes: Sequence[str]) -> pd.DataFrame:
         if scores["test"] < LEARNED:
             left_out[str(folder)] = f"did not learn its training compositions (test {scores['test']:.2f} of the ceiling)"
             continue
-        settings = {k: v for k, v in tables.settings(folder).items() if k not in scores}
+        settings = {k: v for k, v in tables.settings(folder).items() if k not in scores} | {"model": str(folder)}
         for probe in probes:
             rows += [settings | scores | row for row in _predictors(folder, probe)]
     if not rows:
