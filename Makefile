@@ -82,6 +82,7 @@ docs: setup  ## the site, into docs/_build
 figures: setup  ## redraw every figure of docs/findings from the shipped tables
 	$(BIN)/compolens analyze $(CLAIMS) $(ZOO)/F-softmax-? $(ZOO)/F-hypernetwork-? --out $(ZOO)/figures/F $(PRINT)
 	$(BIN)/compolens analyze who_generalizes $(foreach who,softmax hypernetwork,$(ZOO)/F-$(who)-? $(ZOO)/tuned/F-$(who)-?) --out $(ZOO)/figures/tuned $(PRINT)
+	$(BIN)/compolens analyze who_generalizes $(ZOO)/tuned/* --out $(ZOO)/figures/all_tuned $(PRINT)
 	$(BIN)/compolens analyze who_generalizes $(ZOO)/F-* $(ZOO)/R-* $(ZOO)/unstructured-* --out $(ZOO)/figures/all $(PRINT)
 	$(BIN)/compolens analyze failure_has_a_place decodable_is_not_used factors_are_reused when_codes_appear $(WHY) --out $(ZOO)/figures/why $(PRINT)
 	$(BIN)/compolens analyze which_factors_fail $(ZOO)/F-softmax-? --out $(ZOO)/figures/why $(PRINT)

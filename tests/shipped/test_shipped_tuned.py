@@ -116,6 +116,26 @@ def test_the_page_tells_what_tuning_changes_of_bottlenecks_and_at_the_smaller_si
     assert f"the order reverses, tuned too, by {shown(reversed_[0])}" in index
 
 
+def test_the_page_tells_what_regression_on_the_examples_alone_scores():
+    plain = " ".join(PAGE.split())
+
+    def known(size, reference):
+        folders = [ZOO / "tuned" / f"{size}-softmax-{s}" for s in range(5)]
+        rows = [tables.pooled(folder) for folder in folders]
+        rows = [r[(r["reference"] == reference) & (r["split"] == "ood")] for r in rows]
+        return [float(r["value"].item()) for r in rows]
+
+    small, large, linear = (
+        known("R", "in-context kernel ridge"),
+        known("F", "in-context kernel ridge"),
+        known("R", "in-context ridge"),
+    )
+    best = max(*scores("tuned/R-softmax"), *scores("tuned/R-hypernetwork"))
+    assert f"scores {shown(min(small))} to {shown(max(small))} on held-out" in plain and min(small) > best
+    assert f"(at F {shown(min(large))} to {shown(max(large))})" in plain
+    assert f"raw inputs reaches {min(linear):.2f} to {max(linear):.2f}".replace("0.", ".") in plain
+
+
 def test_the_readme_tells_both_gaps():
     readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     before, after = (gap(f"{place}F-hypernetwork", f"{place}F-softmax")[0] for place in ("", "tuned/"))
