@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from compolens.diagnosis.contest import _agreement, _knobs, _pairs, judge
+from compolens.diagnosis.contest import _agreement, _knobs, _pairs, judge, verdict
 from compolens.diagnosis.predictions import LEAGUES, PREDICTIONS
 
 ROOT = Path(__file__).parents[2]
@@ -68,6 +68,29 @@ def test_without_an_expectation_the_direction_is_the_one_that_most_pairs_show(ju
 def test_pairs_of_seeds_are_judged_in_the_direction_of_the_neighbours(judged):
     """The teacher moves the score between seeds of a setting, and what is planted says so."""
     assert judged["planted"].by_seed > 0.8 and judged["upside"].by_seed == 1.0 and 0.2 < judged["noise"].by_seed < 0.8
+
+
+def test_a_verdict_needs_the_interval_and_the_corrected_p(judged):
+    planted, noise = judged["planted"], judged["noise"]
+    assert verdict(planted, 4) == "holds"
+    against = planted._replace(agreement=1 - planted.agreement, lo=1 - planted.hi, hi=1 - planted.lo)
+    assert verdict(against, 4) == "fails"
+    assert verdict(planted._replace(lo=0.8, hi=0.95, p_corrected=0.06), 4).startswith("cannot be told (")
+    assert verdict(planted._replace(enters=False), 4) == "did not enter"
+    assert verdict(noise._replace(lo=np.nan, hi=np.nan), 4) == "cannot be told"
+
+
+def test_what_would_have_been_seen_is_seen_as_often_as_is_said():
+    """Agreements of that size, with an error that fits the interval, are told from 0.5 in four of five draws."""
+    one = judge(entered(models(np.random.default_rng(1)), noise=np.random.default_rng(2).normal(size=108)))[0]
+    one = one._replace(lo=0.4, hi=0.6, p_corrected=1.0)
+    least = float(re.search(r"\((.+) would have been seen", verdict(one, 1))[1])
+    se = 0.1 / 1.96
+    seen = np.random.default_rng(0).normal(least, se, 20_000) - 1.96 * se > 0.5
+    assert seen.mean() == pytest.approx(0.8, abs=0.02)
+    more = float(re.search(r"\((.+) would have been seen", verdict(one, 13))[1])
+    assert more > least
+    assert "no agreement" in verdict(one._replace(lo=0.1, hi=0.9), 13)
 
 
 def test_expected_directions_are_signs():

@@ -48,8 +48,10 @@ def run(options: argparse.Namespace) -> int:
             return status
     frame = contest.gathered(folders, [BUILT_IN, *(file.stem for file in own)])
     judged = contest.judge(frame, options.families, options.models)
+    entrants = sum(one.enters for one in judged)
     for league, meaning in contest.LEAGUES.items():
-        _show(f"{league}: {meaning}", [one for one in judged if one.league == league])
+        here = [(one, contest.verdict(one, entrants)) for one in judged if one.league == league]
+        _show(f"{league}: {meaning}", here)
     used, left_out = frame["model"].nunique(), frame.attrs["left_out"]
     say(f"{used} models of {frame['family'].nunique()} families; {len(left_out)} left out, such as: {_first(left_out)}")
     return 0
@@ -84,20 +86,21 @@ def _has(job: Any) -> bool:
     return Path(file).stem == "generalization" and not tables.why_not(folder, "generalization")
 
 
-def _show(title: str, judged: list[Any]) -> None:
+def _show(title: str, judged: list[tuple[Any, str]]) -> None:
     print(title)
     rows = []
-    for place, one in enumerate(judged, start=1):
+    for place, (one, verdict) in enumerate(judged, start=1):
         sign = {1: "+", -1: "-", 0: "?"}[one.direction]
         families = "  ".join(f"{name} {value:.2f}" for name, value in one.by_family.items())
         rows.append(
-            [str(place) if one.enters else "-", one.name, sign, f"{one.agreement:.2f} [{one.lo:.2f}, {one.hi:.2f}]",
+            [str(place) if one.enters else "-", one.name, verdict, sign, f"{one.agreement:.2f} [{one.lo:.2f}, {one.hi:.2f}]",
              f"{one.p_corrected:.3f}", f"{one.pairs} in {one.clusters}", f"{one.by_seed:.2f}", families,
              f"{one.reliability:.2f}", one.why_not or f"{one.models} models"]
         )  # fmt: skip
     columns = [
         "place",
         "predictor",
+        "verdict",
         "expected",
         "agreement",
         "p",

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +30,9 @@ from compolens.foundation.configs import ConfigError
 FAMILIES, MODELS = 3, 100
 """A predictor enters where it is defined in so many families, and of so many models."""
 DRAWS = 2000
+LEVEL = 0.05
+"""A predictor holds, or fails, where its corrected p is below this."""
+POWER = 0.8
 SEEDS = ("init_seed", "data_seed", "task.teacher_seed", "task.split_seed")
 NO_SETTINGS = {"model", "folder", "score_name", "task.setting", "keep", *SEEDS}
 TIE = 1e-9
@@ -177,6 +181,34 @@ def _entered(one: Judged, least: dict[str, int]) -> Judged:
     return one._replace(
         enters=not short, why_not="; ".join(f"defined for {text}" if "needed" in text else text for text in short)
     )
+
+
+def verdict(one: Judged, entrants: int) -> str:
+    """What is said of a predictor, by a rule that was written down before any was judged.
+
+    Args:
+        one: the predictor.
+        entrants: how many predictors enter, for which p is corrected.
+
+    Returns:
+        - "holds": the interval of the agreement lies above 0.5, and the corrected p is below `LEVEL`.
+        - "fails": it lies below 0.5, so the sign is the other one, and the corrected p is below `LEVEL`.
+        - "cannot be told": neither, with the least agreement that would have been seen in `POWER` of such contests, where the
+          interval has the same width.
+        - "did not enter": it is defined too rarely.
+    """
+    if not one.enters:
+        return "did not enter"
+    if one.p_corrected < LEVEL and one.lo > 0.5:
+        return "holds"
+    if one.p_corrected < LEVEL and one.hi < 0.5:
+        return "fails"
+    if not one.hi > one.lo:
+        return "cannot be told"
+    z = NormalDist().inv_cdf
+    least = 0.5 + (z(1 - LEVEL / 2 / entrants) + z(POWER)) * (one.hi - one.lo) / (2 * z(0.975))
+    seen = f"{least:.2f} would have been seen" if least < 1 else "no agreement would have been seen"
+    return f"cannot be told ({seen})"
 
 
 class Pair(NamedTuple):
