@@ -93,6 +93,15 @@ def test_what_would_have_been_seen_is_seen_as_often_as_is_said():
     assert "no agreement" in verdict(one._replace(lo=0.1, hi=0.9), 13)
 
 
+def test_a_model_without_a_predictors_row_is_in_no_pair_of_it():
+    frame = models(np.random.default_rng(0))
+    whole = entered(frame, planted=frame["ood"].to_numpy(), other=frame["ood"].to_numpy())
+    some = whole[~((whole["predictor"] == "planted") & whole["model"].str.startswith("A"))]
+    planted, other = (next(one for one in judge(some) if one.name == name) for name in ("planted", "other"))
+    assert (planted.models, planted.families, other.models, other.families) == (81, 3, 108, 4)
+    assert planted.pairs == other.pairs * 3 / 4 and planted.agreement == other.agreement == 1.0
+
+
 def test_expected_directions_are_signs():
     assert {p.direction for p in PREDICTIONS} == {-1, 1}
 

@@ -295,7 +295,9 @@ def _signs(pairs: list[Pair], value: dict, ood: dict) -> tuple[np.ndarray, list[
     """(1 where predictor and held-out score differ in the same direction, else -1; clusters; families), without ties."""
     signs, clusters, families = [], [], []
     for pair in pairs:
-        more, better = value.get(pair.a, np.nan) - value.get(pair.b, np.nan), ood[pair.a] - ood[pair.b]
+        if pair.a not in value or pair.b not in value:
+            continue  # it is not defined there
+        more, better = value[pair.a] - value[pair.b], ood[pair.a] - ood[pair.b]
         if np.isfinite(more) and abs(more) > TIE and abs(better) > TIE:
             signs.append(np.sign(more * better))
             clusters.append(pair.cluster)
