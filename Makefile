@@ -122,6 +122,7 @@ figures: setup  ## redraw every figure of docs/findings from the shipped tables
 	$(BIN)/compolens analyze which_prior_sets_the_variance $(UNSURE)/softmax-? --out $(ZOO)/figures/uncertainty $(PRINT)
 	$(BIN)/compolens analyze classes_are_combined $(CLASSES)/softmax-? --out $(ZOO)/figures/function_classes $(PRINT)
 	$(BIN)/compolens analyze dual_model_agrees random_features_converge $(DUAL) --out $(ZOO)/figures/dual $(PRINT)
+	$(BIN)/compolens analyze what_predicts_generalization $(ZOO) --out $(ZOO)/figures/contest $(PRINT)
 
 zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept) and measure it
 	$(BIN)/compolens train trained_models/runs.py --out trained_models --jobs $(JOBS)
@@ -162,7 +163,9 @@ zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept
 	$(BIN)/compolens probe uncertainty $(UNSURE) --episodes 2048 --jobs $(JOBS)
 	$(BIN)/compolens train trained_models/function_classes.py --out $(CLASSES) --jobs $(JOBS)
 	$(BIN)/compolens probe function_classes $(CLASSES) --jobs $(JOBS)
-	find $(ZOO) -path '*/tables/*.csv' -size +256k -exec gzip -fn9 {} +
+	$(BIN)/compolens train trained_models/contest.py --out $(ZOO)/contest --jobs $(JOBS)
+	$(BIN)/compolens contest $(ZOO) --jobs $(JOBS)
+	find $(ZOO) -path '*/tables/*.csv' -size +48k -exec gzip -fn9 {} +
 
 notebooks: setup  ## execute the notebooks in place
 	$(BIN)/python notebooks/execute.py notebooks/*.ipynb
