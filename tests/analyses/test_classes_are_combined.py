@@ -7,6 +7,7 @@ import pytest
 
 from compolens import recipes
 from compolens.figures import Line
+from compolens.tables import path_of
 
 ZOO = Path(__file__).parents[2] / "trained_models" / "function_classes"
 
@@ -15,7 +16,7 @@ ZOO = Path(__file__).parents[2] / "trained_models" / "function_classes"
 def drawn():
     folders = sorted(ZOO.glob("softmax-?"))
     drawing = recipes.load_recipe("analyses", "classes_are_combined")(folders)
-    return drawing, [pd.read_csv(f / "tables" / "function_classes.csv").fillna({"control": ""}) for f in folders]
+    return drawing, [pd.read_csv(path_of(f, "function_classes")).fillna({"control": ""}) for f in folders]
 
 
 def lines(drawing, panel, label):

@@ -7,6 +7,7 @@ import pytest
 
 from compolens import recipes
 from compolens.figures import Line
+from compolens.tables import path_of
 
 ZOO = Path(__file__).parents[2] / "trained_models" / "bursty"
 
@@ -15,7 +16,7 @@ def test_lines_are_the_tables_rows_seed_by_seed():
     folders = sorted(ZOO.glob("softmax-?"))
     drawing = recipes.load_file(recipes.built_in("analyses")["when_context_wins"]).analyze(folders)
     accuracy, progress = drawing.panels
-    tables = {f.name: pd.read_csv(f / "tables" / "in_context_or_in_weights.csv") for f in folders}
+    tables = {f.name: pd.read_csv(path_of(f, "in_context_or_in_weights")) for f in folders}
     shown = {
         "labels shifted": (accuracy, "accuracy", "labels shifted", -1),
         "label to its item, layer 0 (ILA1)": (progress, "label to its item", "novel classes", 0),

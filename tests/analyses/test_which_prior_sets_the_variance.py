@@ -7,6 +7,7 @@ import pytest
 
 from compolens import recipes
 from compolens.figures import Line
+from compolens.tables import path_of
 
 ZOO = Path(__file__).parents[2] / "trained_models" / "uncertainty"
 PRIORS = {
@@ -19,7 +20,7 @@ PRIORS = {
 def drawn():
     folders = sorted(ZOO.glob("softmax-?"))
     drawing = recipes.load_recipe("analyses", "which_prior_sets_the_variance")(folders)
-    return drawing, {f.name: pd.read_csv(f / "tables" / "uncertainty.csv") for f in folders}
+    return drawing, {f.name: pd.read_csv(path_of(f, "uncertainty")) for f in folders}
 
 
 @pytest.mark.parametrize("panel", range(4))
