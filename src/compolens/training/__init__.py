@@ -8,6 +8,7 @@ optimizer's moments, the step and the history are enough. Under torchrun several
 from typing import Any
 
 from compolens.foundation.moved import elsewhere
+from compolens.training.auxiliary import AUXILIARIES, Auxiliary, DecodableFactors, OrthogonalFactors
 from compolens.training.folders import RESUME, card, check_folder, kept_weights
 from compolens.training.initialisation import INITIALISATIONS, FanInPower, Initialisation, TeacherModules
 from compolens.training.loop import Interrupted, train
@@ -25,9 +26,10 @@ from compolens.training.scores import different, evaluate, stored_of
 from compolens.training.state import Diverged, Progress, environment
 
 __all__ = [
-    "DECAYS", "INITIALISATIONS", "RECIPES", "RESUME", "AdamW", "AllButVectors", "Diverged", "FanInPower", "Initialisation",
-    "Interrupted", "MatricesOnly", "Progress", "ReferenceAdamW", "Run", "TeacherModules", "WarmupStableDecay", "card",
-    "check_folder", "different", "environment", "evaluate", "kept_weights", "stored_of", "train",
+    "AUXILIARIES", "DECAYS", "INITIALISATIONS", "RECIPES", "RESUME", "AdamW", "AllButVectors", "Auxiliary", "DecodableFactors",
+    "Diverged", "FanInPower", "Initialisation", "Interrupted", "MatricesOnly", "OrthogonalFactors", "Progress",
+    "ReferenceAdamW", "Run", "TeacherModules", "WarmupStableDecay", "card", "check_folder", "different", "environment",
+    "evaluate", "kept_weights", "stored_of", "train",
 ]  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from compolens.foundation.memory import TooLarge
 from compolens.hooks import HookedModel, TaskLoss
 from compolens.models.base import Architecture
 from compolens.tasks.base import TaskFamily
+from compolens.training.auxiliary import Auxiliary
 from compolens.training.initialisation import Initialisation
 from compolens.training.machine import PRECISIONS
 from compolens.training.memory import check_model
@@ -49,6 +50,8 @@ class Run:
             optimizer, loss, normalisations and softmax stay in float32, and so does everything that is done with the model
             afterwards).
         initialisation: what weights start from, `FanInPower(gamma)` or `TeacherModules()` (None: what the architecture draws).
+        auxiliary: a term that training adds to the task's loss, `DecodableFactors` or `OrthogonalFactors` (None: none). On the
+            CPU, in one process, without `answers_only`.
     """
 
     architecture: Architecture
@@ -65,6 +68,7 @@ class Run:
     answers_only: bool = False
     precision: str = "float32"
     initialisation: Initialisation | None = added_later(None)
+    auxiliary: Auxiliary | None = added_later(None)
 
     def __post_init__(self) -> None:
         require_kinds(self)
@@ -77,6 +81,10 @@ class Run:
         require(
             self.evaluations <= MOST_EVALUATIONS,
             f"Run: evaluations must be at most {MOST_EVALUATIONS:,}, each a row of history.csv; got {self.evaluations}",
+        )
+        require(
+            self.auxiliary is None or not self.answers_only,
+            "Run: an auxiliary term needs all positions; leave answers_only=True or auxiliary out",
         )
         _check_device(self.data_device)
         require(self.steps >= 0, f"Run: steps must not be negative, got {self.steps}")

@@ -101,6 +101,9 @@ class Training:
         self.step, self.losses = 0, [0.0, 0]
         if run.optimizer.decay_window is not None and str(device).startswith("cuda"):
             raise ConfigError("decay_window works on the CPU alone: a captured CUDA step keeps the decay it was captured with")
+        if run.auxiliary is not None and (str(device).startswith("cuda") or self.group.size > 1):
+            raise ConfigError("an auxiliary term works on the CPU and in one process alone: it looks at a whole batch at once")
+        self.watch = run.auxiliary.watch(self.model, run.task) if run.auxiliary is not None else None
         self.graphed: GraphedStep | None = None
         self.pending: list[Tensor] = []
         self.latest = math.nan
@@ -163,16 +166,20 @@ class Training:
 
     def _update(self, episodes: Episodes) -> None:
         tokens, targets = self.group.part(episodes.tokens), self.group.part(episodes.targets)
-        loss = self.run.task.loss(self.parallel(tokens), targets)
+        run = self.run
+        loss = run.task.loss(self.parallel(tokens), targets)
+        whole = loss
+        if self.watch is not None and run.auxiliary is not None:
+            whole = loss + run.auxiliary.strength * self.watch.term(episodes)
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        whole.backward()
         self.group.check_gradients(self.named)
         norm = nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
         value = self.group.mean(float(loss.detach()))
         if not math.isfinite(value) or not math.isfinite(float(norm)):
             self._diverged(value)  # before clipping, which would spread one bad gradient to all
-        if self.run.optimizer.clip is not None:
-            nn.utils.clip_grads_with_norm_(self.model.parameters(), self.run.optimizer.clip, norm)
+        if run.optimizer.clip is not None:
+            nn.utils.clip_grads_with_norm_(self.model.parameters(), run.optimizer.clip, norm)
         self.optimizer.step()
         self.latest, self.losses = value, [self.losses[0] + value, self.losses[1] + 1]
 
@@ -222,6 +229,10 @@ class Training:
             ).score
         seen = run.task.sample(run.batch_size, "test", run.task.rng(run.data_seed, "test", 0)).to(self.device)
         row |= run.architecture.diagnose(self.model, seen.tokens)
+        if self.watch is not None:
+            with torch.no_grad():
+                self.model(seen.tokens)
+                row["auxiliary"] = float(self.watch.term(seen))
         self.model.train()
         self.history.append(row)
 

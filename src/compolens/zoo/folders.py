@@ -31,7 +31,7 @@ from compolens.tasks import FAMILIES, TaskFamily
 from compolens.tasks import PARTS as TASK_PARTS
 from compolens.tasks.base import SPLITS
 from compolens.tasks.fixed.family import FixedEpisodes
-from compolens.training import DECAYS, INITIALISATIONS, RECIPES, RESUME, Run, kept_weights
+from compolens.training import AUXILIARIES, DECAYS, INITIALISATIONS, RECIPES, RESUME, Run, kept_weights
 from compolens.training.machine import check_device
 from compolens.zoo.adopted import NO_UNTRAINED_CONTROL, Adopted
 from compolens.zoo.adopted.layouts import bridge_from_config, bridge_logits, from_config, language_logits
@@ -160,7 +160,7 @@ def read_run(folder: str | Path, classes: Iterable[Callable[..., Any]] = ()) -> 
         raise ConfigError(f"{folder} holds no trained model (no config.json); `compolens models DIR` lists those below DIR")
     described = digests.read_run(folder)
     try:
-        run = construct(described, [Run, *RECIPES, *DECAYS, *INITIALISATIONS, *BUILT_IN, *classes])
+        run = construct(described, [Run, *RECIPES, *DECAYS, *INITIALISATIONS, *AUXILIARIES, *BUILT_IN, *classes])
     except ConfigError as error:
         raise ConfigError(f"{folder / 'config.json'}: {error}") from error
     if not isinstance(run, Run):
