@@ -1,18 +1,18 @@
 """Lines: does the held-out score follow a predictor that is trained in? Auxiliary terms at three strengths, five seeds.
 
 `compolens map trained_models/maps/auxiliary.py --out trained_models/maps`, then `compolens analyze raised_predictors
-trained_models/maps/auxiliary`. Small vanilla transformers (2 layers, width 32) on the hyperteacher at size F. Both terms act on
-the mean context token after the first layer, where the probe predictors looks as well.
+trained_models/maps/auxiliary`. Small vanilla transformers (2 layers, width 32) on the hyperteacher at size F. Both terms act
+on the mean context token after the first layer, one of the sites that the probe predictors looks at.
 
     DecodableFactors     the coefficients of modules are to be read linearly (predictors of decodability)
     OrthogonalFactors    modules are to have effects in directions of their own (the predictor "factor cosine")
 
-Seed s draws teacher, numbering of modules, weights and data, the same ones at every strength. The rate is that of the contest's
-models times two, at which a seed that is not reported (100) learns its training compositions to .91 in 2,500 updates.
+Seed s draws teacher, numbering of modules, weights and data, the same ones at every strength. At this rate a seed that is not
+reported (100) learns its training compositions to .91 in 2,500 updates.
 
 Foreseen before any of it was trained: each term moves its own predictor, more so at a larger strength. The score on held-out
 compositions does not rise with either (within .02 of the run without, at .01 and .1), and falls at 1, where the term is larger
-than the task's own loss. Orthogonal effects do not cost score either: what goes with a worse score in the contest does not cause it.
+than the task's own loss. Orthogonal effects do not cost score either, though they go with a worse score in the contest.
 """
 
 from itertools import product

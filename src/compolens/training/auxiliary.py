@@ -1,7 +1,7 @@
 """Terms that a training adds to the task's loss, to raise a predictor of generalization by force: does the score follow?
 
-A property that goes with compositional generalization need not cause it. One that can be trained in can be tested: the same run
-with and without the term, at several strengths, compared on compositions never trained on.
+A property that goes with compositional generalization need not cause it. One that can be trained in can be tested: the same
+run with and without the term, at several strengths, compared on compositions never trained on.
 """
 
 from __future__ import annotations
