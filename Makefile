@@ -123,6 +123,7 @@ figures: setup  ## redraw every figure of docs/findings from the shipped tables
 	$(BIN)/compolens analyze classes_are_combined $(CLASSES)/softmax-? --out $(ZOO)/figures/function_classes $(PRINT)
 	$(BIN)/compolens analyze dual_model_agrees random_features_converge $(DUAL) --out $(ZOO)/figures/dual $(PRINT)
 	$(BIN)/compolens analyze what_predicts_generalization $(ZOO) --out $(ZOO)/figures/contest $(PRINT)
+	$(BIN)/compolens analyze raised_predictors $(MAPS)/auxiliary --out $(ZOO)/figures/contest $(PRINT)
 
 zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept) and measure it
 	$(BIN)/compolens train trained_models/runs.py --out trained_models --jobs $(JOBS)
@@ -165,6 +166,7 @@ zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept
 	$(BIN)/compolens probe function_classes $(CLASSES) --jobs $(JOBS)
 	$(BIN)/compolens train trained_models/contest.py --out $(ZOO)/contest --jobs $(JOBS)
 	$(BIN)/compolens contest $(ZOO) --jobs $(JOBS)
+	$(BIN)/compolens map trained_models/maps/auxiliary.py --out $(MAPS) --jobs $(JOBS)
 	find $(ZOO) -path '*/tables/*.csv' -size +48k -exec gzip -fn9 {} +
 
 notebooks: setup  ## execute the notebooks in place
