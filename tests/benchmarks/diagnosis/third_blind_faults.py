@@ -564,7 +564,7 @@ class FewImpostors(Third):
 # ---- memories --------------------------------------------------------------------------------------------------------
 class HastyMemory(Third):
     """memorised: the training composition that explains the first three examples best is looked up, and questions are answered
-    as stored for it."""
+    as stored for it, or by the mean of those that explain them alike."""
 
     looked_at = 3
 
