@@ -99,14 +99,15 @@ class Second(Blinded):
 @dataclass(frozen=True)
 class Writer:
     """What makes rows of a plan into cases. faults: name -> a mechanism whose docstring begins with its label; panel_faults:
-    name -> such a text; carriers, panel_carriers: the same for how a code is carried; also: fault -> what else is right; case:
-    the class of cases."""
+    name -> such a text; carriers, panel_carriers: the same for how a code is carried; also: fault -> what else is right; ways:
+    transport -> what is said of it; case: the class of cases."""
 
     faults: Mapping[str, type]
     panel_faults: Mapping[str, str]
     carriers: Mapping[str, type]
     panel_carriers: Mapping[str, str]
     also: Mapping[str, tuple[str, ...]]
+    ways: Mapping[str, str]
     case: type[Second]
 
     def told(self, fault: str, family: str) -> tuple[str, str]:
@@ -119,7 +120,7 @@ class Writer:
 
     def carried(self, carrier: str, family: str, transport: str) -> str:
         text = self.panel_carriers[carrier] if family == PANELS else str(self.carriers[carrier].__doc__)
-        return " How the code is carried: " + " ".join(text.split()) + WAYS.get(transport, "")
+        return " How the code is carried: " + " ".join(text.split()) + self.ways.get(transport, "")
 
     def cases(self, fault: str, *rows: tuple, label: str = "", about: str = "", why: str = "") -> list[Second]:
         """Rows of (family, carrier, strength, anything else of a `Second` by name). label: of all, if not that of the fault;
@@ -146,7 +147,7 @@ WAYS = {
     SCATTERED: " Context tokens hold a quarter of the coordinates each.",
 }
 """Transport -> what is said of it."""
-_cases = Writer(FAULTS, PANEL_FAULTS, CARRIERS, PANEL_CARRIERS, ALSO, Second).cases
+_cases = Writer(FAULTS, PANEL_FAULTS, CARRIERS, PANEL_CARRIERS, ALSO, WAYS, Second).cases
 
 
 def _works() -> list[Second]:

@@ -55,7 +55,7 @@ ALSO: dict[str, tuple[str, ...]] = {
 }
 """Fault -> what else is right; the reason stands with the fault."""
 MARKED, TURNING, RUNNING = "marked", "turning", "running"
-WAYS |= {
+OUR_WAYS = WAYS | {
     MARKED: " At the context, which token a mark stands at says which coordinate it is.",
     TURNING: " Every question holds it in coordinates turned on by its position.",
     RUNNING: " The first context tokens hold what two examples tell, the next ones what eight tell, the last "
@@ -86,7 +86,7 @@ class ThirdCase(Second):
         return super().arguments | {"rules": 7 if self.fault in SEVEN_RULES else 5}
 
 
-_cases = Writer(FAULTS, PANEL_FAULTS, CARRIERS, PANEL_CARRIERS, ALSO, ThirdCase).cases
+_cases = Writer(FAULTS, PANEL_FAULTS, CARRIERS, PANEL_CARRIERS, ALSO, OUR_WAYS, ThirdCase).cases
 
 
 def _works() -> list[Second]:
