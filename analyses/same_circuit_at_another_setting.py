@@ -7,7 +7,7 @@ import pandas as pd
 
 from compolens import tables
 from compolens.diagnosis.groups import SEEDS, Group, group
-from compolens.figures import SERIES_COLORS, Band, Drawing, Mark, Panel, Points, Rule
+from compolens.figures import CONTROL_COLORS, Band, Drawing, Mark, Panel, Points, Rule, color_of
 from compolens.measures.intervals import mean_interval
 
 needs = ("components",)
@@ -15,6 +15,8 @@ MARGIN = 0.05
 """Of the corrected correlation, the same as in `same_circuit_on_held_out`; fixed before any model was measured."""
 OWN_SEEDS = ["init_seed", "data_seed", "task.teacher_seed"]
 HEAD = r"H\d+$"
+UNTRAINED = "untrained control"
+OWN = ", to its own"
 
 
 def analyze(models: list[Path], *, counterfactual: str = "whole code") -> Drawing:
@@ -36,20 +38,22 @@ def analyze(models: list[Path], *, counterfactual: str = "whole code") -> Drawin
     groups, panels, words = group(models), [], []
     for alike in _families(groups):
         effects = {_setting(g): _effects(g, counterfactual) for g in alike}
+        labels = {_setting(g): g.label for g in alike}
         name = alike[0].architecture + (f", {alike[0].setting}" if len({g.setting for g in groups}) > 1 else "")
-        panels.append(Panel(name, "", "effect", _parts(effects)))
+        panels.append(Panel(name, "", "effect", _parts(effects, labels)))
         first, *others = effects
-        found = {first: _against(effects[first][""], effects[first][""])}
-        found |= {setting: _against(effects[setting][""], effects[first][""]) for setting in others}
-        found["untrained control"] = _against(effects[first]["untrained"], effects[first][""])
-        if found[first].empty or not others:
+        against = {setting: _against(effects[setting][""], effects[first][""]) for setting in effects}
+        if against[first].empty or not others:
             continue
-        panels.append(Panel(f"{name}: to other seeds, {first}", "", "similarity", _points(found)))
-        words += [f"{name}, {setting}: {_verdict(found[setting] - found[first], found[first])}" for setting in others]
+        shown = {**against, UNTRAINED: _against(effects[first]["untrained"], effects[first][""])}
+        shown |= {f"{setting}{OWN}": _against(effects[setting][""], effects[setting][""]) for setting in others}
+        panels.append(Panel(f"{name}: likeness to other seeds at {first}", "", "similarity", _points(shown, labels)))
+        words += [f"{name}, {setting}: {_verdict(against[setting] - against[first], against[first])}" for setting in others]
     caption = (
         "Effects: share of the way that the answer moves where a part alone is exchanged, on held-out compositions. "
         "Similarity: correlation over heads and MLPs of two models' effects, corrected for reliability; of every model with "
-        "those of the first setting that have other seeds, the mean. Heads of a layer are ordered by size. Points: models. "
+        "those of the first setting (or of its own) that have other seeds, the mean. Heads of a layer are ordered by size. "
+        "Points: models. "
         f"Boxes: 95 % intervals from {SEEDS} seeds on. Similarity less that of the models of the first setting among "
         f"themselves, paired by seed; within {MARGIN:g} of 0 counts as the same circuit, a margin fixed beforehand. "
         f"{'; '.join(words) or 'One setting alone: nothing is compared'}."
@@ -58,13 +62,19 @@ def analyze(models: list[Path], *, counterfactual: str = "whole code") -> Drawin
 
 
 def _families(groups: list[Group]) -> list[list[Group]]:
-    """Groups of one architecture and task, which differ in how they were trained."""
-    found: dict[tuple, list[Group]] = {}
+    """Groups of one architecture and task, which differ in how they were trained (earlier versions name fewer settings)."""
+    found: list[tuple[dict, list[Group]]] = []
     for g in groups:
         row = tables.settings(g.folders[0])
-        key = tuple(sorted((k, str(v)) for k, v in row.items() if k.startswith("architecture.")))
-        found.setdefault((g.architecture, g.setting, key), []).append(g)
-    return list(found.values())
+        built = {k: str(v) for k, v in row.items() if k.startswith("architecture.")}
+        for known, alike in found:
+            same = (g.architecture, g.setting) == (alike[0].architecture, alike[0].setting)
+            if same and all(built[k] == known[k] for k in built.keys() & known.keys()):
+                alike.append(g)
+                break
+        else:
+            found.append((built, [g]))
+    return [alike for _, alike in found]
 
 
 def _setting(g: Group) -> str:
@@ -117,20 +127,24 @@ def _shown(effects: pd.DataFrame) -> pd.DataFrame:
     return told
 
 
-def _parts(effects: dict[str, dict[str, pd.DataFrame]]) -> tuple[Mark, ...]:
+def _parts(effects: dict[str, dict[str, pd.DataFrame]], labels: dict[str, str]) -> tuple[Mark, ...]:
     marks: list[Mark] = []
-    for (setting, found), color in zip(effects.items(), SERIES_COLORS, strict=False):
+    for setting, found in effects.items():
         shown = _shown(found[""]).rename_axis("part").reset_index().melt("part", var_name="seed").dropna()
-        marks += _marks(shown, "part", setting, color)
+        marks += _marks(shown, "part", labels[setting])
     return tuple(marks)
 
 
-def _points(found: dict[str, pd.Series]) -> tuple[Mark, ...]:
-    rows = pd.DataFrame([{"x": x, "seed": s, "value": v} for x, values in found.items() for s, v in values.items()])
-    return (*_marks(rows, "x", "models", "#882255"), Rule(float(next(iter(found.values())).mean() - MARGIN), label="margin"))
+def _points(found: dict[str, pd.Series], labels: dict[str, str]) -> tuple[Mark, ...]:
+    marks: list[Mark] = []
+    for x, values in found.items():
+        rows = pd.DataFrame({"x": x, "seed": values.index, "value": values.to_numpy()})
+        marks += _marks(rows, "x", labels.get(x.removesuffix(OWN), x))
+    return (*marks, Rule(float(next(iter(found.values())).mean() - MARGIN), label="margin"))
 
 
-def _marks(rows: pd.DataFrame, x: str, label: str, color: str) -> list[Mark]:
+def _marks(rows: pd.DataFrame, x: str, label: str) -> list[Mark]:
+    color = color_of(label) if label != UNTRAINED else CONTROL_COLORS[0]
     boxes = [
         {x: name, "lo": lo, "hi": hi}
         for name, values in rows.dropna().groupby(x, sort=False)["value"]

@@ -123,11 +123,11 @@ def test_the_circuit_of_another_setting_is_told_apart(tmp_path, changed, verdict
     folders = [trained_at(tmp_path, lr, seed, effects) for lr, effects in ((0.001, USUAL), (0.01, other)) for seed in range(5)]
     drawing = analyze("same_circuit_at_another_setting", folders)
     assert f"over 5 seeds: {verdict}" in drawing.caption
-    alike = marks(drawing, "Points", label="models").groupby("x")["y"].agg(["min", "max", "size"])
+    alike = marks(drawing, "Points", panel=drawing.panels[1].title).groupby("x")["y"].agg(["min", "max", "size"])
     first, tuned, untrained = (alike.loc[x] for x in ("lr 0.001", "lr 0.01", "untrained control"))
     assert first.tolist() == pytest.approx([1, 1, 5]) and untrained["max"] < 0.5
     assert tuned["min"] == pytest.approx(1.0) if not changed else tuned["max"] < 0.5
-    shown = marks(drawing, "Points", label="lr 0.01").groupby("x")["y"].mean()
+    shown = marks(drawing, "Points", label="SoftmaxTransformer (lr 0.01)").groupby("x")["y"].mean()
     assert shown["largest head"] == (0.9 if changed else 0.15) and shown["L1 MLP"] == 0.5
     few = analyze("same_circuit_at_another_setting", [*folders[:3], *folders[5:8]])
     assert "with fewer than 5 seeds nothing is claimed" in few.caption and verdict not in few.caption
