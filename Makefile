@@ -95,6 +95,8 @@ figures: setup  ## redraw every figure of docs/findings from the shipped tables
 	$(BIN)/compolens analyze circuits_are_faithful $(ZOO)/sraven3-softmax-? $(ZOO)/sraven3-hyla-? --out $(ZOO)/figures/circuits/sraven $(PRINT)
 	$(BIN)/compolens analyze $(CIRCUITS) $(ZOO)/tuned/F-softmax-? $(ZOO)/tuned/F-hypernetwork-? --out $(ZOO)/figures/circuits/tuned $(PRINT)
 	$(BIN)/compolens analyze same_circuit_at_another_setting $(foreach who,softmax hypernetwork,$(ZOO)/F-$(who)-? $(ZOO)/tuned/F-$(who)-?) --out $(ZOO)/figures/circuits/tuned $(PRINT)
+	$(BIN)/compolens analyze same_circuit_on_held_out $(ZOO)/tuned/R-softmax-? $(ZOO)/tuned/R-hypernetwork-? --out $(ZOO)/figures/circuits/tuned_R $(PRINT)
+	$(BIN)/compolens analyze same_circuit_at_another_setting $(foreach who,softmax hypernetwork,$(ZOO)/R-$(who)-? $(ZOO)/tuned/R-$(who)-?) --out $(ZOO)/figures/circuits/tuned_R $(PRINT)
 	$(BIN)/compolens analyze ablations scaling $(ZOO)/fuzzy-* --out $(ZOO)/figures/fuzzy $(PRINT)
 	$(BIN)/compolens analyze codes_decode_rules $(FUZZY) --out $(ZOO)/figures/fuzzy $(PRINT)
 	$(BIN)/compolens analyze codes_decode_rules $(ZOO)/sraven3-* --out $(ZOO)/figures/sraven3 $(PRINT)
