@@ -18,7 +18,7 @@ from compolens.figures.words import displayed
 ROOT = Path(__file__).parents[1]
 MOST_ENTRIES = 8
 """Of a legend that a reader can still match with lines."""
-SHIPPED = sorted((ROOT / "trained_models" / "figures").glob("*/*.json"))
+SHIPPED = sorted((ROOT / "trained_models" / "figures").rglob("*.json"))
 
 
 @pytest.fixture
