@@ -1,0 +1,223 @@
+"""Where a code is lost, as readouts tell it: no code is written for this, and no site needs to be known.
+
+A readout that is fitted to training compositions tells some of the code of training compositions that it has not seen, and
+some of held-out ones. The first is the control of the second. Reads tables only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+READ = 0.4
+"""R² on left-out training compositions from which a reading is asked about at all. By chance it is 0 or less."""
+AS_TOLD = 0.9
+"""A code counts as told if readouts tell this share of what they tell of left-out training compositions: states of planted
+models that infer have .97 and more of it, those of planted models that do not .72 and less."""
+HALF = 0.5
+"""A code counts as lost between two places if of what is told at the first less than this share is told at the second, beside
+the same of training compositions."""
+LITTLE = 0.25
+"""A code counts as not told below this share. Where the right code stands beside a wrong one in a form that is the same in
+training, a readout gives their mean, and tells about half: that is no failure of inference, and must stay above."""
+NOISE = 0.8
+"""A reading's error counts as noise if this share of it averages away over episodes of a composition. Of noise it is all; of
+another composition's code, drawn anew in every episode, half; of the same wrong code every time, nothing."""
+LESS = 0.95
+"""…and if it is there: readouts tell less than this share."""
+NEARLY_ALL = 0.8
+"""R² from which what a readout does not tell is too little to be what fails."""
+SPANNED = 0.9
+"""Share of what sets held-out compositions' mean states apart that lies among training ones': with it, nothing stands there
+that no training composition has shown, and the executor meets what it knows."""
+
+
+class Told(NamedTuple):
+    """What readouts tell at one site, as R².
+
+    Args:
+        layer: of the site.
+        role: of its tokens.
+        training: of training compositions that were left out.
+        held: of held-out compositions, fitted to training ones.
+        held_hi: the upper end of its interval.
+        others: of held-out compositions, fitted to other held-out ones as well.
+        others_hi: the upper end of its interval.
+        scatter: share of the error of `held` that averages away over episodes of a composition.
+        token: of the single token that tells most, the share of what single tokens of training compositions tell; NaN where
+            that is too little, or where tokens were not looked at.
+        among: share of what sets held-out states apart that lies among training states.
+    """
+
+    layer: float
+    role: str
+    training: float
+    held: float
+    held_hi: float
+    others: float
+    others_hi: float
+    scatter: float
+    token: float
+    among: float
+
+    @property
+    def share(self) -> float:
+        """Of what is told of left-out training compositions, the share that is told of held-out ones."""
+        return self.held / self.training
+
+    @property
+    def noisy(self) -> bool:
+        """Whether held-out compositions are told worse because of noise."""
+        return self.scatter >= NOISE and self.held_hi < LESS * self.training
+
+    @property
+    def wrong(self) -> bool:
+        """Whether no readout tells the code of held-out compositions, or only noise around it."""
+        if self.noisy:
+            return self.held_hi < HALF * self.training
+        return max(self.held_hi, self.others_hi) < LITTLE * self.training
+
+
+def told_at(forms: pd.DataFrame) -> tuple[Told, ...]:
+    """What readouts tell, at every site where they tell anything of left-out training compositions.
+
+    Args:
+        forms: the table `nonlinear_code`.
+
+    Returns:
+        The sites, by layer; none from tables of versions before 5.
+    """
+    if forms.empty or not (forms["metric"] == "told").any():
+        return ()
+    rows = forms[forms["composition"] == "all"]
+
+    def one(metric: str, split: str, control: str = "", taken: bool = False) -> pd.DataFrame:
+        found = rows[(rows["metric"] == metric) & (rows["split"] == split) & (rows["control"] == control)]
+        found = found[found["chosen"] == 1] if taken else found
+        return found.drop_duplicates(["site", "role"]).set_index(["site", "role"])
+
+    training = one("left-out R²", "train", taken=True)
+    held, others = one("told", "ood"), one("told", "ood", "fitted to held-out ones too")
+    scatter, among = one("scatter of what is told", "ood"), one("among training states", "ood")
+    token, tokens = (one("told at a token", split)["value"] for split in ("ood", "train"))
+    found = []
+    for site, row in training.iterrows():
+        if row["value"] < READ or site not in held.index:
+            continue
+        enough = tokens.get(site, np.nan) >= READ
+        a, b = held.loc[site], others.loc[site]
+        found.append(
+            Told(
+                float(row["layer"]),
+                str(site[1]),  # type: ignore[index]
+                float(row["value"]),
+                float(a["value"]),
+                float(a["hi"]),
+                float(b["value"]),
+                float(b["hi"]),
+                float(scatter["value"].get(site, np.nan)),
+                float(token[site] / tokens[site]) if enough else np.nan,
+                float(among["value"].get(site, np.nan)),
+            )
+        )
+    return tuple(sorted(found, key=lambda one: one.layer))
+
+
+class Reading(NamedTuple):
+    """What readings say of a failure.
+
+    Args:
+        part: "use", "inference" or "execution".
+        why: in words.
+    """
+
+    part: str
+    why: str
+
+
+def reading_of(told: Sequence[Told]) -> Reading | None:
+    """Where the code of held-out compositions is lost.
+
+    Args:
+        told: from `told_at`.
+
+    Returns:
+        The part, or None where readings do not say.
+    """
+    return _lost_on_the_way(told) or _not_inferred(told) or _not_executed(told)
+
+
+def noise_in(told: Sequence[Told]) -> bool:
+    """Whether the code of held-out compositions is noisy wherever the context's is told.
+
+    Args:
+        told: from `told_at`.
+
+    Returns:
+        Yes or no; no where the context's code is not told.
+    """
+    context = [one for one in told if one.role == "context"]
+    return bool(context) and all(one.noisy for one in context)
+
+
+def _place(one: Told) -> str:
+    return "the explicit code" if one.role == "all" else f"layer {one.layer:.0f}, {one.role} tokens"
+
+
+def _lost_on_the_way(told: Sequence[Told]) -> Reading | None:
+    """Told at the context, and not where answers are given."""
+    for before in (one for one in told if one.role == "context" and not one.noisy):
+        after = [one for one in told if one.role != "context" and one.layer > before.layer]
+        if not after:
+            continue
+        by_others = before.others / before.training
+        if before.share >= AS_TOLD:
+            how, there = "", before.share
+        elif before.token >= AS_TOLD:
+            how, there = " by one of them alone", before.token
+        elif by_others >= AS_TOLD:
+            how, there = " to readouts that know other held-out ones", by_others
+        else:
+            continue
+        best = [max(one.held_hi, one.others_hi) if there == by_others else one.held_hi for one in after]
+        left = max(hi / one.training for hi, one in zip(best, after, strict=True))
+        if left < HALF * there:
+            return Reading(
+                "use",
+                f"the code of held-out compositions is told at {_place(before)}{how}, beside that of left-out training ones to "
+                f"{min(there, 1):.0%}, and of this at most {max(left, 0) / there:.0%} up to {_place(after[-1])}: it is lost there",
+            )
+    return None
+
+
+def _not_inferred(told: Sequence[Told]) -> Reading | None:
+    """Told nowhere, though that of left-out training compositions is."""
+    context = [one for one in told if one.role == "context"]
+    if not context or not all(one.wrong for one in told) or any(one.token >= AS_TOLD for one in context):
+        return None
+    best = max(context, key=lambda one: one.training)
+    noise = f"; {best.scatter:.0%} of the error is noise" if best.noisy else ""
+    return Reading(
+        "inference",
+        f"no readout tells the code of held-out compositions, as it does that of left-out training ones ({_place(best)}: R² "
+        f"{best.held:.2f} and {best.training:.2f}{noise})",
+    )
+
+
+def _not_executed(told: Sequence[Told]) -> Reading | None:
+    """Told as in training up to where answers are given, in states that are made of training ones."""
+    after = [one for one in told if one.role != "context"]
+    if not after:
+        return None
+    last = after[-1]
+    if last.training < NEARLY_ALL or last.among < SPANNED or any(one.share < AS_TOLD for one in told if one.role != "context"):
+        return None
+    return Reading(
+        "execution",
+        f"the code of held-out compositions is told where answers are given, as that of left-out training ones is "
+        f"({_place(last)}: R² {last.held:.2f} and {last.training:.2f}), and nothing stands there that training compositions "
+        f"do not show ({last.among:.2f})",
+    )
