@@ -187,7 +187,7 @@ def _lost_on_the_way(told: Sequence[Told]) -> Reading | None:
         if left < HALF * there:
             return Reading(
                 "use",
-                f"the code of held-out compositions is told at {_place(before)}{how}, as well as that of left-out training ones "
+                f"the code of held-out compositions is told at {_place(before)}{how}, as well as those of training are "
                 f"({min(there, 1):.0%}), and of this at most {max(left, 0) / there:.0%} up to {_place(after[-1])}",
             )
     return None
