@@ -47,6 +47,8 @@ LEFT_OUT = "recovered, left out"
 NEARLY, STILL = 0.8, 0.02
 """Sites where the conditional editor moves answers by at least this share of the most, each of which may be where the code is
 read; and how far any editor must move them for more to be asked of it."""
+QUARTERS = 4
+"""Held-out compositions are left out in so many groups, by a fit that has seen the others."""
 TOKENS = 4
 """Tokens of every episode that a readout of single tokens is fitted to."""
 TOLD, AT_A_TOKEN, WITH_OTHERS = "told", "told at a token", "fitted to held-out ones too"
@@ -304,7 +306,7 @@ class _Measured:
 
     def _with_others(self, readout: Readout, x: Tensor, new: Tensor, held: _Seen) -> Tensor:
         """Codes of held-out compositions as a readout tells them that was fitted to other held-out ones as well."""
-        z, fold = readout.features(new), folds_of(held.composition)
+        z, fold = readout.features(new), folds_of(held.composition) % QUARTERS
         known = Moments.of(readout.features(x), self.known.code)
         groups = {g: Moments.of(z[fold == g], held.code[fold == g]) for g in fold.unique().tolist()}
         whole, read = Moments.total([known, *groups.values()]), torch.zeros_like(held.code)
@@ -320,7 +322,7 @@ class _Measured:
         which = torch.rand(n, tokens, generator=torch.Generator().manual_seed(self.seed)).argsort(1)[:, :TOKENS].to(x.device)
         some, times = x[torch.arange(n, device=x.device)[:, None], which].flatten(0, 1), which.shape[1]
         code, composition = (one.repeat_interleave(times, dim=0) for one in (self.known.code, self.known.composition))
-        readout = Readout.fit(some, code, composition)
+        readout = Readout.fit(some, code, composition, (self.readouts[site].capacity,))
         r2, se = readout.by_capacity[readout.capacity]
         more: dict[str, Any] = {"metric": AT_A_TOKEN, "capacity": readout.capacity}
         self._row(**more, value=r2, split="train", site=site, n=len(some), lo=r2 - 1.96 * se, hi=r2 + 1.96 * se)
