@@ -53,6 +53,10 @@ TOKENS = 4
 """Tokens of every episode that a readout of single tokens is fitted to."""
 TOLD, AT_A_TOKEN, WITH_OTHERS = "told", "told at a token", "fitted to held-out ones too"
 """What readouts tell of a split, at a site and at single tokens of it; the control whose fit has seen other held-out ones."""
+NAMED = "composition told"
+"""Whether a state tells its composition, in whatever form."""
+THIN = 0.01
+"""Share of the mean variance within compositions that is added to every direction, before all directions count alike."""
 SCATTER = "scatter of what is told"
 """How much of a reading's error is noise: it averages away over episodes of a composition."""
 DONORS = 6
@@ -92,6 +96,8 @@ def probe(
           ones, only that fit can tell which is right.
         - "scatter of what is told": share of the squared error of that reading of held-out compositions that averages away
           over episodes of one composition: 1, noise; 0, the same wrong code every time.
+        - "composition told": share of a split's episodes whose state lies nearest to the mean of the others of their own
+          composition, of all that are scored, in units of the scatter within compositions.
         - "told at a token": the same as "told" of one context token, by a readout fitted to single tokens of training
           compositions; split "train": left-out R² over all tokens, "ood": of the token that tells most.
         - "among training states": share of what sets held-out compositions' mean states apart that lies within the span of
@@ -291,6 +297,9 @@ class _Measured:
                 self._told(split, site, readout(some.states[site]), some, capacity=readout.capacity)
             scatter = _scatter(readout(new.states[site]) - new.code, new.composition)
             self._row(SCATTER, scatter, "ood", site, len(new.code), capacity=readout.capacity)
+            for split, found in zip(("test", "ood"), self._named(site, fresh, new), strict=True):
+                lo, hi = found.interval
+                self._row(NAMED, found.score, split, site, len(new.code), lo=lo, hi=hi)
             others = self._with_others(readout, x, new.states[site], new)
             self._told("ood", site, others, new, capacity=readout.capacity, control=WITH_OTHERS)
             if site.role == "context":
@@ -313,6 +322,22 @@ class _Measured:
         for g, group in groups.items():
             read[fold == g] = (whole - group).fit([readout.linear.l2])[0](z[fold == g])
         return read
+
+    def _named(self, site: Site, *splits: _Seen) -> list[Evaluation]:
+        """By split, the share of episodes that lie nearest to the others of their own composition, of all that are there."""
+        every = (self.known, *splits)
+        apart = torch.cat([_from_means(seen.states[site], seen.composition) for seen in every])
+        scatter = apart.T @ apart / len(apart)
+        scatter += (THIN * scatter.trace() / len(scatter)).clamp(min=1e-12) * torch.eye(len(scatter)).to(scatter)
+        whiten = torch.linalg.inv(torch.linalg.cholesky(scatter)).T
+        states, composition = (torch.cat([pick(seen) for seen in splits]) for pick in (lambda s: s.states[site] @ whiten,
+                                                                                        lambda s: s.composition))  # fmt: skip
+        named, found = _nearest_other(states, composition), []
+        for own, seen in zip(named.split([len(seen.code) for seen in splits]), splits, strict=True):
+            kept = own >= 0
+            missed = (own != seen.composition)[kept].double().cpu().numpy()
+            found.append(summarise(missed, np.ones(len(missed)), seen.composition[kept].cpu().numpy()))
+        return found
 
     def _tokens(self, site: Site, new: _Seen) -> None:
         """Whether some token of the context tells the code of held-out compositions by itself."""
@@ -495,6 +520,26 @@ def _others(batch: Episodes) -> dict[str, Tensor]:
 
 def _means(x: Tensor, composition: Tensor) -> Tensor:
     return torch.stack([x[composition == c].mean(0) for c in composition.unique().tolist()])
+
+
+def _from_means(x: Tensor, composition: Tensor) -> Tensor:
+    _, which = composition.unique(return_inverse=True)
+    return x - _means(x, composition)[which]
+
+
+def _nearest_other(x: Tensor, composition: Tensor) -> Tensor:
+    """(n,) for every state the composition whose mean is nearest, its own without itself; -1 where it is the only one."""
+    names, which, counts = composition.unique(return_inverse=True, return_counts=True)
+    means = _means(x, composition)
+    far = (x.square().sum(1)[:, None] + means.square().sum(1) - 2 * x @ means.T).clamp(min=0)
+    n, off = counts[which], (x - means[which]).square().sum(1)
+    some = n > 1
+    scatter = (off * n / (n - 1).clamp(min=1))[some].mean()
+    # the mean of the others lies so far; a mean of few lies far from everything, by as much as it scatters
+    own = off * (n / (n - 1).clamp(min=1)).square() - scatter / (n - 1).clamp(min=1)
+    far = far - scatter / counts
+    far[torch.arange(len(x), device=x.device), which] = own
+    return torch.where(n > 1, names[far.argmin(1)], torch.full_like(names[which], -1))
 
 
 def _scatter(error: Tensor, composition: Tensor) -> float:

@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from compolens import tables
-from compolens.diagnosis.readings import Told, told_at
+from compolens.diagnosis.readings import Named, Told, named_at, told_at
 from compolens.foundation.configs import ConfigError
 from compolens.measures.intervals import weighted_mean
 
@@ -245,6 +245,11 @@ class Measured:
     def told(self) -> tuple[Told, ...]:
         """What readouts tell of the code at the sites where they tell it in training; none without such a table."""
         return told_at(self.forms)
+
+    @cached_property
+    def named(self) -> tuple[Named, ...]:
+        """How often states tell their composition, where those of training do; none without such a table."""
+        return named_at(self.forms)
 
     @cached_property
     def read_when_left_out(self) -> float:

@@ -458,7 +458,7 @@ def _read(models: Sequence[Measured], beside: Beside) -> Reading | None:
     """What readings say of the models' failure, if they say the same of all; None where it may be another learner's.
 
     Regressions and memories have no code to be told: where their errors may be those of one, nothing follows from that."""
-    found = [reading_of(model.told) for model in models]
+    found = [reading_of(model.told, model.named) for model in models]
     if (one := found[0]) is None or any(other is None or other.part != one.part for other in found):
         return None
     memory = beside.most_like(OWN_ERRORS["memorised"])

@@ -81,6 +81,62 @@ class Told(NamedTuple):
         return max(self.held_hi, self.others_hi) < LITTLE * self.training
 
 
+NAMED_IN_TRAINING = 0.7
+"""Share of training episodes whose state tells their composition, from which the same is asked of held-out ones."""
+MERGED = 0.75
+"""Compositions count as lost if of what is told in training less than this share is told of held-out ones: every fourth
+episode lies nearer to another composition, and whatever comes after answers it as that."""
+
+
+class Named(NamedTuple):
+    """How often the state at one site tells its composition, in whatever form that stands there.
+
+    Args:
+        layer: of the site.
+        role: of its tokens.
+        training: share of episodes of training compositions.
+        held: share of episodes of held-out compositions.
+        held_hi: the upper end of its interval; infinite where all are told.
+    """
+
+    layer: float
+    role: str
+    training: float
+    held: float
+    held_hi: float
+
+    @property
+    def kept(self) -> bool:
+        """Whether held-out compositions are told as training ones are."""
+        return self.held >= AS_TOLD * self.training
+
+    @property
+    def lost(self) -> bool:
+        """Whether some held-out compositions are not told from others."""
+        return self.held < MERGED * self.training and self.held_hi < AS_TOLD * self.training
+
+
+def named_at(forms: pd.DataFrame) -> tuple[Named, ...]:
+    """How often states tell their composition, at every site where those of training do (`NAMED_IN_TRAINING`).
+
+    Args:
+        forms: the table `nonlinear_code`.
+
+    Returns:
+        The sites, by layer; none from tables of versions before 5.
+    """
+    if forms.empty:
+        return ()
+    rows = forms[(forms["metric"] == "composition told") & (forms["control"] == "")]
+    found = []
+    for (layer, _, role), some in rows.groupby(["layer", "site", "role"]):
+        by_split = some.set_index("split")
+        training, held, hi = by_split["value"]["test"], by_split["value"]["ood"], by_split["hi"]["ood"]
+        if training >= NAMED_IN_TRAINING:
+            found.append(Named(float(layer), str(role), float(training), float(held), float(np.nan_to_num(hi, nan=np.inf))))
+    return tuple(found)
+
+
 def told_at(forms: pd.DataFrame) -> tuple[Told, ...]:
     """What readouts tell, at every site where they tell anything of left-out training compositions.
 
@@ -138,16 +194,42 @@ class Reading(NamedTuple):
     why: str
 
 
-def reading_of(told: Sequence[Told]) -> Reading | None:
+def reading_of(told: Sequence[Told], named: Sequence[Named] = ()) -> Reading | None:
     """Where the code of held-out compositions is lost.
 
     Args:
         told: from `told_at`.
+        named: from `named_at`; asked where no readout tells the code of the context.
 
     Returns:
         The part, or None where readings do not say.
     """
-    return _lost_on_the_way(told) or _not_inferred(told) or _not_executed(told)
+    if any(one.role == "context" for one in told):
+        return _lost_on_the_way(told) or _not_inferred(told) or _not_executed(told)
+    return _merged(named)
+
+
+def _merged(named: Sequence[Named]) -> Reading | None:
+    """Where held-out compositions are told from one another no more: what is lost there cannot come back.
+
+    That a composition is told does not mean that its code is right, so nothing follows from it."""
+    context = [one for one in named if one.role == "context"]
+    if not context:
+        return None
+    here = "of episodes of held-out compositions the state tells which one it is"
+    if all(one.lost for one in context) and not any(one.kept for one in named):
+        first = context[0]
+        why = f"only {first.held:.0%} {here} at {_place(first)}, of training compositions {first.training:.0%}"
+        return Reading("inference", why)
+    first = next((one for one in context if one.kept), None)
+    after = [one for one in named if first is not None and one.role != "context" and one.layer > first.layer]
+    if first is None or not after or not all(one.lost for one in after):
+        return None
+    last = after[-1]
+    why = (
+        f"{first.held:.0%} {here} at {_place(first)}, but {last.held:.0%} at {_place(last)} (of training {last.training:.0%})"
+    )
+    return Reading("use", why)
 
 
 def noise_in(told: Sequence[Told]) -> bool:
@@ -163,7 +245,7 @@ def noise_in(told: Sequence[Told]) -> bool:
     return bool(context) and all(one.noisy for one in context)
 
 
-def _place(one: Told) -> str:
+def _place(one: Told | Named) -> str:
     return "the explicit code" if one.role == "all" else f"layer {one.layer:.0f}, {one.role} tokens"
 
 

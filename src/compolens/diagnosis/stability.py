@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from compolens.diagnosis.decomposition import LEFT_OUT, READABLE, Measured, Rungs, named_site
-from compolens.diagnosis.readings import Told
+from compolens.diagnosis.readings import Named, Told
 from compolens.measures.intervals import weighted_mean
 
 RESAMPLES = 100
@@ -255,6 +255,10 @@ class _Drawn(Measured):
     @property
     def told(self) -> tuple[Told, ...]:  # type: ignore[override]
         return self._of[0].model.told
+
+    @property
+    def named(self) -> tuple[Named, ...]:  # type: ignore[override]
+        return self._of[0].model.named
 
     @property
     def site(self) -> Site:
