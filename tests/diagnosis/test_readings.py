@@ -144,3 +144,38 @@ def test_a_model_that_answers_all_compositions_alike_is_compositional(tmp_path, 
     assert diagnosis.diagnose([make(tmp_path, tiny_task, "less", test=0.97, ood=0.925, floor=0.8)]).label == "undecided"
     floor = make(tmp_path, tiny_task, "floor", test=0.92, ood=0.91, floor=0.9)
     assert diagnosis.diagnose([floor]).label == "undecided"
+
+
+def named(*places):
+    rows = []
+    for (site, role, layer), test, ood, *hi in places:
+        like = {"site": site, "role": role, "layer": layer, "control": "", "metric": "composition told", "composition": "all"}
+        rows += [
+            like | {"split": "test", "value": test},
+            like | {"split": "ood", "value": ood, "hi": hi[0] if hi else ood + 0.05},
+        ]
+    return rows
+
+
+def by_names(*places):
+    found = readings.reading_of((), readings.named_at(pd.DataFrame(named(*places))))
+    return None if found is None else found.part
+
+
+def test_where_no_readout_tells_the_code_it_is_lost_where_compositions_are_told_no_more():
+    assert by_names((CONTEXT, 1.0, 0.3), (ANSWERS, 1.0, 0.3)) == "inference"
+    assert by_names((CONTEXT, 1.0, 1.0), (ANSWERS, 1.0, 0.3)) == "use"
+    assert by_names((CONTEXT, 1.0, 1.0), (ANSWERS, 1.0, 1.0)) is None  # told, and perhaps wrong
+    assert by_names((CONTEXT, 1.0, 0.3), (ANSWERS, 1.0, 1.0)) is None  # found where answers are given
+    assert by_names((CONTEXT, 0.4, 0.1), (ANSWERS, 1.0, 0.1)) is None  # not told in training either
+    assert by_names((CONTEXT, 1.0, 0.6, 0.95), (ANSWERS, 1.0, 0.6, 0.95)) is None  # too few compositions to say
+    assert by_names((CONTEXT, 1.0, 0.85), (ANSWERS, 1.0, 0.85)) is None  # a few of them only
+    assert readings.named_at(pd.DataFrame()) == ()
+
+
+def test_compositions_are_asked_about_only_where_no_readout_tells_the_code(tmp_path, tiny_task):
+    merged = named((CONTEXT, 1.0, 1.0), (ANSWERS, 1.0, 0.3))
+    for name, rows, label in (("a", merged, "infers but does not use"), ("b", [*WRONG, *merged], "fails to infer")):
+        folder = make(tmp_path, tiny_task, name, **UNWRITTEN)
+        save(folder, "nonlinear_code", rows if name == "b" else [*at(CONTEXT, 0.1, 0.0), *rows])
+        assert diagnosis.diagnose([folder]).label == label
