@@ -78,7 +78,7 @@ class Told(NamedTuple):
         """Whether no readout tells the code of held-out compositions, or only noise around it."""
         if self.noisy:
             return self.held_hi < HALF * self.training
-        return max(self.held_hi, self.others_hi) < LITTLE * self.training
+        return self.held_hi < LITTLE * self.training and self.others_hi < LITTLE * self.training
 
 
 NAMED_IN_TRAINING = 0.7
@@ -160,23 +160,23 @@ def told_at(forms: pd.DataFrame) -> tuple[Told, ...]:
     scatter, among = one("scatter of what is told", "ood"), one("among training states", "ood")
     token, tokens = (one("told at a token", split)["value"] for split in ("ood", "train"))
     found = []
-    for site, row in training.iterrows():
-        if row["value"] < READ or site not in held.index:
+    for place in training.index.intersection(held.index):
+        row, by_training, by_others = training.loc[place], held.loc[place], others.loc[place]
+        if row["value"] < READ:
             continue
-        enough = tokens.get(site, np.nan) >= READ
-        a, b = held.loc[site], others.loc[site]
+        of_tokens = tokens.get(place, np.nan)
         found.append(
             Told(
                 float(row["layer"]),
-                str(site[1]),  # type: ignore[index]
+                str(place[1]),
                 float(row["value"]),
-                float(a["value"]),
-                float(a["hi"]),
-                float(b["value"]),
-                float(b["hi"]),
-                float(scatter["value"].get(site, np.nan)),
-                float(token[site] / tokens[site]) if enough else np.nan,
-                float(among["value"].get(site, np.nan)),
+                float(by_training["value"]),
+                float(by_training["hi"]),
+                float(by_others["value"]),
+                float(by_others["hi"]),
+                float(scatter["value"].get(place, np.nan)),
+                float(token.get(place, np.nan) / of_tokens) if of_tokens >= READ else np.nan,
+                float(among["value"].get(place, np.nan)),
             )
         )
     return tuple(sorted(found, key=lambda one: one.layer))
@@ -216,7 +216,7 @@ def _merged(named: Sequence[Named]) -> Reading | None:
     context = [one for one in named if one.role == "context"]
     if not context:
         return None
-    here = "of episodes of held-out compositions the state tells which one it is"
+    here = "of the episodes of held-out compositions have a state that tells which one it is"
     if all(one.lost for one in context) and not any(one.kept for one in named):
         first = context[0]
         why = f"only {first.held:.0%} {here} at {_place(first)}, of training compositions {first.training:.0%}"
@@ -264,8 +264,8 @@ def _lost_on_the_way(told: Sequence[Told]) -> Reading | None:
             how, there = " to readouts that know other held-out ones", by_others
         else:
             continue
-        best = [max(one.held_hi, one.others_hi) if there == by_others else one.held_hi for one in after]
-        left = max(hi / one.training for hi, one in zip(best, after, strict=True))
+        best = [np.maximum(one.held_hi, one.others_hi) if there == by_others else one.held_hi for one in after]
+        left = float(np.max([hi / one.training for hi, one in zip(best, after, strict=True)]))
         if left < HALF * there:
             return Reading(
                 "use",
