@@ -129,7 +129,8 @@ def named_at(forms: pd.DataFrame) -> tuple[Named, ...]:
         return ()
     rows = forms[(forms["metric"] == "composition told") & (forms["control"] == "")]
     found = []
-    for (layer, _, role), some in rows.groupby(["layer", "site", "role"]):
+    for _, some in rows.groupby(["layer", "site", "role"]):
+        layer, role = some["layer"].iloc[0], some["role"].iloc[0]
         by_split = some.set_index("split")
         training, held, hi = by_split["value"]["test"], by_split["value"]["ood"], by_split["hi"]["ood"]
         if training >= NAMED_IN_TRAINING:
@@ -218,18 +219,16 @@ def _merged(named: Sequence[Named]) -> Reading | None:
         return None
     here = "of the episodes of held-out compositions have a state that tells which one it is"
     if all(one.lost for one in context) and not any(one.kept for one in named):
-        first = context[0]
-        why = f"only {first.held:.0%} {here} at {_place(first)}, of training compositions {first.training:.0%}"
-        return Reading("inference", why)
+        at = f"at {_place(context[0])}, of training compositions {context[0].training:.0%}"
+        return Reading("inference", f"only {context[0].held:.0%} {here} {at}")
     first = next((one for one in context if one.kept), None)
-    after = [one for one in named if first is not None and one.role != "context" and one.layer > first.layer]
-    if first is None or not after or not all(one.lost for one in after):
+    if first is None:
         return None
-    last = after[-1]
-    why = (
-        f"{first.held:.0%} {here} at {_place(first)}, but {last.held:.0%} at {_place(last)} (of training {last.training:.0%})"
-    )
-    return Reading("use", why)
+    after = [one for one in named if one.role != "context" and one.layer > first.layer]
+    if not after or not all(one.lost for one in after):
+        return None
+    behind = f"{after[-1].held:.0%} at {_place(after[-1])} (of training {after[-1].training:.0%})"
+    return Reading("use", f"{first.held:.0%} {here} at {_place(first)}, but {behind}")
 
 
 def noise_in(told: Sequence[Told]) -> bool:
