@@ -61,7 +61,7 @@ def trained(layers: int, seed: int, *, weights: str = "normal", steps: int = 250
 seeds, depths = range(3), (1, 2, 3, 4, 5, 6, 7, 8)
 cells = [Cell(trained(layers, s), {"layers": layers, "weights": "normal"}) for layers, s in product(depths, seeds)]
 cells += [Cell(trained(4, s, weights="1"), {"layers": 4, "weights": "1"}) for s in seeds]
-rates = [Cell(trained(8, 100, steps=1000, lr=lr), {"lr": lr}) for lr in (4e-3, 8e-3, 1.6e-2, 3.2e-2)]
+rates = [Cell(trained(8, 100, steps=1000, lr=lr), {"lr": lr}) for lr in (4e-3, 8e-3, 1.6e-2, 3.2e-2, 6.4e-2)]
 maps = {
     "regression_depth": Map(
         "Depth, and the nearest learner", cells, x="layers", panels=("weights",), learned=0.3, generalized=0.3,
