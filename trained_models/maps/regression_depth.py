@@ -19,10 +19,10 @@ seed, as fitted and on wider inputs, and none to least squares; the mean squared
 three layers and .18 to .32 at five to seven, with no trend from four to eight.
 
 Does depth or training decide? `regression_rates` looks for the learning rate of eight layers, after 1,000 updates with seed
-100, by the score on training tasks. Foreseen was 1.6e-2; the best of five is that of four layers. So `regression_longer` trains
-four and eight layers at it for 5,000 updates, twice as many. Foreseen before any of these was trained: both depths score more
-than after 2,500 updates, both are nearest to ridge regression, and least squares is nearest in no seed; the mean squared
-distance from it is .12 to .22 at four layers and .12 to .26 at eight, still far from the paper's .01.
+100, by the score on training tasks. Foreseen was 1.6e-2; the best of five is that of four layers. So `regression_longer`
+trains four and eight layers at it for 5,000 updates, twice as many. Foreseen before any of these was trained: both depths
+score more than after 2,500 updates, both are nearest to ridge regression, and least squares is nearest in no seed; the mean
+squared distance from it is .12 to .22 at four layers and .12 to .26 at eight, still far from the paper's .01.
 """
 
 from dataclasses import replace
