@@ -114,7 +114,7 @@ figures: setup  ## redraw every figure of docs/findings from the shipped tables
 	$(BIN)/compolens analyze layers_are_gradient_steps $(REGRESSION)/linear-?L-* --out $(ZOO)/figures/regression $(PRINT)
 	$(BIN)/compolens analyze newton_or_gradient $(REGRESSION)/linear-5L-? --out $(ZOO)/figures/regression $(PRINT)
 	$(BIN)/compolens analyze attention_modifications $(REGRESSION) --out $(ZOO)/figures/regression $(PRINT)
-	$(BIN)/compolens analyze depth_decides_the_learner $(MAPS)/regression_depth --out $(ZOO)/figures/regression_depth $(PRINT)
+	$(BIN)/compolens analyze depth_decides_the_learner $(MAPS)/regression_depth $(MAPS)/regression_longer --out $(ZOO)/figures/regression_depth $(PRINT)
 	$(BIN)/compolens analyze moments_before_weights $(MAPS)/regression_depth/cells/* --out $(ZOO)/figures/regression_depth $(PRINT)
 	$(BIN)/compolens analyze heads_are_modules $(HEADS)/constructed-? $(HEADS)/trained-? --out $(ZOO)/figures/module_heads $(PRINT)
 	$(BIN)/compolens analyze where_the_representation_stands upper_layers_are_reused $(REPRESENTED)/softmax-? --out $(ZOO)/figures/representation $(PRINT)
