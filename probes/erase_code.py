@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from compolens import tables
-from compolens.activations.sites import EVERYWHERE, ROWS, Site, chained, positions, put, sites
+from compolens.activations.sites import EVERYWHERE, ROWS, Site, chained, positions, put, residual_sites, sites
 from compolens.activations.streams import BATCH, draw, intervene
 from compolens.foundation.configs import require
 from compolens.foundation.progress import progress
@@ -93,6 +93,8 @@ def probe(
     rows: list[dict] = []
     for control, model in trained.with_untrained_control():
         spots = sites(model)
+        if not any(spot.role == "readout" for spot in spots):
+            residual_sites(model)  # says that the stream is wanted, where the code comes back
         fitted, shuffled = _moments(trained, model, spots, episodes, f"{seed}/fit")
         plan = _plan(spots, {site: Eraser.from_moments(moments) for site, moments in fitted.items()})
         seeds = {"train": f"{seed}/fit", "test": f"{seed}/score", "ood": f"{seed}/score"}

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from compolens import tables
 from compolens.activations.labels import LabelledFeatures, labelled
-from compolens.activations.sites import Site, at_role, residual_sites
+from compolens.activations.sites import Site, at_role, named_stream
 from compolens.activations.streams import Activations, draw, record
 from compolens.foundation.configs import DoesNotApply
 from compolens.foundation.progress import progress
@@ -139,7 +139,7 @@ def _dimensions(trained: TrainedModel) -> list[str]:
 
 def _sites(model: HookedModel) -> list[Site]:
     """The residual stream at every layer and token role, then the model's explicit code where it has one."""
-    sites = [Site(layer, hook_name, role) for layer, hook_name in residual_sites(model).items() for role in model.roles]
+    sites = [Site(layer, hook_name, role) for layer, hook_name in named_stream(model).items() for role in model.roles]
     explicit = [Site(model.cfg.n_layers + 1, "hook_code", "all")] if "hook_code" in model.hook_dict else []
     return sites + explicit
 

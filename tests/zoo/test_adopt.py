@@ -168,7 +168,7 @@ def test_a_stream_that_goes_round_its_hook_point_is_told(net, tiny_task, recwarn
         with pytest.warns(UserWarning, match=r"site 'blocks\.0\.hook_resid_post': part of it goes round the submodule"):
             adopt(net, tiny_task, sites={"blocks.0.hook_resid_post": place})
     adopt(net, tiny_task, sites={"blocks.0.attn.hook_z_in": ("attend.1", "input", 0)})  # no stream: as one pleases
-    assert len(recwarn.list) == 0
+    assert not [one for one in recwarn.list if "goes round" in str(one.message)]
 
 
 def test_keywords_and_mappings_can_be_sites(tiny_task, tokens):

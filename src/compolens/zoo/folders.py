@@ -120,7 +120,11 @@ class TrainedModel:
     @cached_property
     def _not_finite(self) -> str:
         """Where the untrained control of an adopted network is not finite: nothing can be measured against it then."""
-        control, points = self._initialised(), {site.hook_name for site in sites(self.model)}
+        control = self._initialised()
+        try:
+            points = {site.hook_name for site in sites(self.model)}
+        except DoesNotApply:  # none was named
+            points = set()
         batches = draw(self.task, "train", 8, "untrained control", self.device)
         with torch.no_grad():
             for batch in record(control, batches, sorted(points)):

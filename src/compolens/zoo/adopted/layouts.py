@@ -226,7 +226,7 @@ def _bridge(module: Any) -> Layout:
         at = f"blocks.{i}"
         if i == 0:
             wanted[f"{at}.hook_resid_pre"] = first(f"{at}.hook_in", f"{at}.hook_resid_pre")
-        wanted[f"{at}.attn.hook_code"] = first(f"{at}.attn.hook_pattern")
+        wanted[f"{at}.attn.hook_pattern"] = first(f"{at}.attn.hook_pattern")
         wanted[f"{at}.attn.hook_z"] = first(f"{at}.attn.o.hook_in", f"{at}.attn.hook_z")
         wanted[f"{at}.hook_attn_out"] = first(f"{at}.attn.hook_out", f"{at}.hook_attn_out")
         wanted[f"{at}.hook_attn_in"] = first(f"{at}.ln1.hook_in")
