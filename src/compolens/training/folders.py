@@ -8,6 +8,7 @@ from typing import Any
 
 from compolens.foundation import digests, files
 from compolens.foundation.configs import ConfigError, classes_of, construct, describe
+from compolens.foundation.model_folders import network_name
 from compolens.training.distributed import Processes
 from compolens.training.runs import Run
 
@@ -126,7 +127,7 @@ def card(run: Run, name: str, scores: dict[str, Any]) -> str:
     lines = [
         f"# {name}",
         "",
-        f"{type(run.architecture).__name__} ({scores['parameters']:,} parameters) on {type(run.task).__name__}, {trained}.",
+        f"{network_name(run.config()['run']['architecture'])} ({scores['parameters']:,} parameters) on {type(run.task).__name__}, {trained}.",
         "",
         *("| " + " | ".join(row) + " |" for row in (columns, ["---"] * len(columns), *rows)),
         "",

@@ -60,8 +60,10 @@ class Adopted(Architecture):
         object.__setattr__(self, "n_layers", _layers(self.sites))
         roles = dict(self.roles)
         for role, positions in roles.items():
-            numbers = isinstance(positions, list | tuple) and all(type(position) is int for position in positions)
-            require(numbers and positions, f"Adopted: roles[{role!r}] must list positions, such as [0, 1]; got {shown(positions)}")
+            numbers = isinstance(positions, Sequence) and all(type(position) is int for position in positions)
+            listed = numbers and len(positions) > 0
+            require(listed, f"Adopted: roles[{role!r}] must list positions, such as [0, 1]; got {shown(positions)}")
+        object.__setattr__(self, "roles", tuple((role, tuple(positions)) for role, positions in roles.items()))
         require(
             not roles or {"context", "readout"} <= set(roles),
             f"Adopted: roles must name at least 'context' and 'readout', got {list(roles)}",

@@ -27,7 +27,7 @@ NATIVE = "TransformerLensNative"
 """The architecture of a TransformerBridge that TransformerLens itself makes, and so can make again."""
 READ = {
     "hook_attn_in": ("ln_1", "input_layernorm", "self_attn_layer_norm"),
-    "hook_mlp_in": ("ln_2", "pre_feedforward_layernorm", "post_attention_layernorm", "final_layer_norm"),
+    "hook_mlp_in": ("ln_2", "pre_feedforward_layernorm", "post_attention_layernorm"),
 }
 """Hook point of what a part reads off the stream -> what a block calls the norm there."""
 

@@ -240,10 +240,17 @@ class AdoptedModel(HookedModel):
     def check_site(self, name: str) -> None:
         """Raise `DoesNotApply`, which says what to name, unless `name` is among the sites."""
         if name not in self.hook_dict:
-            known = f"{nearest(name, self.hook_dict)} " if self.hook_dict else ""
+            known, attention = nearest(name, self.hook_dict), name.endswith((".attn.hook_code", ".attn.hook_pattern"))
+            what = f"the adopted {type(self.module).__name__} has no hook point {name!r}"
+            if attention and self.call is language_logits:
+                raise DoesNotApply(
+                    f"{what}, since transformers' attention does not show its weights; adopt a TransformerBridge around the "
+                    "model, which does: TransformerBridge.boot_transformers(NAME, hf_model=model)"
+                )
+            asked = name.replace("hook_code", "hook_pattern") if attention else name
+            known = f"{known} Name" if known.endswith("?") else f"{known}; name"
             raise DoesNotApply(
-                f"the adopted {type(self.module).__name__} has no hook point {name!r}; {known}"
-                f'name where it is computed: adopt(…, sites={{"{name}": ("SUBMODULE", "output"), …}})'
+                f'{what}; {known} where it is computed: adopt(…, sites={{"{asked}": ("SUBMODULE", "output"), …}})'
             )
 
     def check_stream(self, names: list[str]) -> None:
