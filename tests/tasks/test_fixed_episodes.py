@@ -16,7 +16,8 @@ from compolens.activations.streams import draw
 from compolens.foundation import files
 from compolens.foundation.builtin import built_in
 from compolens.foundation.configs import ConfigError, DoesNotApply, construct, describe
-from compolens.interventions import components
+from compolens.interventions import components, repairs
+from compolens.interventions.repairs import Budget, fine_tune
 from compolens.recipes import run_probe
 from compolens.references import REFERENCES
 from compolens.tasks import SPLITS, FixedEpisodes
@@ -607,6 +608,20 @@ def test_every_probe_of_a_diagnosis_measures_it(counterfactual, tmp_path):
         known = {option: value for option, value in few.items() if option in inspect.signature(function).parameters}
         table, _ = function(trained, episodes=24, **known)
         assert table[table["control"] == ""]["value"].notna().any() and (table["control"] == "untrained").any(), name
+
+
+def test_a_repair_goes_over_few_episodes_again_and_takes_all_its_steps(counterfactual, tmp_path, recwarn):
+    task = counterfactual[0]
+    model = SoftmaxTransformer(n_layers=1, d_model=8, n_heads=2).build(**task.dimensions)
+    budget = Budget(steps=9, batch=64)
+    stored = {split: int(np.diff(task.stored.rows[split])[0]) for split in ("train", "ood")}
+    assert max(stored.values()) < budget.steps * budget.batch // 2, "else nothing comes again"
+    masks = {name: torch.ones_like(p, dtype=torch.bool) for name, p in model.named_parameters()}
+    batches = list(repairs._mixed(task, task.compositions("ood"), budget, 0, torch.device("cpu")))
+    assert len(batches) == budget.steps and not recwarn.list
+    assert len({tokens.numpy().tobytes() for tokens, _ in batches}) == budget.steps, "in another order"
+    tuned = fine_tune(model, task, masks, task.compositions("ood"), budget, 0)
+    assert not torch.equal(next(tuned.parameters()), next(model.parameters()))
 
 
 # ---- sequences as they are -------------------------------------------------------------------------------------------

@@ -330,7 +330,8 @@ def _construct(description: Any, known: dict[str, Callable[..., Any]]) -> Any:
         hint = nearest(str(name), known)
         raise ConfigError(
             f"unknown class {name!r} in a description; {hint} "
-            f"(a class of your own must be handed over: load(folder, classes=[{name}]), or --with FILE.py:{name} or --with package:{name})"
+            f"(a class of your own must be handed over: load(folder, classes=[{name}]), --with FILE.py:{name}, or "
+            f"--with package:{name})"
         )
     cls: Any = known[name]
     allowed = [f.name for f in dataclasses.fields(cls)]

@@ -201,7 +201,7 @@ class FewShot(TaskFamily):
 
     @cached_property
     def _tokenizer(self) -> Any:
-        """What transformers makes of the folder; a relative path counts from where one is, or from above the model's folder."""
+        """As transformers reads it; a relative path counts from where one is, or from above the model's folder."""
         from transformers import AutoTokenizer
 
         seen_from = [Path(), *vars(self).get("_above", ())]
@@ -215,7 +215,7 @@ class FewShot(TaskFamily):
             raise ConfigError(f"no tokenizer in {self.tokenizer!r}: {reason}; name a folder that holds one") from None
 
     def look_above(self, folder: Path, wanted: str | None = None) -> None:
-        """Look for a relative `tokenizer` also in the folders above this one, where it is not below the one in which one works.
+        """Look for a relative `tokenizer` also in the folders above this one.
 
         Args:
             folder: a model's folder, which may be asked for from anywhere.
