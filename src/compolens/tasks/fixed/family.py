@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
-from compolens.foundation.configs import nearest, require, shown
+from compolens.foundation.configs import DoesNotApply, nearest, require, shown
 from compolens.tasks.base import SPLITS, WHAT_RENDER_UNLOCKS, Episodes, TaskFamily
 from compolens.tasks.fixed.aligned import aligned_together
 from compolens.tasks.fixed.checks import checked, numbers
@@ -41,6 +41,8 @@ FIXED = (
 
 
 CODELESS = "it was given no codes; FixedEpisodes.write(…, codes={NAME: array})"
+CODED = ("latent_code", "code_structure", "erase_code", "attention_code", "latent_geometry", "predictors")
+"""What reads codes."""
 COUNTERFACTUAL = ("patching", "swap_code", "swap_factor", "inference_or_execution", "repair")
 """What needs the same inputs under another code."""
 IGNORED = -100
@@ -281,7 +283,7 @@ class FixedEpisodes(StoredEpisodes, TaskFamily):
         if type(self).render is FixedEpisodes.render and not self._folder.manifest.get("counterfactuals"):
             found |= dict.fromkeys(("render", *COUNTERFACTUAL), FIXED)
         if not self.code_kinds:
-            found |= dict.fromkeys(("latent_code", "code_structure", "erase_code", *COUNTERFACTUAL), CODELESS)
+            found |= dict.fromkeys((*CODED, *COUNTERFACTUAL), CODELESS)
         return found
 
     @property
@@ -367,6 +369,8 @@ class FixedEpisodes(StoredEpisodes, TaskFamily):
     # ---- factors and raw inputs --------------------------------------------------------------------------------------
     def factors(self, codes: dict[str, Tensor]) -> dict[str, Tensor]:
         """The coordinates of continuous codes; those of categorical ones, one-hot."""
+        if not self.code_kinds:
+            raise DoesNotApply(f"{type(self).__name__}: {CODELESS}")
         levels, found = self._folder.manifest["levels"], {}
         for name, kind in self.code_kinds.items():
             columns = codes[name].flatten(1) if codes[name].ndim > 1 else codes[name][:, None]
