@@ -566,6 +566,20 @@ def test_stored_counterfactuals_are_what_a_rule_renders(counterfactual, split):
         assert torch.equal(one.composition, first.composition.roll(shift))
 
 
+def test_compositions_of_counterfactuals_that_are_no_row_are_named(tmp_path):
+    episodes, others, _ = sums()
+    with pytest.raises(ConfigError, match=r"counterfactuals\['composition'\] must be one number or word per episode"):
+        FixedEpisodes.write(tmp_path / "x", **episodes, counterfactuals=others | {"composition": [[1], [1, 2]]}, at_least=1)
+
+
+def test_without_codes_what_reads_them_says_what_to_write(tmp_path):
+    episodes, _, _ = sums()
+    task = FixedEpisodes.write(tmp_path / "bare", **{k: v for k, v in episodes.items() if k != "codes"}, at_least=1)
+    assert {"predictors", "code_structure", "latent_geometry"} <= set(task.missing)
+    with pytest.raises(DoesNotApply, match=r"given no codes; FixedEpisodes\.write\(…, codes="):
+        task.factors({})
+
+
 def test_a_counterfactual_that_is_not_stored_is_named(tmp_path):
     episodes, others, _ = sums()
     few = {name: value[1:] for name, value in others.items() if name != "codes"}
@@ -699,6 +713,9 @@ def test_aligned_answers_stay_one_position(tmp_path):
         ({"answers": np.full((144, 2), 9)}, r"answers of episode \[0\] must be positions below 5"),
         ({"answers": np.full((144, 2), 4), "targets": np.zeros((144, 3), int)}, "another number of answers|too far"),
         ({"padding": np.zeros((144, 4), bool)}, r"padding must be \(144, 5\)"),
+        ({"answers": [[1], [1, 2]] * 72}, "as many for each; write -1 where one has fewer"),
+        ({"answers": [["a"]] * 144}, "must be whole numbers, positions or -1; got <U1"),
+        ({"tokens": np.zeros(144)}, r"tokens must be \(episode, position\) ids or .* got float32 \(144,\)"),
     ],
 )
 def test_sequences_that_do_not_fit_are_named(tmp_path, change, message):

@@ -27,7 +27,7 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from compolens.foundation.configs import DoesNotApply, nearest, require, shown
 from compolens.tasks.base import SPLITS, WHAT_RENDER_UNLOCKS, Episodes, TaskFamily
-from compolens.tasks.fixed.aligned import aligned_together
+from compolens.tasks.fixed.aligned import aligned_together, is_ragged
 from compolens.tasks.fixed.checks import checked, numbers
 from compolens.tasks.fixed.counterfactuals import Counterfactuals, checked_counterfactuals, shown_by
 from compolens.tasks.fixed.files import READERS, describe_arrays, save
@@ -132,7 +132,7 @@ class FixedEpisodes(StoredEpisodes, TaskFamily):
             ConfigError: an array does not fit, or the folder holds other episodes.
         """
         require(isinstance(folder, str | os.PathLike), f"the folder must be a path, got {shown(folder)}")
-        ragged = padding is not None or np.ndim(answers) == 2
+        ragged = is_ragged(answers, padding)
         of = None if counterfactuals is None else shown_by(counterfactuals, len(tokens), ragged)
         if ragged:
             tokens, targets, answers, padding, counterfactuals = aligned_together(
