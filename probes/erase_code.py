@@ -63,7 +63,7 @@ def probe(
 
     Args:
         trained: the trained model, with its run, task and folder.
-        episodes: episodes drawn per split, 1 or more; more of them narrow the intervals.
+        episodes: episodes drawn per split, 2 or more; more of them narrow the intervals.
         seed: seed of the episodes, which are never those of a training, even with an equal seed.
         draws: random subspaces of each kind, 1 or more; 20 give 5 % and 95 % quantiles.
         all_sites: draw random subspaces at every site. By default only at the two sites where erasure at one layer costs
@@ -87,8 +87,9 @@ def probe(
         - control "untrained": everything in the untrained control.
 
     Raises:
-        ConfigError: draws is below 1.
+        ConfigError: draws is below 1, or episodes below 2.
     """
+    require(episodes >= 2, f"need at least 2 episodes, got {episodes}; type --episodes 256")
     require(draws >= 1, f"need at least one random subspace of each kind, got {draws}; type --draws 20")
     rows: list[dict] = []
     for control, model in trained.with_untrained_control():
