@@ -60,7 +60,17 @@ def residual_sites(model: HookedModel) -> dict[int, str]:
 
 
 def named_stream(model: HookedModel) -> dict[int, str]:
-    """As `residual_sites`; of a network that was adopted with an explicit code, what was named of the stream, if anything."""
+    """As `residual_sites`; of a network that was adopted with an explicit code, what was named of the stream, if anything.
+
+    Args:
+        model: the model.
+
+    Returns:
+        layer -> hook point.
+
+    Raises:
+        DoesNotApply: the network was adopted with neither a whole stream nor an explicit code.
+    """
     if "hook_code" not in model.hook_dict:
         return residual_sites(model)
     return {layer: name for layer, name in _stream(model).items() if model.may_have(name)}

@@ -47,7 +47,8 @@ def _codes(sites: Sequence[Site]) -> list[Site]:
     """The `hook_code` of every attention of which its weights alone are named: where these are."""
     named = {name for name, *_ in sites}
     pattern = ".attn.hook_pattern"
-    found = [(f"{name.removesuffix(pattern)}.attn.hook_code", *at) for name, *at in sites if name.endswith(pattern)]
+    weights = [site for site in sites if site[0].endswith(pattern)]
+    found = [(f"{name.removesuffix(pattern)}.attn.hook_code", path, side, index) for name, path, side, index in weights]
     return [site for site in found if site[0] not in named]
 
 
