@@ -176,16 +176,16 @@ def _stream(model: HookedModel, batches: Iterable[Episodes | Activations], sites
 def intervene(
     model: HookedModel,
     episodes: Episodes | Tensor | np.ndarray,
-    edits: Mapping[str, Tensor | np.ndarray | float | Callable],
+    edits: Mapping[str, Tensor | np.ndarray | Callable],
 ) -> Tensor:
     """The prediction when activations are replaced.
 
     Args:
         model: the model.
         episodes: a batch of episodes, or its tokens alone.
-        edits: hook point -> what takes the activation's place: a tensor of its shape, or one that broadcasts to it, or a
-            number; or a function of it, ``f(x)`` or, as in TransformerLens, ``f(x, hook)``. A function gets a copy, so editing
-            it in place is safe; where it returns None, the copy as it left it takes the place.
+        edits: hook point -> what takes the activation's place: a tensor of its shape (or one that broadcasts to it), or a
+            function of it, ``f(x)`` or, as in TransformerLens, ``f(x, hook)``. A function gets a copy, so editing it in
+            place is safe; where it returns None, the copy as it left it takes the place.
 
     Returns:
         (batch, seq, d_out).
@@ -211,13 +211,13 @@ def _check_model(model: Any, verb: str) -> None:
     )
 
 
-def _hook_of(site: str, edit: Tensor | np.ndarray | float | Callable) -> Callable:
+def _hook_of(site: str, edit: Tensor | np.ndarray | Callable) -> Callable:
     """The TransformerLens hook that does an edit."""
-    if isinstance(edit, Tensor | np.ndarray | int | float):
+    if isinstance(edit, Tensor | np.ndarray):
         replacement = torch.as_tensor(edit)
         return lambda tensor, hook: _put_in_place(site, replacement, tensor)
     got = type(edit).__name__
-    require(callable(edit), f"intervene: the edit of {site!r} must be a tensor, a number or a function, got {got}")
+    require(callable(edit), f"intervene: the edit of {site!r} must be a tensor or a function, got {got}")
     call = _as_hook(edit)
 
     def apply(tensor: Tensor, hook: Any) -> Tensor:
