@@ -109,6 +109,21 @@ def count(text: str) -> int:
     return _whole(text, MOST)
 
 
+def some(text: str) -> int:
+    """A count of at least 1 from a flag.
+
+    Args:
+        text: what was typed.
+
+    Returns:
+        The number, from 1 to `MOST`.
+    """
+    number = count(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"needs 1 or more, got {text}")
+    return number
+
+
 def seed(text: str) -> int:
     """A seed from a flag: it only tells random numbers apart, so it may be larger than a `count`.
 
