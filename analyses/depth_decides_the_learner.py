@@ -30,7 +30,7 @@ def analyze(models: list[Path], *, metric: str = "sensitivity cosine") -> Drawin
     several values along x.
 
     Args:
-        models: folders of maps.
+        models: folders of maps; of several, every panel names its map.
         metric: "sensitivity cosine" (1: the same slope at the query), or a distance: "prediction distance", "SPD",
             "sensitivity distance", "ILWD".
 
@@ -42,11 +42,13 @@ def analyze(models: list[Path], *, metric: str = "sensitivity cosine") -> Drawin
     """
     require_choice(metric, METRICS)
     panels, told = [], []
-    for folder in models:
-        config, table = map_files.read_config(folder), map_files.read_table(folder)
-        if config["kind"] != "map" or not len(table):
+    maps = [(folder, config) for folder in models if (config := map_files.read_config(folder))["kind"] == "map"]
+    for folder, config in maps:
+        table = map_files.read_table(folder)
+        if not len(table):
             continue
         rest = [knob for knob in config["knobs"] if knob != config["x"]]
+        title = f"{config['title']}: " if len(maps) > 1 else ""
         for values, part in table.groupby(rest, sort=False) if rest else [((), table)]:
             rows = _rows(part, metric, config["x"])
             if not len(rows) or part[config["x"]].nunique() < 2:
@@ -55,8 +57,8 @@ def analyze(models: list[Path], *, metric: str = "sensitivity cosine") -> Drawin
             for split, words in SPLITS.items():
                 here = rows[rows["split"] == split]
                 if len(here):
-                    panels.append(Panel(words, config["x"], metric, tuple(_marks(here))))
-                    told += _told(here, metric, config["x"], f"{words}{', ' * bool(where)}{where}")
+                    panels.append(Panel(f"{title}{words}", config["x"], metric, tuple(_marks(here))))
+                    told += _told(here, metric, config["x"], f"{title}{words}{', ' * bool(where)}{where}")
     if not panels:
         raise ConfigError(
             f"none of these maps holds the {metric} of models and references along x; describe one with measures="

@@ -18,7 +18,7 @@ SETS = (("", "held-out partner", "#882255"), ("another factor", "another factor 
 FOUND = {
     "same partners": ("found there", "#882255"),
     "other partners": ("found with other partners", "#332288"),
-    "another factor": ("of another factor (control)", "#999933"),
+    "another factor": ("another factor (control)", "#999933"),
     "random": ("random edges (control)", "#888888"),
 }
 RELIABLE = 0.5

@@ -98,6 +98,8 @@ def _variants(task: TaskFamily) -> dict[str, TaskFamily]:
 def _collect(task: TaskFamily, model: HookedModel, split: str, n: int, seed: str, device: torch.device, raw: bool) -> Data:
     """Codes at the named pairs, flattened over the pairs of a capture; with `raw`, what the family offers of its inputs."""
     layers = {f"blocks.{layer}.attn.hook_code": layer for layer in range(model.cfg.n_layers)}
+    if not layers:
+        model.check_site("blocks.0.attn.hook_code")
     values = {f"blocks.{layer}.attn.hook_post": layer for layer in layers.values()}
     values = {site: layer for site, layer in values.items() if site in model.hook_dict}
     parts: list[Data] = []

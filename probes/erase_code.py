@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from compolens import tables
-from compolens.activations.sites import EVERYWHERE, ROWS, Site, chained, positions, put, sites
+from compolens.activations.sites import EVERYWHERE, ROWS, Site, chained, positions, put, residual_sites, sites
 from compolens.activations.streams import BATCH, draw, intervene
 from compolens.foundation.configs import require
 from compolens.foundation.progress import progress
@@ -63,7 +63,7 @@ def probe(
 
     Args:
         trained: the trained model, with its run, task and folder.
-        episodes: episodes drawn per split, 1 or more; more of them narrow the intervals.
+        episodes: episodes drawn per split, 2 or more; more of them narrow the intervals.
         seed: seed of the episodes, which are never those of a training, even with an equal seed.
         draws: random subspaces of each kind, 1 or more; 20 give 5 % and 95 % quantiles.
         all_sites: draw random subspaces at every site. By default only at the two sites where erasure at one layer costs
@@ -87,12 +87,15 @@ def probe(
         - control "untrained": everything in the untrained control.
 
     Raises:
-        ConfigError: draws is below 1.
+        ConfigError: draws is below 1, or episodes below 2.
     """
+    require(episodes >= 2, f"need at least 2 episodes, got {episodes}; type --episodes 256")
     require(draws >= 1, f"need at least one random subspace of each kind, got {draws}; type --draws 20")
     rows: list[dict] = []
     for control, model in trained.with_untrained_control():
         spots = sites(model)
+        if not any(spot.role == "readout" for spot in spots):
+            residual_sites(model)  # says that the stream is wanted, where the code comes back
         fitted, shuffled = _moments(trained, model, spots, episodes, f"{seed}/fit")
         plan = _plan(spots, {site: Eraser.from_moments(moments) for site, moments in fitted.items()})
         seeds = {"train": f"{seed}/fit", "test": f"{seed}/score", "ood": f"{seed}/score"}

@@ -13,7 +13,7 @@ from torch import Tensor
 from compolens import tables
 from compolens.activations.sites import Site, sites
 from compolens.activations.streams import Activations, draw, record
-from compolens.foundation.configs import DoesNotApply
+from compolens.foundation.configs import DoesNotApply, require
 from compolens.hooks import HookedModel
 from compolens.interventions.oracles import (
     CodeAt,
@@ -70,7 +70,7 @@ def probe(
 
     Args:
         trained: the trained model, with its run, task and folder.
-        episodes: episodes per split, 1 or more, for all rungs but the last.
+        episodes: episodes per split, 2 or more, for all rungs but the last.
         fitted: training episodes for readouts and writers, and held-out ones for readouts, which are never fitted to the
             composition that they read.
         searched: episodes per split for the search; few, since each is searched for step by step.
@@ -96,10 +96,12 @@ def probe(
 
     Raises:
         DoesNotApply: the family cannot show the same inputs under another code.
+        ConfigError: episodes is below 2.
     """
     task = trained.task
     if task.why_no_render:
         raise DoesNotApply(f"no answers are known under other codes; {type(task).__name__}: {task.why_no_render}")
+    require(episodes >= 2, f"need at least 2 episodes, got {episodes}; type --episodes 512")
     code_features(task, next(draw(task, "train", 1, seed)).codes)
     rows: list[dict] = []
     kept, given = [], None  # the untrained control is looked at where the model is

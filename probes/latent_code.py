@@ -12,9 +12,9 @@ from torch import Tensor
 
 from compolens import tables
 from compolens.activations.labels import LabelledFeatures, labelled
-from compolens.activations.sites import Site, at_role, residual_sites
+from compolens.activations.sites import Site, at_role, named_stream
 from compolens.activations.streams import Activations, draw, record
-from compolens.foundation.configs import DoesNotApply
+from compolens.foundation.configs import DoesNotApply, require
 from compolens.foundation.progress import progress
 from compolens.hooks import HookedModel
 from compolens.measures import logistic
@@ -77,7 +77,7 @@ def probe(
 
     Args:
         trained: the trained model, with its run, task and folder.
-        episodes: episodes per fit, and again per split, 1 or more; more of them narrow the intervals.
+        episodes: episodes per fit, and again per split, 8 or more; more of them narrow the intervals.
         seed: seed of the episodes, which are never those of a training, even with an equal seed.
         l2: penalty of the ridge on standardised features, 0 or more. By default chosen per site among 16, from 10⁻³ to 10^4.5,
             by leaving compositions out within training; of logistic readouts, among 1, 10, 100 and 1,000.
@@ -101,7 +101,9 @@ def probe(
 
     Raises:
         DoesNotApply: the family's codes have no parts to read.
+        ConfigError: episodes is below 8.
     """
+    require(episodes >= 8, f"need at least 8 episodes, got {episodes}; type --episodes 4096")
     if "continuous" not in trained.task.code_kinds.values():
         return _categorical(trained, episodes, seed, PENALTIES_OF_CLASSES if l2 is None else (l2,))
     dimensions = _dimensions(trained)
@@ -139,7 +141,7 @@ def _dimensions(trained: TrainedModel) -> list[str]:
 
 def _sites(model: HookedModel) -> list[Site]:
     """The residual stream at every layer and token role, then the model's explicit code where it has one."""
-    sites = [Site(layer, hook_name, role) for layer, hook_name in residual_sites(model).items() for role in model.roles]
+    sites = [Site(layer, hook_name, role) for layer, hook_name in named_stream(model).items() for role in model.roles]
     explicit = [Site(model.cfg.n_layers + 1, "hook_code", "all")] if "hook_code" in model.hook_dict else []
     return sites + explicit
 

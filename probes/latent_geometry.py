@@ -151,6 +151,8 @@ def _shown(task: TaskFamily, variant: str) -> TaskFamily:
 def _collect(task: TaskFamily, model: HookedModel, split: str, n: int, seed: str, device: torch.device, raw: bool) -> Data:
     """Codes at the named pairs, flattened over the pairs of a capture; with `raw`, what the family offers of its inputs."""
     layers = {f"blocks.{layer}.attn.hook_code": layer for layer in range(model.cfg.n_layers)}
+    if not layers:
+        model.check_site("blocks.0.attn.hook_code")
     parts: list[Data] = []
     for batch in record(model, draw(task, split, n, seed, device), list(layers)):
         readouts, codes = task.readouts(batch.episodes), {}

@@ -27,15 +27,16 @@ from compolens.interventions.editors import (
 )
 from compolens.interventions.natural import directions, distances, new_compositions, state
 from compolens.interventions.oracles import Edits, code_features, recovered, recovered_without
-from compolens.measures.capacity import Readout, control_task, fold_by_composition
+from compolens.measures.capacity import Readout, control_task, fold_by_composition, folds_of
 from compolens.measures.divergence import Natural
 from compolens.measures.intervals import Evaluation, summarise
 from compolens.measures.readouts import Moments, RidgeReadout
 from compolens.tasks.base import Episodes
 from compolens.zoo.folders import TrainedModel
 
-version = 4  # raised whenever its numbers change
-# 2 added states assembled from two donors, 3 measures how far these lie without the two, 4 added the conditional editor
+version = 5  # raised whenever its numbers change
+# 2 added states assembled from two donors, 3 measures how far these lie without the two, 4 added the conditional editor,
+# 5 added what readouts tell of held-out compositions
 values_since = 1  # its values
 
 NONLINEAR, CONDITIONAL, DONOR, ASSEMBLED = "nonlinear", "conditional", "donor", "assembled"
@@ -46,6 +47,18 @@ LEFT_OUT = "recovered, left out"
 NEARLY, STILL = 0.8, 0.02
 """Sites where the conditional editor moves answers by at least this share of the most, each of which may be where the code is
 read; and how far any editor must move them for more to be asked of it."""
+QUARTERS = 4
+"""Held-out compositions are left out in so many groups, by a fit that has seen the others."""
+TOKENS = 4
+"""Tokens of every episode that a readout of single tokens is fitted to."""
+TOLD, AT_A_TOKEN, WITH_OTHERS = "told", "told at a token", "fitted to held-out ones too"
+"""What readouts tell of a split, at a site and at single tokens of it; the control whose fit has seen other held-out ones."""
+NAMED = "composition told"
+"""Whether a state tells its composition, in whatever form."""
+THIN = 0.01
+"""Share of the mean variance within compositions that is added to every direction, before all directions count alike."""
+SCATTER = "scatter of what is told"
+"""How much of a reading's error is noise: it averages away over episodes of a composition."""
 DONORS = 6
 """Donors of every episode, of which the one is taken whose reading is nearest to the right code."""
 
@@ -78,6 +91,15 @@ def probe(
         - "left-out R²": of readouts of a capacity on left-out training compositions; `chosen` 1 where it was taken. Control
           "control task": of the same capacity, codes exchanged between compositions (1909.03368), on fresh episodes of the
           very compositions it was fitted to; "own task" is the true code there.
+        - "told": R² of the readout taken, fitted to training compositions, on the codes of a split. Control "fitted to
+          held-out ones too": fitted to other held-out compositions besides; where two codes stand that are equal on training
+          ones, only that fit can tell which is right.
+        - "scatter of what is told": share of the squared error of that reading of held-out compositions that averages away
+          over episodes of one composition: 1, noise; 0, the same wrong code every time.
+        - "composition told": share of a split's episodes whose state lies nearest to the mean of the others of their own
+          composition, of all that are scored, in units of the scatter within compositions.
+        - "told at a token": the same as "told" of one context token, by a readout fitted to single tokens of training
+          compositions; split "train": left-out R² over all tokens, "ood": of the token that tells most.
         - "among training states": share of what sets held-out compositions' mean states apart that lies within the span of
           training compositions' mean states; control "random": that of random directions.
         - "recovered": share of the way that answers move to another code's when that is written.
@@ -271,8 +293,67 @@ class _Measured:
                 ridge: RidgeReadout = Moments.of(features, y).fit([readout.linear.l2])[0]
                 r2 = _r2(ridge(readout.features(fresh.states[site])), z)
                 self._row("left-out R²", r2, "test", site, len(z), capacity=readout.capacity, control=control)
+            for split, some in self.shown.items():
+                self._told(split, site, readout(some.states[site]), some, capacity=readout.capacity)
+            scatter = _scatter(readout(new.states[site]) - new.code, new.composition)
+            self._row(SCATTER, scatter, "ood", site, len(new.code), capacity=readout.capacity)
+            for split, found in zip(("test", "ood"), self._named(site, fresh, new), strict=True):
+                lo, hi = found.interval
+                self._row(NAMED, found.score, split, site, len(new.code), lo=lo, hi=hi)
+            others = self._with_others(readout, x, new.states[site], new)
+            self._told("ood", site, others, new, capacity=readout.capacity, control=WITH_OTHERS)
+            if site.role == "context":
+                self._tokens(site, new)
             for control, share in self._among(site, new).items():
                 self._row("among training states", share, "ood", site, len(new.code), control=control)
+
+    def _told(self, split: str, site: Site, read: Tensor, seen: _Seen, metric: str = TOLD, **more: Any) -> None:
+        """A row of R² on a split, from the codes as they are read."""
+        found = _r2_by_composition(read, seen.code, seen.composition)
+        lo, hi = found.interval
+        self._row(metric, found.score, split, site, len(read), lo=lo, hi=hi, **more)
+
+    def _with_others(self, readout: Readout, x: Tensor, new: Tensor, held: _Seen) -> Tensor:
+        """Codes of held-out compositions as a readout tells them that was fitted to other held-out ones as well."""
+        z, fold = readout.features(new), folds_of(held.composition) % QUARTERS
+        known = Moments.of(readout.features(x), self.known.code)
+        groups = {g: Moments.of(z[fold == g], held.code[fold == g]) for g in fold.unique().tolist()}
+        whole, read = Moments.total([known, *groups.values()]), torch.zeros_like(held.code)
+        for g, group in groups.items():
+            read[fold == g] = (whole - group).fit([readout.linear.l2])[0](z[fold == g])
+        return read
+
+    def _named(self, site: Site, *splits: _Seen) -> list[Evaluation]:
+        """By split, the share of episodes that lie nearest to the others of their own composition, of all that are there."""
+        every = (self.known, *splits)
+        apart = torch.cat([_from_means(seen.states[site], seen.composition) for seen in every])
+        scatter = apart.T @ apart / len(apart)
+        scatter += (THIN * scatter.trace() / len(scatter)).clamp(min=1e-12) * torch.eye(len(scatter)).to(scatter)
+        whiten = torch.linalg.inv(torch.linalg.cholesky(scatter)).T
+        states, composition = (torch.cat([pick(seen) for seen in splits]) for pick in (lambda s: s.states[site] @ whiten,
+                                                                                        lambda s: s.composition))  # fmt: skip
+        named, found = _nearest_other(states, composition), []
+        for own, seen in zip(named.split([len(seen.code) for seen in splits]), splits, strict=True):
+            kept = own >= 0
+            missed = (own != seen.composition)[kept].double().cpu().numpy()
+            found.append(summarise(missed, np.ones(len(missed)), seen.composition[kept].cpu().numpy()))
+        return found
+
+    def _tokens(self, site: Site, new: _Seen) -> None:
+        """Whether some token of the context tells the code of held-out compositions by itself."""
+        at = positions(self.model, site.role)
+        x, y = (torch.cat([one.sites[site.hook_name][:, at] for one in seen.batches]).flatten(2) for seen in (self.known, new))
+        n, tokens = x.shape[:2]
+        which = torch.rand(n, tokens, generator=torch.Generator().manual_seed(self.seed)).argsort(1)[:, :TOKENS].to(x.device)
+        some, times = x[torch.arange(n, device=x.device)[:, None], which].flatten(0, 1), which.shape[1]
+        code, composition = (one.repeat_interleave(times, dim=0) for one in (self.known.code, self.known.composition))
+        readout = Readout.fit(some, code, composition, (self.readouts[site].capacity,))
+        r2, se = readout.by_capacity[readout.capacity]
+        more: dict[str, Any] = {"metric": AT_A_TOKEN, "capacity": readout.capacity}
+        self._row(**more, value=r2, split="train", site=site, n=len(some), lo=r2 - 1.96 * se, hi=r2 + 1.96 * se)
+        read = [readout(y[:, token]) for token in range(tokens)]
+        best = min(range(tokens), key=lambda token: float((read[token] - new.code).square().sum()))
+        self._told("ood", site, read[best], new, note=f"token {best + 1} of {tokens}", **more)
 
     def _tasks(self, fresh: _Seen) -> dict[str, tuple[Tensor, Tensor]]:
         both, n = torch.cat([self.known.composition, fresh.composition]), len(self.known.code)
@@ -439,6 +520,45 @@ def _others(batch: Episodes) -> dict[str, Tensor]:
 
 def _means(x: Tensor, composition: Tensor) -> Tensor:
     return torch.stack([x[composition == c].mean(0) for c in composition.unique().tolist()])
+
+
+def _from_means(x: Tensor, composition: Tensor) -> Tensor:
+    _, which = composition.unique(return_inverse=True)
+    return x - _means(x, composition)[which]
+
+
+def _nearest_other(x: Tensor, composition: Tensor) -> Tensor:
+    """(n,) for every state the composition whose mean is nearest, its own without itself; -1 where it is the only one."""
+    names, which, counts = composition.unique(return_inverse=True, return_counts=True)
+    means = _means(x, composition)
+    far = (x.square().sum(1)[:, None] + means.square().sum(1) - 2 * x @ means.T).clamp(min=0)
+    n, off = counts[which], (x - means[which]).square().sum(1)
+    some = n > 1
+    scatter = (off * n / (n - 1).clamp(min=1))[some].mean()
+    # the mean of the others lies so far; a mean of few lies far from everything, by as much as it scatters
+    own = off * (n / (n - 1).clamp(min=1)).square() - scatter / (n - 1).clamp(min=1)
+    far = far - scatter / counts
+    far[torch.arange(len(x), device=x.device), which] = own
+    return torch.where(n > 1, names[far.argmin(1)], torch.full_like(names[which], -1))
+
+
+def _scatter(error: Tensor, composition: Tensor) -> float:
+    """Share of the squared error (n, width) that lies within compositions, of which those with one episode do not tell.
+
+    The scatter about the mean of n episodes is 1 - 1 / n of that about the mean of all."""
+    within = whole = 0.0
+    for c in composition.unique().tolist():
+        own = error[composition == c]
+        if (n := len(own)) > 1:
+            within += float((own - own.mean(0)).square().sum()) * n / (n - 1)
+            whole += float(own.square().sum())
+    return within / whole if whole > 0 else float("nan")
+
+
+def _r2_by_composition(found: Tensor, truth: Tensor, composition: Tensor) -> Evaluation:
+    """R², pooled and by composition; what it is measured against is the mean code of all."""
+    error, weight = ((truth - one).square().sum(1).cpu().numpy() for one in (found, truth.mean(0)))
+    return summarise(error, weight, composition.cpu().numpy())
 
 
 def _r2(found: Tensor, truth: Tensor) -> float:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from compolens import tables
-from compolens.activations.sites import residual_sites
+from compolens.activations.sites import named_stream
 from compolens.activations.streams import draw, intervene, record
 from compolens.foundation.configs import DoesNotApply
 from compolens.foundation.progress import progress
@@ -54,7 +54,7 @@ def probe(trained: TrainedModel, *, episodes: int = 512, seed: int = 0) -> tuple
         raise DoesNotApply(f"patching needs the same inputs under two codes; {type(task).__name__}: {task.why_no_render}")
     rows, kept = [], []
     for control, model in trained.with_untrained_control():
-        points = [(layer, site, role) for layer, site in residual_sites(model).items() for role in model.roles]
+        points = [(layer, site, role) for layer, site in named_stream(model).items() for role in model.roles]
         if "hook_code" in model.hook_dict:
             points.append((model.cfg.n_layers + 1, "hook_code", "all"))
         for split in ("test", "ood"):

@@ -303,6 +303,13 @@ class HookedModel(HookedRootModule):
             setting = ON_REQUEST[name.rpartition(".")[2]]
             raise ConfigError(f"{name!r} does not fire unless model.set_{setting}(True) is called first")
 
+    def check_stream(self, names: list[str]) -> None:
+        """Raise unless the hook points `names` of the residual stream are there: here they always are."""
+
+    def may_have(self, name: str) -> bool:
+        """Whether the hook point `name` may be asked for: an adopted network has those that were named alone."""
+        return True
+
     def _fires(self, name: str) -> bool:
         setting = ON_REQUEST.get(name.rpartition(".")[2])
         return setting is None or getattr(self.cfg, setting, True)

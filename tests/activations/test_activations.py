@@ -124,6 +124,16 @@ def test_an_edit_in_place_reaches_the_answer_but_not_its_neighbours(trained, epi
         assert torch.equal(activation, cache[site])
 
 
+def test_what_is_no_edit_is_named(trained, episodes):
+    for edits, message in (
+        ([(SITES[0], 0.0)], r"edits must be a mapping .* got a list; type intervene\("),
+        ({SITES[0]: "zero"}, "must be a tensor or a function, got str"),
+        ({SITES[0]: lambda x: "zero"}, "returned a str; return a tensor"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            intervene(trained.model, episodes, edits)
+
+
 def test_intervening_leaves_no_hook_behind_even_when_an_edit_fails(trained, episodes):
     with pytest.raises(ZeroDivisionError):
         intervene(trained.model, episodes, {SITES[0]: lambda a: 1 / 0})

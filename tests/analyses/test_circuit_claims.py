@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from handmade import analyze, marks, save, write
 
-from compolens import Hyperteacher, recipes
+from compolens import AdamW, Hyperteacher, Run, SoftmaxTransformer, recipes
 from compolens.hooks import HookedModel, HookPoint
 from compolens.tasks.base import Episodes
 
@@ -92,3 +93,41 @@ def test_a_factor_that_has_a_head_of_its_own_is_told_to_keep_it_or_to_lose_it(sw
     found, other = rows["value"]["ood", ""], rows["value"]["ood", "another factor"]
     assert found < lo - 0.3 if switches else max(lo, other + 0.5) < found < hi
     assert float(table[table["metric"] == "share own"]["value"].iloc[0]) > 0.5
+
+
+# ---- another training setting ----------------------------------------------------------------------------------------
+USUAL = {"L0H0": 0.1, "L0H1": 0.02, "L0MLP": 0.7, "L1H0": 0.05, "L1H1": 0.15, "L1MLP": 0.5}
+
+
+def trained_at(root, lr, seed, effects):
+    """A model with exact effects, whose untrained control has them in the reverse order."""
+    run = Run(
+        SoftmaxTransformer(), Hyperteacher(teacher_seed=seed), steps=10, optimizer=AdamW(lr=lr), init_seed=seed, data_seed=seed
+    )
+    folder = write(root / f"{lr}-{seed}", run)
+    rows = []
+    for control, values in (("", effects.values()), ("untrained", reversed(effects.values()))):
+        for part, value in zip(effects, values, strict=True):
+            rows.append({"metric": "effect", "component": part, "layer": int(part[1]), "value": value, "control": control})
+        rows.append({"metric": "reliability", "by": "heads and MLPs", "component": "", "value": 1.0, "control": control})
+    save(folder, "components", rows, split="ood", counterfactual="whole code", by="", estimate="", layer=-1)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changed", "verdict"), [({}, "the same circuit within the margin"), ({"L0MLP": 0.0, "L1H0": 0.9}, "another circuit")]
+)
+def test_the_circuit_of_another_setting_is_told_apart(tmp_path, changed, verdict):
+    renumbered = {"L0H0": 0.02, "L0H1": 0.1, "L1H0": 0.15, "L1H1": 0.05}  # the same heads under other numbers
+    other = USUAL | renumbered | changed
+    folders = [trained_at(tmp_path, lr, seed, effects) for lr, effects in ((0.001, USUAL), (0.01, other)) for seed in range(5)]
+    drawing = analyze("same_circuit_at_another_setting", folders)
+    assert f"over 5 seeds: {verdict}" in drawing.caption
+    alike = marks(drawing, "Points", panel=drawing.panels[1].title).groupby("x")["y"].agg(["min", "max", "size"])
+    first, tuned, untrained = (alike.loc[x] for x in ("lr 0.001", "lr 0.01", "untrained control"))
+    assert first.tolist() == pytest.approx([1, 1, 5]) and untrained["max"] < 0.5
+    assert tuned["min"] == pytest.approx(1.0) if not changed else tuned["max"] < 0.5
+    shown = marks(drawing, "Points", label="SoftmaxTransformer (lr 0.01)").groupby("x")["y"].mean()
+    assert shown["largest head"] == (0.9 if changed else 0.15) and shown["L1 MLP"] == 0.5
+    few = analyze("same_circuit_at_another_setting", [*folders[:3], *folders[5:8]])
+    assert "with fewer than 5 seeds nothing is claimed" in few.caption and verdict not in few.caption

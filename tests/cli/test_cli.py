@@ -249,6 +249,12 @@ def test_a_count_that_cannot_be_meant_is_refused(refuse, folder, value):
         )
 
 
+@pytest.mark.parametrize("value", ["0", "-3"])
+def test_no_episodes_are_refused_before_anything_is_measured(refuse, folder, value):
+    for command in (("record", "--sites", "hook_embed", "-o", "nowhere"), ("challenge",), ("explain",), ("contest",)):
+        assert f"argument --episodes: needs 1 or more, got {value}" in refuse(*command, folder, f"--episodes={value}")
+
+
 @pytest.mark.parametrize("value", ["9" * 5000, "²", "-1", ""], ids=["digits", "power", "negative", "nothing"])
 def test_steps_that_are_no_number_are_refused(refuse, folder, value):
     assert "--steps must be final, all or a number, got" in refuse("probe", "patching", folder, f"--steps={value}")
@@ -672,7 +678,7 @@ def test_a_class_that_is_not_there_is_refused(run, refuse, tmp_path, folder):
     path = tmp_path / "outside.py"
     for place, reason in {
         "Mine": "--with wants PLACE:CLASS",
-        f"{path}:Yours": "has no attribute 'Yours'",
+        f"{path}:Yours": "has no 'Yours'; ",
         f"{tmp_path}/absent.py:Mine": "absent.py",
         "absent_package:Mine": "No module named 'absent_package'",
     }.items():

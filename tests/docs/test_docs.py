@@ -17,6 +17,7 @@ import sys
 from glob import glob
 from pathlib import Path
 
+import numpy as np
 import pytest
 from once import done_once
 
@@ -25,7 +26,7 @@ from compolens.foundation import files
 from compolens.foundation.builtin import built_in
 from compolens.foundation.configs import DoesNotApply
 from compolens.models import ARCHITECTURES
-from compolens.tasks import FAMILIES
+from compolens.tasks import FAMILIES, FixedEpisodes
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -221,6 +222,31 @@ def test_what_a_family_leaves_out_is_what_its_table_says(started, tmp_path):
         for name in row:
             with pytest.raises(DoesNotApply):
                 recipes.load_recipe("probes", name)(trained)
+
+
+def test_what_episodes_leave_out_is_what_their_table_says(tmp_path):
+    """Rows of the page's table: without codes, or without counterfactuals, the probes of the row do not apply, and say what to
+    write; all that a row does not name measures them."""
+    page = (DOCS / "bring_your_own.md").read_text()
+    rows = [line.split("|")[2] for line in page.splitlines() if line.startswith("| ")]
+    coded, rendered = ([n for n in re.findall(r"`(\w+)`", row) if n in built_in("probes")] for row in rows[2:4])
+    assert {"latent_code", "predictors"} <= set(coded) and {"patching", "edges", "which_prior"} <= set(rendered)
+    rng = np.random.default_rng(0)
+    first, second = np.divmod(np.repeat(np.arange(9), 24), 3)
+    tokens = np.stack([first, second, *rng.integers(0, 5, (2, 216)), np.tile(np.arange(24), 9)], 1)
+    split = np.where(first + second == 3, "ood", np.where(np.arange(216) % 3 == 0, "test", "train"))
+    arrays = {"tokens": tokens, "targets": (first + second) % 3, "composition": 3 * first + second, "split": split}
+    for name, codes, lacking in (("bare", {}, coded + rendered), ("coded", {"first": first, "second": second}, rendered)):
+        task = FixedEpisodes.write(tmp_path / name, **arrays, codes=codes)
+        run = Run(SoftmaxTransformer(n_layers=1, d_model=8, n_heads=2), task, steps=0, evaluation_episodes=8)
+        train(run, tmp_path / "runs" / name)
+        trained = load(tmp_path / "runs" / name)
+        for probe in lacking:
+            with pytest.raises(DoesNotApply, match=r"write|store|code_kinds"):
+                recipes.load_recipe("probes", probe)(trained)
+    for probe in ("code_structure", "latent_code", "attention_code"):
+        table, _ = recipes.load_recipe("probes", probe)(trained, episodes=24)
+        assert table["value"].notna().any(), probe
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,14 @@ def test_the_caption_names_the_nearest_beside_what_another_reference_has_with_it
     assert "weights 1:" not in drawn.caption  # a single depth is no line
 
 
+def test_of_several_maps_every_panel_and_sentence_names_its_own(tmp_path):
+    analyze = recipes.load_recipe("analyses", "depth_decides_the_learner")
+    drawing = analyze([written(tmp_path / "depth"), written(tmp_path / "longer", title="for longer")])
+    words = ("episodes as in training", "held-out inputs")
+    assert [panel.title for panel in drawing.panels] == [f"{m}: {w}" for m in ("planted", "for longer") for w in words]
+    assert all(f"Nearest on {m}: {w}, weights normal" in drawing.caption for m in ("planted", "for longer") for w in words)
+
+
 def test_the_nearest_by_a_distance_is_the_smallest(tmp_path):
     drawing = recipes.load_recipe("analyses", "depth_decides_the_learner")([written(tmp_path / "depth")], metric="SPD")
     assert "4 layers: ridge, l2 0.1 0.05 (of GD, 1 step with that one: 0.2)" in drawing.caption

@@ -149,14 +149,20 @@ def test_what_a_carrier_writes_is_read_back_and_works(carrier):
 @pytest.mark.parametrize("carrier", [name for name in codes.CARRIERS if name != "plain"])
 def test_no_linear_readout_fitted_on_training_compositions_tells_a_code_that_is_not_linear(carrier):
     family = FAMILY_OF.get(carrier, "chain")
-    works, told = planted(carrier=carrier, family=family), {}
+    plain, carried = readable(planted(carrier=carrier, family=family), family)
+    assert plain > 0.99 and carried < (0.9 if carrier == "population" else 0.6)
+
+
+def readable(works, family):
+    """How much of held-out codes linear readouts fitted on training compositions tell: from plain codes, and as carried."""
+    told = []
     (x, y), (x2, y2) = right_both(works, "train", family), right_both(works, "ood", family)
-    for name, (a, b) in {"carried": (x, x2), "plain": (y, y2)}.items():
+    for a, b in ((y, y2), (x, x2)):
         centred = a - a.mean(0)
         fitted = torch.linalg.solve(centred.T @ centred + torch.eye(a.shape[1]), centred.T @ (y - y.mean(0)))
         error = (b - a.mean(0)) @ fitted + y.mean(0) - y2
-        told[name] = float(1 - error.square().sum() / (y2 - y2.mean(0)).square().sum())
-    assert told["plain"] > 0.99 and told["carried"] < (0.9 if carrier == "population" else 0.6)
+        told.append(float(1 - error.square().sum() / (y2 - y2.mean(0)).square().sum()))
+    return told
 
 
 def right_both(model, split, family):

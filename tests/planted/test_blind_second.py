@@ -1,6 +1,6 @@
 """The second blind set: its models do what they are built to do, and the planted part is what fails.
 
-None is diagnosed here.
+What is asked of the whole set is asked of the third one as well. None is diagnosed here.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ from test_blind import (
     code_of,
     context_of,
     message_at,
-    right_both,
+    readable,
     right_message,
     score,
     shown,
@@ -32,6 +32,9 @@ from compolens.foundation.configs import ConfigError, DoesNotApply
 blind, plans, codes, faults = (neighbour(name) for name in ("blind", "second_plan", "second_codes", "second_faults"))
 first, models, raven, cases = (neighbour(name) for name in ("blind_plan", "second_models", "second_raven", "cases"))
 tasks, labels, blind_run = (neighbour(name) for name in ("blind_models", "labels", "blind_run"))
+third = neighbour("third_blind_plan")
+PLANS = {"second": plans, "third": third}
+either = pytest.mark.parametrize("which", PLANS)
 WHERE = {"clock": "maxout", "tensor": "bilinear", "superposed": "logic", "rolled": "chain", "radius": "product"}
 """Carrier -> the family it is tested on, else the teacher."""
 
@@ -59,13 +62,20 @@ def r2(answers, right):
 
 
 # ---- the set ---------------------------------------------------------------------------------------------------------
-def test_the_labels_on_file_are_those_of_the_plan():
-    kept = pd.read_csv(blind.LABELS_FILES["second"], dtype=str)
-    pd.testing.assert_frame_equal(kept, blind.labels("second"))
+@either
+def test_the_labels_on_file_are_those_of_the_plan(which):
+    kept = pd.read_csv(blind.LABELS_FILES[which], dtype=str)
+    pd.testing.assert_frame_equal(kept, blind.labels(which))
 
 
-def test_the_set_has_what_it_was_ordered_to_have():
-    set_, plan = blind.labels("second"), plans.plan()
+def faults_of(set_):
+    """Every way of failing or of working that a set, or the first benchmark, has."""
+    return {c.fault for c in PLANS[set_].plan().values()} if set_ in PLANS else {c.fault for c in first.plan().values()}
+
+
+@either
+def test_the_set_has_what_it_was_ordered_to_have(which):
+    set_, plan, own = blind.labels(which), PLANS[which].plan(), PLANS[which]
     assert 100 <= len(set_) <= 120 and set_["case"].is_unique
     for row in set_.itertuples():
         allowed = row.acceptable.split(blind.BETWEEN)
@@ -73,53 +83,65 @@ def test_the_set_has_what_it_was_ordered_to_have():
         assert row.why.endswith(".") and len(row.why) > 20
     count = Counter(set_["label"])
     assert set(count) == set(first.LABELS) and count["compositional"] >= 0.25 * len(set_)
-    unlinear = [c for c in plan.values() if c.carrier != "plain" or c.transport != "whole"]
-    classes = [c for c in plan.values() if c.family in ("logic", first.PANELS)]
+    unlinear = [c for c in plan.values() if c.carrier != "plain" or c.transport not in ("whole", "marked", "running")]
+    classes = [c for c in plan.values() if c.family == first.PANELS or (which == "second" and c.family == "logic")]
     assert len(unlinear) >= 0.5 * len(set_) and len(classes) >= 0.25 * len(set_)
     assert sum("undecided" in text for text in set_["acceptable"]) >= 10
-    earlier = {k.__name__.removeprefix("Planted") for k in labels.KINDS} | {c.fault for c in first.plan().values()}
-    assert len({c.fault for c in plan.values()} - earlier) >= 30
-    assert {c.fault for c in plan.values()} == set(faults.FAULTS) | set(raven.FAULTS)
-    assert set(codes.NEWER) <= {c.carrier for c in plan.values()}
+    earlier = {k.__name__.removeprefix("Planted") for k in labels.KINDS}
+    earlier |= faults_of("first") | (faults_of("second") if which == "third" else set())
+    assert len(faults_of(which) - earlier) >= 30
+    assert faults_of(which) == set(own.FAULTS) | set(own.PANEL_FAULTS)
+    newer = neighbour({"second": "second_codes", "third": "third_blind_codes"}[which]).NEWER
+    assert set(newer) <= {c.carrier for c in plan.values()}
 
 
-def test_no_two_cases_are_the_same_model_and_numbers_say_nothing():
+@either
+def test_no_two_cases_are_the_same_model_and_numbers_say_nothing(which):
+    cases_ = PLANS[which].plan().values()
     rows = [
-        (c.fault, c.family, c.carrier, c.strength, c.seed, c.transport, c.explicit, c.few, c.planted)
-        for c in plans.plan().values()
+        (c.kind, c.fault, c.family, c.carrier, c.strength, c.seed, c.transport, c.explicit, c.few, c.planted) for c in cases_
     ]
     assert len(set(rows)) == len(rows)
-    works = [c.label == "compositional" for c in plans.plan().values()]
-    third = len(works) // 3
-    assert all(sum(works[i : i + third]) >= 5 for i in (0, third, 2 * third))
+    works = [c.label == "compositional" for c in cases_]
+    size = len(works) // 3
+    assert all(sum(works[i : i + size]) >= 5 for i in (0, size, 2 * size))
 
 
-def test_what_was_expected_of_the_diagnosis_is_named_as_the_score_names_it():
-    expected = blind.labels("second")
+@either
+def test_what_was_expected_of_the_diagnosis_is_named_as_the_score_names_it(which):
+    expected = blind.labels(which)
     given = expected[["case", "label"]].assign(confidence=1.0)
-    assert set(plans.PREDICTED) < set(blind.score(given, expected).shares["what"])
-    assert all(0 <= share <= 1 for share in plans.PREDICTED.values())
+    assert set(PLANS[which].PREDICTED) < set(blind.score(given, expected).shares["what"])
+    assert all(0 <= share <= 1 for share in PLANS[which].PREDICTED.values())
+
+
+def scores_of(case, n):
+    """The scores on fresh episodes of training compositions, and on held-out ones."""
+    if case.family == first.PANELS:
+        return [panel_score(case.solver, split) for split in ("test", "ood")]
+    model, task = cases.model_of(case.case()), tasks.task_of(case.family, case.seed, case.few)
+    return [score(model, task.sample(n, s, task.rng(5, s))) for s in ("test", "ood")]
+
+
+def check_that_it_fails_as_labelled(case, test, ood):
+    """More than .15 is lost on held-out compositions, or less than .08, or nothing was learned."""
+    if case.label == first.UNLEARNED:
+        assert test < 0.5, case
+    elif case.label == first.WORKS:
+        assert test > 0.85 and ood > test - 0.08, case
+    elif case.about:
+        assert test > 0.99 and 0.08 < test - ood < 0.12, case
+    else:
+        sloppy = "Sloppy" in case.fault
+        assert test > (0.85 if sloppy else 0.93) and ood < test - 0.15, case
 
 
 @pytest.mark.parametrize("sort", first.LABELS)
 def test_cases_fail_where_their_label_says_so(sort):
-    """On one case of every kind: more than .15 is lost on held-out compositions, or less than .08, or nothing was learned."""
+    """On one case of every kind."""
     one_each = {(c.kind, c.family == first.PANELS): c for c in plans.plan().values() if c.label == sort}
     for case in one_each.values():
-        if case.family == first.PANELS:
-            test, ood = (panel_score(case.solver, split) for split in ("test", "ood"))
-        else:
-            model, task = cases.model_of(case.case()), tasks.task_of(case.family, case.seed, case.few)
-            n = 256 if case.about else 48
-            test, ood = (score(model, task.sample(n, s, task.rng(5, s))) for s in ("test", "ood"))
-        if sort == first.UNLEARNED:
-            assert test < 0.5, case
-        elif sort == first.WORKS:
-            assert test > 0.85 and ood > test - 0.08, case
-        elif case.about:
-            assert test > 0.99 and 0.08 < test - ood < 0.12, case
-        else:
-            assert test > 0.93 and ood < test - 0.15, case
+        check_that_it_fails_as_labelled(case, *scores_of(case, 256 if case.about else 48))
 
 
 # ---- codes that are not linear ---------------------------------------------------------------------------------------
@@ -141,14 +163,8 @@ def _known(model):
 @pytest.mark.parametrize("carrier", codes.NEWER)
 def test_no_linear_readout_fitted_on_training_compositions_tells_a_code_that_is_not_linear(carrier):
     family = WHERE.get(carrier, "teacher")
-    works, told = planted(carrier=carrier, family=family), {}
-    (x, y), (x2, y2) = right_both(works, "train", family), right_both(works, "ood", family)
-    for name, (a, b) in {"carried": (x, x2), "plain": (y, y2)}.items():
-        centred = a - a.mean(0)
-        fitted = torch.linalg.solve(centred.T @ centred + torch.eye(a.shape[1]), centred.T @ (y - y.mean(0)))
-        error = (b - a.mean(0)) @ fitted + y.mean(0) - y2
-        told[name] = float(1 - error.square().sum() / (y2 - y2.mean(0)).square().sum())
-    assert told["plain"] > 0.99 and told["carried"] < 0.75
+    plain, carried = readable(planted(carrier=carrier, family=family), family)
+    assert plain > 0.99 and carried < 0.75
 
 
 def test_words_are_for_categories_and_names_that_are_none_are_refused():
@@ -490,11 +506,20 @@ def test_a_decoy_of_rules_is_wrong_and_of_no_use():
 
 
 # ---- folders and commands --------------------------------------------------------------------------------------------
+BUILT = {"second": "rolled", "third": "reflected"}
+"""Set -> a carrier of cases that are built, one of panels and one that is not."""
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_cases_are_built_as_folders_that_load(tmp_path, capsys):
-    found = plans.plan()
-    some = {c.family == first.PANELS: name for name, c in found.items() if c.carrier == "rolled" and c.planted}
-    assert blind.main(["build", str(tmp_path), "--set", "second", "--cases", *some.values()]) == 0
+@either
+def test_cases_are_built_as_folders_that_load(which, tmp_path, capsys):
+    found = PLANS[which].plan()
+    some = {
+        c.family == first.PANELS: name
+        for name, c in found.items()
+        if c.carrier == BUILT[which] and c.planted and c.family != "teacher"
+    }
+    assert blind.main(["build", str(tmp_path), "--set", which, "--cases", *some.values()]) == 0
     for panels, name in some.items():
         loaded = compolens.load(tmp_path / name, classes=blind.CLASSES)
         episodes = loaded.task.sample(16, "ood", loaded.task.rng(5, "ood"))
@@ -502,20 +527,22 @@ def test_cases_are_built_as_folders_that_load(tmp_path, capsys):
         answers = loaded.model(episodes.tokens)[:, -2:] if panels else loaded.model(episodes.tokens)
         torch.testing.assert_close(answers, own(episodes.tokens))
     capsys.readouterr()
-    assert blind.main(["build", str(tmp_path), "--set", "second", "--cases", "b001"]) == 2
-    assert "the second set has no case 'b001'" in capsys.readouterr().err
+    assert blind.main(["build", str(tmp_path), "--set", which, "--cases", "b001"]) == 2
+    assert f"the {which} set has no case 'b001'" in capsys.readouterr().err
 
 
-def test_commands_take_either_set(tmp_path, capsys):
-    assert blind.main(["list", "--set", "second"]) == 0
-    assert capsys.readouterr().out.splitlines()[1].startswith("c001\t")
+@either
+def test_commands_take_every_set(which, tmp_path, capsys):
+    letter = {"second": "c", "third": "d"}[which]
+    assert blind.main(["list", "--set", which]) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith(f"{letter}001\t")
     file = tmp_path / "answers.csv"
-    blind.labels("second")[["case", "label"]].to_csv(file, index=False)
-    assert blind.main(["score", str(file), "--set", "second"]) == 0
+    blind.labels(which)[["case", "label"]].to_csv(file, index=False)
+    assert blind.main(["score", str(file), "--set", which]) == 0
     assert blind.main(["score", str(file)]) == 2  # not the first set's cases
     written = tmp_path / "labels.csv"
-    assert blind.main(["labels", str(written), "--set", "second"]) == 0
-    assert written.read_bytes() == blind.LABELS_FILES["second"].read_bytes()
+    assert blind.main(["labels", str(written), "--set", which]) == 0
+    assert written.read_bytes() == blind.LABELS_FILES[which].read_bytes()
     with pytest.raises(SystemExit):
-        blind_run.main([str(tmp_path), str(file), "--set", "second", "--cases", "b001"])
-    assert "its cases are c001 to" in capsys.readouterr().err
+        blind_run.main([str(tmp_path), str(file), "--set", which, "--cases", "b001"])
+    assert f"its cases are {letter}001 to" in capsys.readouterr().err

@@ -71,3 +71,21 @@ def test_every_wrong_label_is_on_the_page_with_numbers_of_its_answer(found):
         assert {word.strip("(),;") for word in cause.split() if word.strip("(),;").startswith(".")} <= known, case
     for bullet in PAGE.partition("have four causes:")[2].split("| case |")[0].split("- **")[1:]:
         assert any(case in bullet for case in wrong.index)
+
+
+def test_shares_after_mending_are_those_of_the_answers(found, tmp_path):
+    first, again = (pd.read_csv(HERE / name) for name in ("second_results.csv", "second_mended.csv"))
+    pd.concat([first[~first["case"].isin(again["case"])], again]).to_csv(tmp_path / "answers.csv", index=False)
+    expected = pd.read_csv(blind.LABELS_FILES["second"], dtype=str)
+    after = blind.score(blind.answers(tmp_path / "answers.csv", expected), expected)
+    for row in SHARES:
+        for cell, one in zip(findings.cells(PAGE, "of the second set, mended", row), (found, after), strict=True):
+            share, low, high = one.shares.set_index("what").loc[SHARES[row], ["share", "low", "high"]]
+            assert cell == f"{plain(share)} [{plain(low)}, {plain(high)}]", row
+    left = missed(after.beside, True)["case"]
+    assert missed(after.beside, False).empty and set(left) & set(again["case"]) == {"c008", "c012", "c036", "c065", "c070"}
+    assert (
+        set(missed(found.beside, False)["case"]) <= set(again["case"]) and f"{len(again)} models were measured again" in LEAD
+    )
+    was_open = set(missed(found.beside, True)["case"]) & set(again["case"])
+    assert len(was_open) == 9 and len(again) == 11 + 9 + 6

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from compolens import recipes
+from compolens.diagnosis import readings
 from compolens.zoo.folders import TrainedModel
 
 HERE = Path(__file__).parents[1] / "benchmarks" / "diagnosis"
@@ -14,17 +15,21 @@ if str(HERE) not in sys.path:
 
 
 @pytest.mark.parametrize(
-    ("name", "real_reads", "wins"),
+    ("name", "real_reads", "wins", "lost"),
     [
-        ("teacher-NearestSupport-0.85-stream-rough-1", False, True),  # takes a held-out composition for a training one
-        ("teacher-Entangled-0.85-stream-rough-3", True, False),  # infers it, and has no execution of it
+        # takes a held-out composition for a training one, which has a part of it: readings tell half, and do not say
+        ("teacher-NearestSupport-0.85-stream-rough-1", False, True, None),
+        # infers it, and has no execution of it
+        ("teacher-Entangled-0.85-stream-rough-3", True, False, "execution"),
     ],
 )
-def test_assembled_states_win_what_no_real_episode_can(name, real_reads, wins):
+def test_assembled_states_win_what_no_real_episode_can(name, real_reads, wins, lost):
     cases = pytest.importorskip("cases")
     case = cases.cases()[name]
     trained = TrainedModel(case.run, cases.model_of(case), case.run.task, Path(name), 0)
     table, _ = recipes.load_recipe("probes", "nonlinear_code")(trained, episodes=96, fitted=256)
+    reading = readings.reading_of(readings.told_at(table), readings.named_at(table))
+    assert (reading and reading.part) == lost
     table = table[table["composition"] == "all"]
 
     def value(metric, editor, control="", split="ood", **where):

@@ -1,7 +1,9 @@
 """The probes of in-context regression on models whose algorithm is known: constructed descent is found to be what it is."""
 
 import dataclasses
+import functools
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,6 +30,8 @@ from compolens.diagnosis.sentences import sentences
 from compolens.foundation import versions
 from compolens.foundation.builtin import built_in
 from compolens.foundation.configs import ConfigError, DoesNotApply
+from compolens.hooks import HookedModel
+from compolens.models.base import Architecture
 from compolens.recipes import load_file
 from compolens.references import GradientDescent, GradientDescentPlusPlus, LeastSquares
 
@@ -47,6 +51,11 @@ def folder_of(tmp_path, name, architecture, task=TASK):
 def measure(folder, probe, **settings):
     found = load_recipe("probes", probe)(load(folder), **settings)
     return found[0] if isinstance(found, tuple) else found
+
+
+def keep(folder, probe, table):
+    weights = tables.file_digest(folder / "weights.safetensors")
+    tables.save(folder, probe, table, {"weights": weights, **versions.describe(built_in("probes")[probe])})
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +163,61 @@ def test_a_transformer_on_interleaved_tokens_is_measured_as_well(tmp_path):
     assert set(found["layer"]) == {1, 2, -1}
 
 
+class Computed(HookedModel):
+    """Answers the last question of tokens in turn with weights that are computed from the pairs before it."""
+
+    def __init__(self, d_x, weights):
+        super().__init__()
+        self.cfg, self.roles = SimpleNamespace(n_layers=1), {"context": [], "readout": []}
+        self.d_x, self.weights, self.scale = d_x, weights, torch.nn.Parameter(torch.ones(()))
+        self.setup()
+
+    def forward(self, tokens):
+        x, y = tokens[:, 0:-1:2, : self.d_x].double(), tokens[:, 1::2, :1].double()
+        answer = tokens[:, -1:, : self.d_x].double() @ self.weights(x, y)
+        return self.scale * torch.nn.functional.pad(answer, (0, 0, tokens.shape[1] - 1, 0)).to(tokens)
+
+
+DEPTH = load_file(ROOT / "trained_models" / "maps" / "regression_depth.py")
+
+
+@functools.cache
+def rate():
+    """Of one step of descent, tuned as the reference's is."""
+    return GradientDescent(1).for_task(DEPTH.normal).eta
+
+
+PHASES = {
+    "GD, 1 step": lambda x, y: rate() * (x.mT @ y) / x.shape[1],
+    "ridge, l2 0.1": lambda x, y: torch.linalg.solve(x.mT @ x + 0.1 * torch.eye(x.shape[-1], dtype=x.dtype), x.mT @ y),
+    "least squares": lambda x, y: torch.linalg.pinv(x) @ y,
+}
+"""The learners that 2211.15661 finds by depth -> their weights of x (batch, n, d_x) and y (batch, n, 1)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Computes(Architecture):
+    """`Computed`, of one of `PHASES`."""
+
+    phase: str
+
+    def build(self, *, d_in, **dimensions):
+        return Computed(d_in, PHASES[self.phase])
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_descent_ridge_and_least_squares_are_named_as_the_map_of_depths_asks(tmp_path, phase):
+    folder = folder_of(tmp_path, "known", Computes(phase), DEPTH.normal)
+    settings = FEW["gd_equivalence"] | dict(DEPTH.measures["gd_equivalence"])
+    table, _ = load_recipe("probes", "gd_equivalence")(load(folder, classes=[Computes]), **settings)
+    keep(folder, "gd_equivalence", table)
+    for split in ("test", "ood"):
+        found = closest_learner.closest([folder], split)
+        assert found.names == (phase,) and found.cosine == pytest.approx(1, abs=1e-5) and found.floor < 0.999
+        own = table[(table["metric"] == "SPD") & (table["split"] == split) & (table["control"] == "")].set_index("reference")
+        assert own["value"].idxmin() == phase and own["value"][phase] < 1e-6
+
+
 # ---- algorithm_steps -------------------------------------------------------------------------------------------------
 def test_every_layer_of_a_construction_is_the_step_it_is(steps):
     for layer in (1, 2):
@@ -240,8 +304,7 @@ def test_families_that_are_no_regression_are_named(tmp_path, probe):
 def test_the_diagnosis_names_the_learner_its_floor_and_the_layer(descent, equivalence, steps):
     generalization = measure(descent, "generalization", episodes=64)
     for name, table in (("gd_equivalence", equivalence), ("algorithm_steps", steps), ("generalization", generalization)):
-        weights = tables.file_digest(descent / "weights.safetensors")
-        tables.save(descent, name, table, {"weights": weights, **versions.describe(built_in("probes")[name])})
+        keep(descent, name, table)
     found = closest_learner.closest([descent])
     assert found.names[0] == "GD, 2 steps" and found.cosine == pytest.approx(1, abs=1e-5)
     assert 0.8 < found.floor < 0.999 and abs(found.shuffled) < 0.4

@@ -36,10 +36,10 @@ def score(folder, split, reference="model", metric="score"):
     return found
 
 
-def heads(folder, metric, control="", split="ood"):
+def heads(folder, metric, control="", split="ood", by="nearest neighbour"):
     rows = tables.read(folder, "head_scores").fillna({"control": "", "by": ""})
     rows = rows[(rows["metric"] == metric) & (rows["control"] == control) & (rows["split"] == split)]
-    return rows[rows["by"].isin(["", "nearest neighbour"])]["value"]
+    return rows[rows["by"].isin(["", by])]["value"]
 
 
 def told(values):
@@ -85,12 +85,16 @@ def test_the_page_gives_teaching_sequences_and_heads_as_measured(kind):
         told([score(f, f"ood, {taught}", NEAREST) for f in folders]),
         told([score(f, f"ood, {taught}", MEMORY) for f in folders]),
     ]
-    assert findings.cells(PAGE, "heads, held-out functions", kind) == [
-        told([heads(f, "nearest neighbour").max() for f in folders]),
-        told([heads(f, "score").item() for f in folders]),
-        told([heads(f, "score without heads").item() for f in folders]),
-        told([heads(f, "score without heads", "matched random heads").item() for f in folders]),
-    ]
+    for table, by in (
+        ("heads, held-out functions", "nearest neighbour"),
+        ("induction heads, held-out functions", "induction"),
+    ):
+        assert findings.cells(PAGE, table, kind) == [
+            told([heads(f, by).max() for f in folders]),
+            told([heads(f, "score").item() for f in folders]),
+            told([heads(f, "score without heads", by=by).item() for f in folders]),
+            told([heads(f, "score without heads", "matched random heads", by=by).item() for f in folders]),
+        ]
 
 
 def test_untrained_models_and_even_attention_have_what_the_page_says():
@@ -98,6 +102,30 @@ def test_untrained_models_and_even_attention_have_what_the_page_says():
     assert min(untrained) > 0.45 and max(untrained) < 0.53
     even = [heads(f, "nearest neighbour", "even").max() for f in FOLDERS]
     assert min(even) > 0.05 and max(even) < 0.08
+
+
+def chosen(folder, by):
+    """The heads that were taken away."""
+    rows = tables.read(folder, "head_scores").fillna({"control": "", "by": ""})
+    rows = rows[(rows["metric"] == "score without heads") & (rows["control"] == "") & (rows["split"] == "ood")]
+    return rows[rows["by"] == by]["component"].item().split()
+
+
+def test_induction_heads_are_those_of_neighbours_but_for_one_and_one_that_scores_is_of_no_use():
+    more = {f.name: set(chosen(f, "induction")) - set(chosen(f, "nearest neighbour")) for f in FOLDERS}
+    assert {name: len(heads) for name, heads in more.items() if heads} == {"conjunction-1": 1}
+    idle = [heads(f, "induction", control, by="induction").max() for f in FOLDERS for control in ("even", "untrained")]
+    assert min(idle) > 0.065 and max(idle) < 0.105
+    without = {
+        f.name: [heads(f, "score without heads", c, by="induction").item() for c in ("", "matched random heads")]
+        for f in of("conjunction")
+    }
+    assert [round(v, 2) for v in without["conjunction-1"]] == [0.63, 0.81]
+    assert all(0 < other - own < 0.05 for name, (own, other) in without.items() if name != "conjunction-1")
+    unused = of("parity")[2]
+    assert round(heads(unused, "induction", by="induction").max(), 2) == 0.65
+    own, other = (heads(unused, "score without heads", c, "test", "induction").item() for c in ("", "matched random heads"))
+    assert round(own, 2) == round(other, 2) == 0.96
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda f: f.name)

@@ -34,6 +34,31 @@ def test_what_is_shipped_are_the_runs_of_the_file_with_fresh_tables_of_every_ste
     assert kept_steps(FOLDERS[0]) == STEPS and kept_steps(FOLDERS[1]) == [3000]  # one seed's weights along the way are shipped
 
 
+ALONG = {
+    "novel classes (IC)": ("accuracy", "novel classes", -1),
+    "labels shifted, held out (IC2)": ("accuracy", "labels shifted", -1),
+    "classes not in the context (IW; chance .03)": ("accuracy", "class not shown", -1),
+    "the answer is some label of the context (CLA)": ("label of the context", "novel classes", -1),
+    "label to its item, layer 0 (ILA1; even .26)": ("label to its item", "novel classes", 0),
+    "question to right label, layer 1 (TILA2; even .11)": ("question to right label", "novel classes", 1),
+    "question to all labels, layer 1 (TLA2; even .44)": ("question to labels", "novel classes", 1),
+}
+"""Rows of the page -> what they are."""
+
+
+@pytest.mark.parametrize("row", ALONG)
+def test_the_page_tells_accuracies_and_progress_measures_along_training(row):
+    metric, evaluation, layer = ALONG[row]
+    found = [[value(f, metric, evaluation, step, "", layer) for f in FOLDERS] for step in (250, 3000)]
+    means = [told([sum(v) / len(v), min(v), max(v)]).split() for v in found]
+    assert findings.cells(PAGE, "along training, mean (least to most over seeds)", row)[:2] == [
+        f"{mean} ({least} to {most})" for mean, least, most in means
+    ]
+    if "even" in row:
+        even = value(FOLDERS[0], metric, evaluation, 3000, "even", layer)
+        assert f"even {told([even])}" in row
+
+
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda f: f.name)
 def test_labels_are_read_from_the_context_after_a_plateau_and_never_from_the_weights(folder):
     for evaluation in ("novel classes", "labels shifted"):

@@ -1,6 +1,7 @@
 """Prompts of words: held out are pairs, counterfactuals are exact, answers are what text and tokenizer say."""
 
 import itertools
+import shutil
 
 import pytest
 import torch
@@ -94,6 +95,18 @@ def test_answers_are_tokens_of_a_local_tokenizer(folder):
         operation, place = int(drawn.codes["operation"][row]), int(drawn.codes["place"][row])
         answer = task.answer(operation, int(drawn.inputs[row, -1, place]))
         assert int(drawn.targets[row, -1]) == task._encode(" " + answer)[0]
+
+
+def test_a_relative_tokenizer_is_found_from_anywhere_beside_the_model(folder, tmp_path, monkeypatch):
+    shutil.copytree(folder, tmp_path / "tokens")
+    elsewhere, model = tmp_path / "elsewhere", tmp_path / "runs" / "model"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    task = FewShot(n_examples=2, tokenizer="tokens")
+    with pytest.raises(ConfigError, match=r"there is no such folder; the path counts from .*elsewhere"):
+        _ = task.d_in
+    task.look_above(model)
+    assert task.d_in == FewShot(n_examples=2, tokenizer=folder).d_in
 
 
 @pytest.mark.parametrize("spelling", ["words", "letters"])

@@ -16,7 +16,8 @@ from compolens.activations.streams import draw
 from compolens.foundation import files
 from compolens.foundation.builtin import built_in
 from compolens.foundation.configs import ConfigError, DoesNotApply, construct, describe
-from compolens.interventions import components
+from compolens.interventions import components, repairs
+from compolens.interventions.repairs import Budget, fine_tune
 from compolens.recipes import run_probe
 from compolens.references import REFERENCES
 from compolens.tasks import SPLITS, FixedEpisodes
@@ -565,6 +566,20 @@ def test_stored_counterfactuals_are_what_a_rule_renders(counterfactual, split):
         assert torch.equal(one.composition, first.composition.roll(shift))
 
 
+def test_compositions_of_counterfactuals_that_are_no_row_are_named(tmp_path):
+    episodes, others, _ = sums()
+    with pytest.raises(ConfigError, match=r"counterfactuals\['composition'\] must be one number or word per episode"):
+        FixedEpisodes.write(tmp_path / "x", **episodes, counterfactuals=others | {"composition": [[1], [1, 2]]}, at_least=1)
+
+
+def test_without_codes_what_reads_them_says_what_to_write(tmp_path):
+    episodes, _, _ = sums()
+    task = FixedEpisodes.write(tmp_path / "bare", **{k: v for k, v in episodes.items() if k != "codes"}, at_least=1)
+    assert {"predictors", "code_structure", "latent_geometry"} <= set(task.missing)
+    with pytest.raises(DoesNotApply, match=r"given no codes; FixedEpisodes\.write\(…, codes="):
+        task.factors({})
+
+
 def test_a_counterfactual_that_is_not_stored_is_named(tmp_path):
     episodes, others, _ = sums()
     few = {name: value[1:] for name, value in others.items() if name != "codes"}
@@ -607,6 +622,20 @@ def test_every_probe_of_a_diagnosis_measures_it(counterfactual, tmp_path):
         known = {option: value for option, value in few.items() if option in inspect.signature(function).parameters}
         table, _ = function(trained, episodes=24, **known)
         assert table[table["control"] == ""]["value"].notna().any() and (table["control"] == "untrained").any(), name
+
+
+def test_a_repair_goes_over_few_episodes_again_and_takes_all_its_steps(counterfactual, tmp_path, recwarn):
+    task = counterfactual[0]
+    model = SoftmaxTransformer(n_layers=1, d_model=8, n_heads=2).build(**task.dimensions)
+    budget = Budget(steps=9, batch=64)
+    stored = {split: int(np.diff(task.stored.rows[split])[0]) for split in ("train", "ood")}
+    assert max(stored.values()) < budget.steps * budget.batch // 2, "else nothing comes again"
+    masks = {name: torch.ones_like(p, dtype=torch.bool) for name, p in model.named_parameters()}
+    batches = list(repairs._mixed(task, task.compositions("ood"), budget, 0, torch.device("cpu")))
+    assert len(batches) == budget.steps and not recwarn.list
+    assert len({tokens.numpy().tobytes() for tokens, _ in batches}) == budget.steps, "in another order"
+    tuned = fine_tune(model, task, masks, task.compositions("ood"), budget, 0)
+    assert not torch.equal(next(tuned.parameters()), next(model.parameters()))
 
 
 # ---- sequences as they are -------------------------------------------------------------------------------------------
@@ -684,6 +713,9 @@ def test_aligned_answers_stay_one_position(tmp_path):
         ({"answers": np.full((144, 2), 9)}, r"answers of episode \[0\] must be positions below 5"),
         ({"answers": np.full((144, 2), 4), "targets": np.zeros((144, 3), int)}, "another number of answers|too far"),
         ({"padding": np.zeros((144, 4), bool)}, r"padding must be \(144, 5\)"),
+        ({"answers": [[1], [1, 2]] * 72}, "as many for each; write -1 where one has fewer"),
+        ({"answers": [["a"]] * 144}, "must be whole numbers, positions or -1; got <U1"),
+        ({"tokens": np.zeros(144)}, r"tokens must be \(episode, position\) ids or .* got float32 \(144,\)"),
     ],
 )
 def test_sequences_that_do_not_fit_are_named(tmp_path, change, message):

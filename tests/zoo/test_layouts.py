@@ -1,5 +1,6 @@
 """Language models are adopted as they are: their sites are found, hold what they should, and act; padding changes nothing."""
 
+import json
 import warnings
 
 import numpy as np
@@ -9,13 +10,15 @@ from torch import nn
 
 import compolens
 from compolens.activations.sites import Site, put
-from compolens.foundation.configs import ConfigError
+from compolens.diagnosis.groups import group
+from compolens.foundation.configs import ConfigError, DoesNotApply
 from compolens.hooks import bridge_around
 from compolens.interventions.components import attributed, components, hold, shift
 from compolens.interventions.edges import edge_scores, graph_of
 from compolens.interventions.edges import written as written_by
 from compolens.tasks import FixedEpisodes
 from compolens.zoo.adopted.layouts import from_config, language_logits
+from compolens.zoo.folders import overview
 
 SIZE = {
     "vocab_size": 16, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,
@@ -32,8 +35,6 @@ MODELS = {
 
 
 def made(kind):
-    import json
-
     torch.manual_seed(7)
     return from_config(json.dumps({"model_type": kind, **MODELS[kind]}))
 
@@ -142,6 +143,32 @@ def test_a_bridge_is_saved_loaded_and_has_an_untrained_control(bridge, task, dra
         assert not torch.equal(loaded.untrained_control()(drawn.tokens), adopted.model(drawn.tokens))
         first, second = (loaded.untrained_control()(drawn.tokens) for _ in range(2))
         assert torch.equal(first, second), "its weights are drawn from the seed"
+
+
+def test_models_are_called_by_their_layout_and_told_apart_by_what_differs(task, tmp_path):
+    folders, around = [], made("gpt2")
+    bridge = bridge_around(around, type(around).__name__)
+    for name, module in {"gpt2": made("gpt2"), "llama": made("llama"), "bridge": bridge}.items():
+        folders.append(compolens.adopt(module, task, evaluation_episodes=16).save(tmp_path / name))
+    wide = from_config(json.dumps({"model_type": "gpt2", **MODELS["gpt2"], "n_embd": 24}))
+    folders.append(compolens.adopt(wide, task, evaluation_episodes=16).save(tmp_path / "wide"))
+    labels = [one.label for one in group(folders)]
+    assert labels[0] == "gpt2 (n_embd 16)" and labels[3] == "gpt2 (n_embd 24)"
+    assert labels[1] == "llama" and labels[2] == "TransformerBridge of gpt2"
+    assert overview(folders[0])["architecture"] == "gpt2" and "gpt2 (" in (folders[0] / "README.md").read_text()
+
+
+def test_of_attention_that_hides_its_weights_a_bridge_is_named(task):
+    model = compolens.adopt(made("llama"), task, evaluation_episodes=16).model
+    with pytest.raises(DoesNotApply, match="adopt a TransformerBridge around the model"):
+        model.check_site("blocks.0.attn.hook_code")
+
+
+def test_a_model_that_flattens_what_its_mlp_reads_is_adopted_without_that_site(task):
+    sizes = {"hidden_size": 16, "ffn_dim": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "word_embed_proj_dim": 16}
+    ends = {"vocab_size": 16, "max_position_embeddings": 16, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1}
+    model = compolens.adopt(from_config(json.dumps({"model_type": "opt", **sizes, **ends})), task).model
+    assert "blocks.1.hook_resid_post" in model.hook_dict and "blocks.1.hook_mlp_in" not in model.hook_dict
 
 
 def test_a_bridge_whose_weights_were_folded_says_that_it_cannot_be_made_again(task, tmp_path):

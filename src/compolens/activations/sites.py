@@ -53,7 +53,30 @@ def at_answers(activation: Tensor, model: HookedModel) -> Tensor:
 
 def residual_sites(model: HookedModel) -> dict[int, str]:
     """layer -> hook point of the residual stream of `model`: 0 is the stream entering the first block, l the stream leaving
-    block l."""
+    block l. `DoesNotApply` where a network was adopted without them."""
+    found = _stream(model)
+    model.check_stream(list(found.values()))
+    return found
+
+
+def named_stream(model: HookedModel) -> dict[int, str]:
+    """As `residual_sites`; of a network that was adopted with an explicit code, what was named of the stream, if anything.
+
+    Args:
+        model: the model.
+
+    Returns:
+        layer -> hook point.
+
+    Raises:
+        DoesNotApply: the network was adopted with neither a whole stream nor an explicit code.
+    """
+    if "hook_code" not in model.hook_dict:
+        return residual_sites(model)
+    return {layer: name for layer, name in _stream(model).items() if model.may_have(name)}
+
+
+def _stream(model: HookedModel) -> dict[int, str]:
     last = model.cfg.n_layers
     return {0: "blocks.0.hook_resid_pre", **{i + 1: f"blocks.{i}.hook_resid_post" for i in range(last)}}
 
@@ -92,7 +115,7 @@ def sites(model: HookedModel) -> list[Site]:
     last, roles = model.cfg.n_layers, [*model.roles, EVERYWHERE]
     found = [
         Site(layer, hook_name, role)
-        for layer, hook_name in residual_sites(model).items()
+        for layer, hook_name in named_stream(model).items()
         for role in (roles if layer < last else ["readout"])
     ]
     return found + ([Site(last + 1, "hook_code", "all")] if "hook_code" in model.hook_dict else [])

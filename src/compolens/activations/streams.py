@@ -174,7 +174,9 @@ def _stream(model: HookedModel, batches: Iterable[Episodes | Activations], sites
 
 @torch.no_grad()
 def intervene(
-    model: HookedModel, episodes: Episodes | Tensor | np.ndarray, edits: Mapping[str, Tensor | np.ndarray | Callable]
+    model: HookedModel,
+    episodes: Episodes | Tensor | np.ndarray,
+    edits: Mapping[str, Tensor | np.ndarray | Callable],
 ) -> Tensor:
     """The prediction when activations are replaced.
 
@@ -192,6 +194,11 @@ def intervene(
         ConfigError: there is no such hook point, or a replacement does not fit its activation.
     """
     _check_model(model, "intervene")
+    require(
+        isinstance(edits, Mapping),
+        f"intervene: edits must be a mapping from hook points to what is put there, got a {type(edits).__name__}; "
+        'type intervene(model, episodes, {"blocks.0.hook_resid_post": lambda x: 0 * x})',
+    )
     tokens = getattr(episodes, "tokens", episodes)
     return model.run_with_hooks(tokens, fwd_hooks=[(site, _hook_of(site, edit)) for site, edit in edits.items()])
 
@@ -209,7 +216,8 @@ def _hook_of(site: str, edit: Tensor | np.ndarray | Callable) -> Callable:
     if isinstance(edit, Tensor | np.ndarray):
         replacement = torch.as_tensor(edit)
         return lambda tensor, hook: _put_in_place(site, replacement, tensor)
-    require(callable(edit), f"intervene: the edit of {site!r} must be a tensor or a function, got {type(edit).__name__}")
+    got = type(edit).__name__
+    require(callable(edit), f"intervene: the edit of {site!r} must be a tensor or a function, got {got}")
     call = _as_hook(edit)
 
     def apply(tensor: Tensor, hook: Any) -> Tensor:
@@ -217,8 +225,12 @@ def _hook_of(site: str, edit: Tensor | np.ndarray | Callable) -> Callable:
         edited = call(copy, hook)
         if edited is None:
             return copy
-        same = isinstance(edited, Tensor) and edited.shape == tensor.shape
-        return edited if same else _put_in_place(site, torch.as_tensor(edited), tensor)
+        if isinstance(edited, Tensor) and edited.shape == tensor.shape:
+            return edited
+        fits = isinstance(edited, Tensor | np.ndarray | int | float)
+        got = f"intervene: the edit of {site!r} returned a {type(edited).__name__}"
+        require(fits, f"{got}; return a tensor of the activation's shape, or None where it is edited in place")
+        return _put_in_place(site, torch.as_tensor(edited), tensor)
 
     return apply
 

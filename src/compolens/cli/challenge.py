@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from compolens import __version__
-from compolens.cli.flags import Parser, command_parser, common_flags, count, outside, seed
+from compolens.cli.flags import Parser, command_parser, common_flags, outside, seed, some
 
 
 def make(commands: Any) -> Parser:
@@ -18,8 +18,8 @@ def make(commands: Any) -> Parser:
     )  # fmt: skip
     parser.add_argument("folder", help="a model folder")
     parser.add_argument("--claim", default="latent_code", help="which claim (default latent_code)")
-    parser.add_argument("--episodes", type=count, default=2048, metavar="N", help="per split (default 2048)")
-    parser.add_argument("--permutations", type=count, default=20, metavar="N", help="of the labels, for the null (default 20)")
+    parser.add_argument("--episodes", type=some, default=2048, metavar="N", help="per split (default 2048)")
+    parser.add_argument("--permutations", type=some, default=20, metavar="N", help="of the labels, for the null (default 20)")
     parser.add_argument("--seed", type=seed, default=0, help="which episodes (default 0)")
     parser.add_argument("--out", default="figures", help="where the curve goes (default figures)")
     common_flags(parser, "with")

@@ -8,7 +8,7 @@ from typing import Any
 
 from compolens.cli.columns import print_table
 from compolens.cli.engines import engine_of
-from compolens.cli.flags import Parser, command_parser, common_flags, conclude, count, finished_models, part_of, say
+from compolens.cli.flags import Parser, command_parser, common_flags, conclude, count, finished_models, part_of, say, some
 from compolens.foundation.configs import ConfigError
 
 BUILT_IN = "predictors"
@@ -21,7 +21,7 @@ def make(commands: Any) -> Parser:
         "compolens contest mine.py trained_models --jobs 2",
     )  # fmt: skip
     parser.add_argument("items", nargs="*", metavar="PREDICTOR… FOLDER…", help="probe files of your own, then model folders")
-    parser.add_argument("--episodes", type=count, default=1024, help="episodes per split and half (default 1024)")
+    parser.add_argument("--episodes", type=some, default=1024, help="episodes per split and half (default 1024)")
     parser.add_argument("--families", type=count, default=3, help="a predictor enters if defined in so many (default 3)")
     parser.add_argument("--models", type=count, default=100, help="and of so many models (default 100)")
     parser.add_argument("--measured", action="store_true", help="judge what is measured already; measure nothing")

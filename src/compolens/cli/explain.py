@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from compolens.cli.engines import engine_of
-from compolens.cli.flags import Parser, command_parser, common_flags, conclude, count, finished_models
+from compolens.cli.flags import Parser, command_parser, common_flags, conclude, finished_models, some
 from compolens.cli.probe import models_of, to_measure
 from compolens.cli.recipe_flags import recipe_arguments
 from compolens.cli.report import evidence_flag, write_report
@@ -33,7 +33,7 @@ def make(commands: Any) -> Parser:
     parser.add_argument("--again", action="store_true", help="measure even where an up-to-date table lies")
     parser.add_argument("--confirm", action="store_true", help="also mend what is blamed, and placebos (probe repair; slower)")
     parser.add_argument(
-        "--episodes", dest="recipe_episodes", type=count, metavar="N", help="for every probe (default: each its own)"
+        "--episodes", dest="recipe_episodes", type=some, metavar="N", help="for every probe (default: each its own)"
     )
     parser.add_argument(
         "--all-sites", dest="recipe_all_sites", action="store_true", default=None,

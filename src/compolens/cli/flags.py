@@ -109,6 +109,21 @@ def count(text: str) -> int:
     return _whole(text, MOST)
 
 
+def some(text: str) -> int:
+    """A count of at least 1 from a flag.
+
+    Args:
+        text: what was typed.
+
+    Returns:
+        The number, from 1 to `MOST`.
+    """
+    number = count(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"needs 1 or more, got {text}")
+    return number
+
+
 def seed(text: str) -> int:
     """A seed from a flag: it only tells random numbers apart, so it may be larger than a `count`.
 
@@ -214,12 +229,18 @@ def outside(places: typing.Iterable[str]) -> tuple[Any, ...]:
         where, colon, name = place.rpartition(":")
         if not colon:
             raise ConfigError(f"--with wants PLACE:CLASS, such as my_package.models:MyNet or my_file.py:MyNet; got {place!r}")
+        if where.endswith(".py") and not Path(where).is_file():
+            raise ConfigError(f"--with {place}: there is no file {where}; the path counts from the folder in which you are")
         try:
             if where.endswith(".py") and where not in files:
                 files[where] = load_file(Path(where))
-            classes.append(getattr(files.get(where) or importlib.import_module(where), name))
-        except (ImportError, AttributeError, OSError) as error:
+            module = files.get(where) or importlib.import_module(where)
+        except (ImportError, OSError) as error:
             raise ConfigError(f"--with {place}: {error}") from error
+        if not hasattr(module, name):
+            made = [one for one, value in vars(module).items() if callable(value) and not one.startswith("_")]
+            raise ConfigError(f"--with {place}: {where} has no {name!r}; {nearest(name, made)}")
+        classes.append(getattr(module, name))
         if not callable(classes[-1]):
             raise ConfigError(f"--with {place}: {name} is a {type(classes[-1]).__name__}, not a class or a function")
     return tuple(classes)

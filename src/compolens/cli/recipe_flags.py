@@ -10,6 +10,7 @@ import textwrap
 import types
 import typing
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +135,8 @@ def add_recipe_flags(parser: Parser, kind: str, arguments: list[str]) -> None:
     """
     from compolens import recipes
 
-    named = [a for a in arguments if a.endswith(".py") or a in recipes.built_in(kind)]
+    typed = [a for before, a in pairwise(["", *arguments]) if before != "--with"]
+    named = [a for a in typed if a.endswith(".py") or a in recipes.built_in(kind)]
     for name in named:
         function = recipes.load_recipe(kind, name)
         texts = described(function.__doc__ or "")

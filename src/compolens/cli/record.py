@@ -7,7 +7,7 @@ import contextlib
 import fnmatch
 from typing import Any
 
-from compolens.cli.flags import Parser, check_device, command_parser, common_flags, count, outside, seed
+from compolens.cli.flags import Parser, check_device, command_parser, common_flags, count, outside, seed, some
 from compolens.cli.train import with_data
 from compolens.foundation.configs import ConfigError
 
@@ -28,7 +28,7 @@ def make(commands: Any) -> Parser:
         "--splits", "--split", nargs="+", default=["ood"], metavar="SPLIT",
         help="train, test, ood (default ood); probes want all three",
     )  # fmt: skip
-    parser.add_argument("--episodes", type=count, default=1024, metavar="N", help="how many episodes per split (default 1024)")
+    parser.add_argument("--episodes", type=some, default=1024, metavar="N", help="how many episodes per split (default 1024)")
     parser.add_argument("--seed", type=seed, default=0, help="which episodes (default 0)")
     parser.add_argument("--step", type=count, default=None, help="weights of a kept step (default: final)")
     parser.add_argument("--untrained", action="store_true", help="record the untrained control, too; most probes need it")

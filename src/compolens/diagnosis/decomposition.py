@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 
 from compolens import tables
+from compolens.diagnosis.readings import Named, Told, named_at, told_at
 from compolens.foundation.configs import ConfigError
 from compolens.measures.intervals import weighted_mean
 
@@ -40,7 +41,9 @@ NOT_LOCATED = "not located"
 MOVES = 0.5
 """Writing another code must move the answers of training compositions at least this share of the way to that code's; else no
 site is known where the model reads its code, its loss is not split, and nothing is blamed. What writes it is fitted without
-the composition whose code is written: one that writes only what it was fitted to says nothing of held-out compositions."""
+the composition whose code is written: one that writes only what it was fitted to says nothing of held-out compositions. The
+lower end of its 95 % interval must be there: of an editor just above the gate, half of what it cannot write would count as the
+model's execution."""
 RECOVERED, LEFT_OUT = "recovered", "recovered, left out"
 """How far answers move: by what was fitted to all training compositions, and by what was fitted without the one written.
 Tables of versions before the latter have only the first."""
@@ -239,6 +242,16 @@ class Measured:
         return replace(self, ladder=rows, editor=editor) if len(rows) else None
 
     @cached_property
+    def told(self) -> tuple[Told, ...]:
+        """What readouts tell of the code at the sites where they tell it in training; none without such a table."""
+        return told_at(self.forms)
+
+    @cached_property
+    def named(self) -> tuple[Named, ...]:
+        """How often states tell their composition, where those of training do; none without such a table."""
+        return named_at(self.forms)
+
+    @cached_property
     def read_when_left_out(self) -> float:
         """R² of the best readout of any capacity, at any site behind the embedding, on training compositions that were left
         out; NaN without a table."""
@@ -310,6 +323,15 @@ class Measured:
         """How far writing another code moves the answers, where it moves them most; by what was fitted without that code's
         composition, if the table has that."""
         return self.moved_by(LEFT_OUT) if self.asked_without else self.moved_by(RECOVERED)
+
+    @property
+    def surely_moved(self) -> float:
+        """The lower end of the 95 % interval of `moved` over compositions; `moved` where the table has no interval."""
+        metric = LEFT_OUT if self.asked_without else RECOVERED
+        rows = self.ladder[(self.ladder["control"] == "") & (self.ladder["composition"] == "all")]
+        rows = rows[(rows["metric"] == metric) & rows["value"].notna()]
+        lo = rows.sort_values("value")["lo"].iloc[-1] if "lo" in rows and len(rows) else np.nan
+        return float(lo) if np.isfinite(lo) else self.moved
 
     @cached_property
     def asked_without(self) -> bool:
@@ -480,7 +502,7 @@ def by_the_better_editor(models: Sequence[Measured]) -> Sequence[Measured]:
 
 def located(models: Sequence[Measured]) -> bool:
     """Whether a site is known at which each of `models` reads its code (`MOVES`)."""
-    return min(model.moved for model in models) >= MOVES
+    return min(model.surely_moved for model in models) >= MOVES
 
 
 def in_parts(models: Sequence[Measured], top: float) -> dict[str, dict[str, Loss]]:

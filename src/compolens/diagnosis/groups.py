@@ -41,6 +41,10 @@ _SEEDS = ("task.teacher_seed", "task.split_seed", "init_seed", "data_seed", "mod
 """Settings that models of a group may differ in: seeds, and what is another name of the rest, or none."""
 
 
+_CALLED = ("architecture.module", "architecture.call", "architecture.reinit", "architecture.sites", "architecture.roles")
+"""How an adopted network is made, run and hooked: told only where nothing else tells two apart."""
+
+
 def setting_of(row: dict) -> str:
     """A setting in a few words, the task with what distinguishes it: as its family says (`TaskFamily.setting`).
 
@@ -89,7 +93,7 @@ def _telling_apart(differing: list[str], alike: list[dict]) -> list[str]:
     How models were trained is told only where what they are does not tell them apart. That a config lacks a setting, as
     those of earlier versions do, tells nothing apart unless nothing else does.
     """
-    own = [k for k in differing if k.startswith(("architecture.", "task."))]
+    own = [k for k in differing if k.startswith(("architecture.", "task.")) and k not in _CALLED]
     whole = [k for k in differing if all(k in t for t in alike)]
     for enough, chosen in (([k for k in own if k in whole], own), (whole, whole), (own, own)):
         if len({tuple(str(t.get(k)) for k in enough) for t in alike}) == len(alike):

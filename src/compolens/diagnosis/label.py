@@ -37,6 +37,7 @@ from compolens.diagnosis.decomposition import (
     lost_parts,
     power,
 )
+from compolens.diagnosis.readings import NEARLY_ALL, Reading, noise_in, reading_of
 from compolens.diagnosis.stability import Stability, stability
 from compolens.measures.intervals import two_level_interval
 
@@ -51,6 +52,11 @@ FAILS = 0.05
 nothing to explain."""
 DOMINATES = 0.5
 """A part is what is wrong if it explains at least this share of the score lost between training and held-out compositions."""
+AS_TRAINED = 0.5
+"""A model that answers all compositions a little wrong, held-out ones as well as training ones, is compositional too: its
+held-out score is then measured against its own test score, with the same `MARGIN`, if at least half of what it lacks it lacks
+on training compositions too. It must have this share of what can be had above the floor, or its training score would be as
+little above it."""
 NEAR = 0.1
 """Answers whose squared distance to a learner's is below this share of the answers' variance are taken for that learner's."""
 NEARER = 0.5
@@ -59,6 +65,9 @@ ALONG = 0.85
 """Cosine between a model's errors and a learner's from which the errors are taken for that learner's. A model that mixes right
 answers with a learner's has a cosine of 1, however little of the learner's is in them; that of a wrong code, whose answers
 are a training composition's too, comes to three quarters."""
+UNLIKE = 0.76
+"""…and up to which they are surely not: no planted model that is no memory came further. Between the two, a code that no
+readout tells may be a failure of inference or a memory."""
 IN_PARTS = 0.5
 """…and share of it that the parts of other compositions must tell, or the code does not add up. That is a remark:
 products, signs with magnitudes and entries per composition all lack such parts, and only the last is a memory."""
@@ -68,6 +77,10 @@ others show. Together with a code that does not add up, and with held-out states
 memory: an entry per composition, of which another one's episodes say nothing. An entry can be written back: where writing
 does not move answers to the codes it was fitted to (`MOVES`), or costs more than `FAITHFUL`, the code was not found, and
 nothing is said of a memory."""
+AS_ONE = 0.5
+"""…if the errors are at least along those of the best training composition: what answers by an entry that is stored answers as
+some training composition. Codes that are arbitrary words for every pair cannot be told from one another either, and are no
+memory."""
 MADE_OF = 0.8
 """…the latter if training compositions' mean states span at least this share of what sets held-out ones apart. A product of
 parts has coordinates for held-out compositions that no training composition uses; a memory has none."""
@@ -85,7 +98,7 @@ would have given another."""
 RESAMPLED = 400
 """Draws of the one interval that the rules use, in each of these resamples."""
 LABELS = {
-    "compositional": "answers held-out compositions as an ideal learner would, up to the margin",
+    "compositional": "answers held-out compositions as an ideal learner would, or as it does training ones, up to the margin",
     "has not learned its training compositions": "there is no point in asking why it fails on others",
     "fails to infer": "given the right code it answers; its own code of held-out compositions is not right",
     "infers but does not use": "the right code can be read from it, and would help where it reads its code",
@@ -410,11 +423,15 @@ def by_rules(
     if share.lo > 1 - MARGIN:
         return "compositional", [f"{had}, the whole interval above {1 - MARGIN:g}"], ""
     if gap < FAILS:
+        own = (scores["ceiling"] - scores["floor"]) / max(scores["test"] - scores["floor"], 1e-9)
+        as_well = gap <= DOMINATES * (top - scores["ood"])
+        if as_well and share.lo >= AS_TRAINED and share.lo * own > 1 - MARGIN:
+            against = f"{share.value * own:.3f} of what it has on training compositions, at least {share.lo * own:.3f}"
+            return "compositional", [f"{had}: {against}, above {1 - MARGIN:g}"], ""
         return "undecided", [f"{had}, but only {gap:.3f} less than on training compositions: nothing to explain"], ""
     reasons = [f"from training to held-out compositions {gap:.3f} is lost: {in_words(lost)}"]
-    moved = min(model.moved for model in models)
-    if moved < MOVES:
-        return _without_a_site(models, reasons, moved, beside)
+    if not located(models):
+        return _without_a_site(models, reasons, min(model.moved for model in models), beside)
     shares = {part: lost[part].value for part in ("use", "inference", "execution")}
     shares["execution" if faithful(models) else "inference"] += lost["form"].value
     mended = shares["use"] + shares["inference"] >= DOMINATES * gap
@@ -423,29 +440,72 @@ def by_rules(
     for label, learners in OWN_ERRORS.items():
         if (like := beside["ood"].errs_like(learners)) is not None:
             return label, [*reasons, f"its errors are those of {like}, {end}"], blames
-    if (whole := stored_whole(models)) is not None:
+    if (whole := stored_whole(models, beside["ood"])) is not None:
         return "memorised", [*reasons, f"{whole}, {end}"], blames
     if not mended and (like := beside["ood"].taken_for(FITTED)) is not None:
         return "generic regression", [*reasons, f"its answers are those of {like}, {end}"], blames
-    blamed = max(shares, key=lambda part: shares[part])
+    blamed, read = max(shares, key=lambda part: shares[part]), _read(models, beside["ood"])
     if shares[blamed] < DOMINATES * gap:
+        if read is not None:
+            return _BLAMES[read.part], [*reasons, f"no part explains {DOMINATES:.0%} of it, but {read.why}"], read.part
         mixed = sorted((part for part in shares if shares[part] >= FEW * gap), key=lambda part: -shares[part])
         several = f": it fails in {len(mixed)} ways at once, by {' and by '.join(mixed)}" if len(mixed) > 1 else ""
         return "undecided", [*reasons, f"no part explains {DOMINATES:.0%} of it{several}"], ""
-    return _BLAMES[blamed], reasons, blamed
+    return _both(models, blamed, read, reasons)
 
 
-def stored_whole(models: Sequence[Measured]) -> str | None:
+def _read(models: Sequence[Measured], beside: Beside) -> Reading | None:
+    """What readings say of the models' failure, if they say the same of all; None where it may be another learner's.
+
+    Regressions and memories have no code to be told: where their errors may be those of one, nothing follows from that."""
+    found = [reading_of(model.told, model.named) for model in models]
+    if (one := found[0]) is None or any(other is None or other.part != one.part for other in found):
+        return None
+    memory = beside.most_like(OWN_ERRORS["memorised"])
+    like_a_memory = memory is not None and memory.cosine > UNLIKE
+    return None if one.part == "inference" and (like_a_memory or _foreseen(models)) else one
+
+
+def _both(models: Sequence[Measured], blamed: str, read: Reading | None, reasons: list[str]) -> tuple[str, list[str], str]:
+    """The label by what is won where codes are written, and by what readouts tell.
+
+    Args:
+        models: tables of models that differ in seeds alone.
+        blamed: the part that is won most of the loss.
+        read: what readings say.
+        reasons: sentences.
+
+    Returns:
+        (label, reasons, blamed part).
+    """
+    if blamed == "use" and all(noise_in(model.told) for model in models):
+        why = (
+            "the code of held-out compositions is noisy from the context on; a readout takes the noise off, the model does not"
+        )
+        return _BLAMES["inference"], [*reasons, why], "inference"
+    if read is None or read.part in (blamed, "execution"):
+        return _BLAMES[blamed], reasons, blamed
+    if blamed == "inference":  # where it is written, the code comes too late to be inferred
+        return _BLAMES["use"], [*reasons, f"{read.why}: what is won there counts as use"], "use"
+    if blamed == "execution" and min(model.moved for model in models) < NEARLY_ALL:
+        return _BLAMES[read.part], [*reasons, f"{read.why}; what is written moves answers too little to tell"], read.part
+    return "undecided", [*reasons, f"by what is won it would be {blamed}, but {read.why}"], ""
+
+
+def stored_whole(models: Sequence[Measured], beside: Beside) -> str | None:
     """What says that training compositions are stored whole, in words; None where that is not so or was not measured.
 
     Args:
         models: tables of models that differ in seeds alone.
+        beside: the models beside learners, on held-out compositions.
 
     Returns:
         The words.
     """
     if min(model.moved_by(RECOVERED) for model in models) < MOVES or not faithful(models):
         return None  # what is stored can be looked up, and written: where this fails, the code was not found
+    if (memory := beside.most_like(OWN_ERRORS["memorised"])) is not None and memory.cosine < AS_ONE:
+        return None
     told, where = told_by_parts(models)
     read = max(model.read_when_left_out for model in models)
     made = min(model.among_training_states for model in models)
@@ -464,11 +524,17 @@ def _without_a_site(
     for label, learners in OWN_ERRORS.items():
         if (like := beside["ood"].errs_like(learners)) is not None:
             return label, [*reasons, f"its errors are those of {like}"], ""
-    if (whole := stored_whole(models)) is not None:
+    if (whole := stored_whole(models, beside["ood"])) is not None:
         return "memorised", [*reasons, whole], ""
     if (like := beside["ood"].taken_for(FITTED)) is not None:
         return "generic regression", [*reasons, f"its answers are those of {like}"], ""
+    if (read := _read(models, beside["ood"])) is not None:
+        return _BLAMES[read.part], [*reasons, read.why], ""
     fitted = min(model.moved_by(RECOVERED) for model in models)
+    if moved >= MOVES:
+        at_least = min(model.surely_moved for model in models)
+        why = f"what writes its code moves answers {moved:.2f} of the way, which may be as little as {at_least:.2f}"
+        return "undecided", [*reasons, why], ""
     if fitted >= MOVES:
         why = (
             f"nothing is known that writes its code: what was fitted to a composition moves answers {fitted:.2f} of the way, "
@@ -517,13 +583,17 @@ def _natural(models: Sequence[Measured]) -> tuple[str, ...]:
     return () if not told or told.startswith(NO_STATE) else (told,)
 
 
+def _foreseen(models: Sequence[Measured]) -> bool:
+    """Whether the models' answers to held-out compositions follow from the examples (`FORESEEN`)."""
+    return all(one.lo > FORESEEN and one.beyond > FORESEEN for one in (model.errors_foreseen for model in models))
+
+
 def _cautions(models: Sequence[Measured], label: str, blamed: str) -> tuple[str, ...]:
     if label not in (*_BLAMES.values(), "memorised", "undecided"):
         return ()
     found = []
-    foreseen = [model.errors_foreseen for model in models]
-    if all(one.lo > FORESEEN and one.beyond > FORESEEN for one in foreseen):
-        share = float(np.mean([one.share for one in foreseen]))
+    if _foreseen(models):
+        share = float(np.mean([model.errors_foreseen.share for model in models]))
         found.append(
             f"its answers may be those of a regression that is not on the list: a mixture of regressions on the examples, "
             f"fitted to its own answers on other compositions, foresees {share:.0%} of its squared error on held-out ones"

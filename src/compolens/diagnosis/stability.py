@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from compolens.diagnosis.decomposition import LEFT_OUT, READABLE, Measured, Rungs, named_site
+from compolens.diagnosis.readings import Named, Told
 from compolens.measures.intervals import weighted_mean
 
 RESAMPLES = 100
@@ -168,7 +169,7 @@ class _Source:
         self.whole = model.frame()
         self.scores = {split: self._rows(split, _of(alone["scores"], split)) for split in ("test", "ood")}
         self.ladder = {split: self._at(split, model.rungs(split).names) for split in ("test", "ood")}
-        self.read = model.site
+        self.read, self.unsure = model.site, model.moved - model.surely_moved
         moved = model.ladder[(model.ladder["metric"] == BY_COMPOSITION) & (model.ladder["control"] == "")]
         self.sites = {_site(site): self._rows("train", rows) for site, rows in moved.groupby(["site", "role"])}
         gate = alone["ladder"]
@@ -244,8 +245,20 @@ class _Drawn(Measured):
         rows = source.gate or ({} if source.model.asked_without else source.sites)
         return max((one.pooled(counts["train"]) for one in rows.values()), default=source.model.moved)
 
+    @property
+    def surely_moved(self) -> float:
+        return self.moved - self._of[0].unsure
+
     def moved_by(self, metric: str) -> float:
         return self._of[0].model.moved_by(metric)
+
+    @property
+    def told(self) -> tuple[Told, ...]:  # type: ignore[override]
+        return self._of[0].model.told
+
+    @property
+    def named(self) -> tuple[Named, ...]:  # type: ignore[override]
+        return self._of[0].model.named
 
     @property
     def site(self) -> Site:

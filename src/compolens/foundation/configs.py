@@ -289,12 +289,22 @@ def construct(description: Any, classes: Iterable[Callable[..., Any]]) -> Any:
 def _checked(description: Any, known: dict[str, Callable[..., Any]]) -> Any:
     missing = sorted(outside_names(description) - set(known))
     if missing:
+        missing += sorted(_class_names(description) - set(known))  # all that is to be handed over at once
         flags = " ".join(f"--with FILE.py:{name}" for name in missing)
         raise ConfigError(
             f"{', '.join(missing)} is named here, which compolens does not have and no folder brings along; hand over what "
             f"is called so: {flags}, or load(folder, classes=[{', '.join(missing)}])"
         )
     return _construct(description, known)
+
+
+def _class_names(description: Any) -> set[str]:
+    if isinstance(description, list):
+        return set().union(*map(_class_names, description))
+    if not isinstance(description, dict):
+        return set()
+    own = {description["class"]} if isinstance(description.get("class"), str) else set()
+    return own.union(*map(_class_names, description.values()))
 
 
 def outside_names(description: Any) -> set[str]:
@@ -320,7 +330,8 @@ def _construct(description: Any, known: dict[str, Callable[..., Any]]) -> Any:
         hint = nearest(str(name), known)
         raise ConfigError(
             f"unknown class {name!r} in a description; {hint} "
-            f"(a class of your own must be handed over: load(folder, classes=[{name}]), or --with package:{name})"
+            f"(a class of your own must be handed over: load(folder, classes=[{name}]), --with FILE.py:{name}, or "
+            f"--with package:{name})"
         )
     cls: Any = known[name]
     allowed = [f.name for f in dataclasses.fields(cls)]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from compolens.foundation import map_files
 from compolens.foundation.configs import ConfigError
@@ -16,6 +19,56 @@ MOST_FOLDERS = 20_000
 def finished(folder: Path) -> bool:
     """Whether the model `folder` holds a training that came to its end."""
     return (folder / "scores.json").is_file()
+
+
+ADOPTED = "Adopted"
+"""The class of the description of every network that was made elsewhere."""
+MADE_BY = {"from_config": "", "bridge_from_config": "TransformerBridge of ", "native_bridge": "TransformerBridge"}
+"""What makes language models again -> what these are called, before the name of their layout."""
+
+
+def network_name(described: Mapping[str, Any]) -> str:
+    """What an architecture is called for readers: its class; an adopted network by what makes it, or by its layout.
+
+    Args:
+        described: as in config.json, ``{"class": "SoftmaxTransformer", …}``.
+
+    Returns:
+        The name, such as "MyNet" or "gpt2".
+    """
+    if described["class"] != ADOPTED or not isinstance(described.get("module"), Mapping):
+        return described["class"]
+    name, layout = str(described["module"].get("outside")), network_arguments(described).get("model_type", "")
+    return f"{MADE_BY[name]}{layout}" or name if name in MADE_BY else name
+
+
+def network_arguments(described: Mapping[str, Any]) -> dict[str, Any]:
+    """What an adopted network is made from, by name; the entries of a language model's configuration one by one.
+
+    Args:
+        described: as in config.json.
+
+    Returns:
+        name -> plain value.
+    """
+    found = {name: value for name, value in described.get("arguments", [])}
+    if described["module"].get("outside") in MADE_BY and isinstance(found.get("config"), str):
+        config = json.loads(found.pop("config"))
+        return found | (config if isinstance(config, dict) else {})
+    return found
+
+
+def sites_name(described: Mapping[str, Any]) -> str:
+    """The sites of an adopted network in two words: how many, and what tells them from others.
+
+    Args:
+        described: as in config.json.
+
+    Returns:
+        The words, such as "5 (3f2a)".
+    """
+    sites = described.get("sites", [])
+    return f"{len(sites)} ({hashlib.sha256(json.dumps(sites).encode()).hexdigest()[:4]})"
 
 
 def find(roots: Iterable[str | Path]) -> list[Path]:

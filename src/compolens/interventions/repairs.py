@@ -8,8 +8,10 @@ the answers still depend on it, and upstream if they do only without. Random set
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 import torch
 from torch import Tensor
@@ -19,6 +21,7 @@ from compolens.activations.streams import draw, record
 from compolens.foundation.configs import ConfigError, DoesNotApply, nearest, require, require_positive
 from compolens.hooks import HookedModel
 from compolens.tasks.base import Episodes, TaskFamily
+from compolens.tasks.fixed.stored import FewerEpisodes, StoredEpisodes
 
 Masks = Mapping[str, Tensor]
 """Which scalars a repair may change: parameter name -> bool of the parameter's shape; what is not named stays as it is."""
@@ -211,10 +214,30 @@ def fine_tune(
     return repaired
 
 
-def _mixed(task, compositions, budget, seed, device):
+def _mixed(
+    task: TaskFamily, compositions: Sequence[int], budget: Budget, seed: int | str, device: torch.device
+) -> Iterator[tuple[Tensor, Tensor]]:
     """(tokens, targets) of every step: held-out compositions first, as many of training compositions after them."""
-    half, n = budget.batch // 2, budget.steps * budget.batch // 2
-    held_out = draw(task, "ood", n, f"{seed}/repair", device, compositions, batch=half)
-    seen = draw(task, "train", n, f"{seed}/repair", device, batch=half)
+    held_out = _halves(task, "ood", budget, seed, device, compositions)
+    seen = _halves(task, "train", budget, seed, device, None)
     for new, old in zip(held_out, seen, strict=True):
         yield torch.cat([new.tokens, old.tokens]), torch.cat([new.targets, old.targets])
+
+
+def _halves(
+    task: TaskFamily, split: str, budget: Budget, seed: int | str, device: torch.device, compositions: Sequence[int] | None
+) -> Iterator[Episodes]:
+    """Half a batch for every step; where fewer episodes are stored, one pass over them after the other."""
+    half, made = budget.batch // 2, 0
+    for again in count():
+        of = f"{seed}/{again}/repair" if again else f"{seed}/repair"
+        drawn = draw(task, split, budget.steps * half, of, device, compositions, batch=half)
+        if isinstance(task, StoredEpisodes):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FewerEpisodes)  # they are trained on again, and nothing is scored on them
+                drawn = iter(list(drawn))
+        for batch in drawn:
+            yield batch
+            made += 1
+            if made == budget.steps:
+                return

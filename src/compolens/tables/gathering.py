@@ -14,7 +14,7 @@ import pandas as pd
 from compolens.foundation import digests, files, map_files, versions
 from compolens.foundation.configs import ConfigError, nearest
 from compolens.foundation.files import DamagedFile
-from compolens.foundation.model_folders import finished
+from compolens.foundation.model_folders import ADOPTED, finished, network_arguments, network_name, sites_name
 from compolens.tables.reading import parsed, read, warn_of_intervals, why_stale
 from compolens.tables.rows import at_last_step
 from compolens.tables.saved import StaleTable, UnusableTable, exists, names, told_stale
@@ -34,9 +34,13 @@ def settings(folder: str | Path) -> dict[str, Any]:
     for part in ("architecture", "task", "optimizer"):
         if not isinstance(run.get(part), dict) or not isinstance(run[part].get("class"), str):
             raise DamagedFile(f"{Path(folder) / digests.CONFIG} describes no {part}; restore it, or train the run again")
-    row |= {"architecture": run["architecture"]["class"], "task": run["task"]["class"]}
+    row |= {"architecture": network_name(run["architecture"]), "task": run["task"]["class"]}
     for part in ("architecture", "task", "optimizer"):
         row |= _flat(part, run[part])
+    if _adopted(folder):
+        made = {f"architecture.arguments.{k}": v for k, v in network_arguments(run["architecture"]).items()}
+        row = {k: v for k, v in row.items() if k != "architecture.arguments"} | _flat_values(made)
+        row["architecture.sites"] = sites_name(run["architecture"])
     row |= {k: RENAMED_SETTINGS[k].get(row[k], row[k]) for k in RENAMED_SETTINGS.keys() & row.keys()}
     row |= {k: v for k, v in run.items() if not isinstance(v, dict | list) and k != "class"}
     row |= {"task.setting": config.get("setting")}  # None in folders of version 0.1
@@ -63,8 +67,16 @@ def _flat(name: str, description: dict[str, Any]) -> dict[str, Any]:
         elif isinstance(value, dict) and set(value) == {"outside"}:
             row[f"{name}.{key}"] = value["outside"]
         else:
-            row[f"{name}.{key}"] = json.dumps(value) if isinstance(value, list | dict) else value
+            row |= _flat_values({f"{name}.{key}": value})
     return row
+
+
+def _flat_values(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: json.dumps(value) if isinstance(value, list | dict) else value for name, value in row.items()}
+
+
+def _adopted(folder: str | Path) -> bool:
+    return digests.read_config(folder)["run"]["architecture"]["class"] == ADOPTED
 
 
 def with_untrained_control(folder: str | Path, name: str) -> pd.DataFrame:
@@ -81,7 +93,7 @@ def with_untrained_control(folder: str | Path, name: str) -> pd.DataFrame:
     """
     rows = at_last_step(read(folder, name))
     known = settings(folder)
-    never_trained = known["steps"] == 0 and known["architecture"] != "Adopted"
+    never_trained = known["steps"] == 0 and not _adopted(folder)
     return rows[~(never_trained & rows["control"].str.startswith("untrained"))].assign(model=Path(folder).name)
 
 

@@ -11,11 +11,13 @@ or one token a word.
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -178,13 +180,7 @@ class FewShot(TaskFamily):
     def _encode(self) -> Callable[[str], list[int]]:
         """Text -> ids."""
         if self.tokenizer:
-            from transformers import AutoTokenizer
-
-            try:
-                loaded = AutoTokenizer.from_pretrained(self.tokenizer, local_files_only=True, trust_remote_code=False)
-            except (OSError, ValueError) as error:
-                reason = " ".join(str(error).split())[:200]
-                raise ConfigError(f"no tokenizer in {self.tokenizer!r}: {reason}; name a folder that holds one") from None
+            loaded = self._tokenizer
             return lambda text: list(loaded.encode(text, add_special_tokens=False))
         known = {piece: i for i, piece in enumerate(self._pieces)}
         return lambda text: [known[piece] for piece in _split_words(text)]
@@ -201,9 +197,31 @@ class FewShot(TaskFamily):
     def _vocabulary(self) -> int:
         if not self.tokenizer:
             return len(self._pieces)
+        return len(self._tokenizer)
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        """As transformers reads it; a relative path counts from where one is, or from above the model's folder."""
         from transformers import AutoTokenizer
 
-        return len(AutoTokenizer.from_pretrained(self.tokenizer, local_files_only=True, trust_remote_code=False))
+        seen_from = [Path(), *vars(self).get("_above", ())]
+        found = next((path / self.tokenizer for path in seen_from if (path / self.tokenizer).is_dir()), self.tokenizer)
+        try:
+            return AutoTokenizer.from_pretrained(str(found), local_files_only=True, trust_remote_code=False)
+        except (OSError, ValueError) as error:
+            reason = f"it holds none that can be read ({' '.join(str(error).split())[:200]})"
+            if not Path(found).is_dir():
+                reason = f"there is no such folder; the path counts from {os.getcwd()!r}, or from one above the model's"
+            raise ConfigError(f"no tokenizer in {self.tokenizer!r}: {reason}; name a folder that holds one") from None
+
+    def look_above(self, folder: Path, wanted: str | None = None) -> None:
+        """Look for a relative `tokenizer` also in the folders above this one.
+
+        Args:
+            folder: a model's folder, which may be asked for from anywhere.
+            wanted: of stored episodes; there are none here.
+        """
+        object.__setattr__(self, "_above", tuple(folder.resolve().parents))
 
     def _asked(self, form: int, first: int, second: int) -> str:
         """The text of an example up to its answer."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from compolens.foundation import digests, files
 from compolens.foundation.configs import ConfigError, classes_of, construct, describe
+from compolens.foundation.model_folders import network_name
 from compolens.training.distributed import Processes
 from compolens.training.runs import Run
 
@@ -107,7 +108,7 @@ def card(run: Run, name: str, scores: dict[str, Any]) -> str:
     Returns:
         Markdown.
     """
-    split = run.task.describe_split()
+    split, called = run.task.describe_split(), network_name(run.config()["run"]["architecture"])
     trained = f"{scores['step']:,} steps of {run.batch_size} episodes" if run.steps else "not trained here"
     environments = "; ".join(
         f"torch {e['torch']}, {e['device']} ({e['hardware']}), {e['threads']} thread(s)"
@@ -126,7 +127,7 @@ def card(run: Run, name: str, scores: dict[str, Any]) -> str:
     lines = [
         f"# {name}",
         "",
-        f"{type(run.architecture).__name__} ({scores['parameters']:,} parameters) on {type(run.task).__name__}, {trained}.",
+        f"{called} ({scores['parameters']:,} parameters) on {type(run.task).__name__}, {trained}.",
         "",
         *("| " + " | ".join(row) + " |" for row in (columns, ["---"] * len(columns), *rows)),
         "",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from compolens.activations.sites import sites as sites_of
 from compolens.activations.streams import draw
 from compolens.foundation import digests, files
-from compolens.foundation.configs import ConfigError, require
+from compolens.foundation.configs import ConfigError, DoesNotApply, require
 from compolens.hooks import HookPoint, TaskLoss
 from compolens.models.base import count_parameters
 from compolens.tasks.base import SPLITS, TaskFamily
@@ -47,7 +49,8 @@ def adopt(
     """Any network in evaluation mode, on any task, for every probe and recipe; the network itself stays as it is.
 
     Everything is tried on a few episodes. Warnings tell of a site of the residual stream, or an explicit code, of which a part
-    goes round its hook point; of a site whose change changes no answer; of one that is not shaped as its name says.
+    goes round its hook point; of a site whose change changes no answer; of one that is not shaped as its name says; of one
+    whose name is nearly one that probes look for; of a residual stream that was not named as a whole.
 
     Args:
         module: the network, in evaluation mode. Its output is (batch, seq, d_out), or the answers alone, (batch, answers,
@@ -92,11 +95,15 @@ def adopt(
     model.task_loss = TaskLoss(task.loss)
     adopted = AdoptedNetwork(run, model, task, Path(type(module).__name__), 0)
     _check_call(module, call)
+    if reinit is not None:
+        _check_reinit(reinit, dict(architecture.arguments))
     few = FEW if task.seq != FEW else FEW + 1  # so that a batch cannot be taken for a sequence
     (episodes,) = draw(task, "train", few, "adopt", adopted.device)
     plain, held = _tried(model, episodes.tokens)
     _check_sites(model, held, few)
-    for told in [*_misshapen(held), *_dead(model, episodes.tokens, plain, held)]:
+    given = [name for name, *_ in architecture.sites]  # what stands there by itself is said of what it was made from
+    shown = {name: tensor for name, tensor in held.items() if name in given}
+    for told in [*_misspelt(given), *_misshapen(shown), *_dead(model, episodes.tokens, plain, shown), *_without(model)]:
         warnings.warn(told, stacklevel=2)
     for name in _passed_by(model, episodes.tokens):
         warnings.warn(f"site {name!r}: {GOES_ROUND}", stacklevel=2)
@@ -125,6 +132,8 @@ class AdoptedNetwork(TrainedModel):
         folder, run = Path(folder), self.run
         config = run.config()
         self._check_rebuilt()
+        if run.architecture.reinit is not None:  # type: ignore[attr-defined]
+            _ = self.why_no_untrained_control  # which makes it once; an error says what does not fit
         require(
             not (folder / "scores.json").exists(),
             f"{folder} holds a finished model; choose another folder, or delete it. In a file that --with names, save under "
@@ -207,6 +216,20 @@ def _check_call(module: nn.Module, call: Callable | None) -> None:
         ) from error
 
 
+def _check_reinit(reinit: Callable, arguments: dict[str, Any]) -> None:
+    """Raise unless it can be called with the arguments."""
+    try:
+        inspect.signature(reinit).bind(**arguments)
+    except ValueError:  # it does not tell
+        return
+    except TypeError as error:
+        name, got = getattr(reinit, "__name__", "reinit"), ", ".join(f"{k}={v!r}" for k, v in arguments.items())
+        raise ConfigError(
+            f"the untrained control is made by reinit({got}), but {name} is {name}{inspect.signature(reinit)}: {error}; give "
+            "arguments={…}, or a function in a file of yours that makes the network"
+        ) from error
+
+
 @torch.no_grad()
 def _tried(model: AdoptedModel, tokens: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """The prediction, with the hook points at rest, and what they hold; an error says what the network was given."""
@@ -217,9 +240,11 @@ def _tried(model: AdoptedModel, tokens: Tensor) -> tuple[Tensor, dict[str, Tenso
         raise
     except FAILURES as error:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        ids = tokens.is_floating_point() and bool(((tokens == 0) | (tokens == 1)).all()) and bool((tokens.sum(-1) < 2).all())
         raise ConfigError(
             f"{type(model.module).__name__} failed on tokens {tuple(tokens.shape)} {tokens.dtype}: {reason}; "
             "give call=, a function (module, tokens) -> output, that hands them over as the network wants them"
+            + ("; these are ids shown one-hot, and tokens.argmax(-1) are the ids" if ids else "")
         ) from error
 
 
@@ -261,9 +286,32 @@ def _goes_round(model: AdoptedModel, tokens: Tensor, name: str) -> bool:
 WIDE = {
     **dict.fromkeys(("hook_resid_pre", "hook_resid_mid", "hook_resid_post", "hook_attn_out", "hook_mlp_out", "hook_post"), 3),
     **dict.fromkeys(("hook_q", "hook_k", "hook_v", "hook_z", "hook_result", "hook_pattern", "hook_attn_scores"), 4),
+    "attn.hook_code": 4,
 }
 """Dimensions of a hook point's tensor in TransformerLens."""
-SHAPES = {"hook_z": "(batch, position, head, d_head), before the output projection; behind it the name is hook_attn_out"}
+BY_HEAD = "(batch, position, head, d_head)"
+SHAPES = {
+    **dict.fromkeys(("hook_q", "hook_k", "hook_v"), BY_HEAD),
+    "hook_z": f"{BY_HEAD}, before the output projection; behind it the name is hook_attn_out",
+    **dict.fromkeys(("hook_pattern", "hook_attn_scores"), "(batch, head, query, key)"),
+    "attn.hook_code": "(batch, query, key, head); where hook_pattern is named, it is there by itself",
+}
+OWN = (
+    "hook_code", "hook_embed", *(f"blocks.{{l}}.hook_{name}" for name in
+    ("resid_pre", "resid_mid", "resid_post", "attn_in", "attn_out", "mlp_in", "mlp_out")), "blocks.{l}.mlp.hook_post",
+    *(f"blocks.{{l}}.attn.hook_{name}" for name in ("q", "k", "v", "z", "result", "pattern", "attn_scores", "code")),
+)  # fmt: skip
+"""Hook points that probes look for in an adopted network."""
+
+
+def _misspelt(names: Iterable[str]) -> Iterator[str]:
+    """Names that are nearly one that probes look for, in words; one that begins with such a name was meant."""
+    for name in names:
+        number = next((part for part in name.split(".") if part.isdecimal()), "0")
+        known = [one.format(l=number) for one in OWN]
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.85)
+        if near and not any(name.startswith(one) for one in known):
+            yield f"site {name!r}: no probe looks for that name; did you mean {near[0]!r}?"
 
 
 def _misshapen(held: Mapping[str, Tensor]) -> Iterator[str]:
@@ -271,11 +319,21 @@ def _misshapen(held: Mapping[str, Tensor]) -> Iterator[str]:
     stream = next((tensor for name, tensor in held.items() if ".hook_resid_" in name), None)
     for name, tensor in held.items():
         last, got = name.split(".")[-1], f"site {name!r} holds a tensor {tuple(tensor.shape)}"
-        if tensor.ndim != WIDE.get(last, tensor.ndim):
+        last = "attn.hook_code" if name.endswith("attn.hook_code") else last
+        if tensor.ndim != WIDE.get(last, tensor.ndim) or not _in_order(last, tensor, stream):
             wanted = SHAPES.get(last, f"{WIDE[last]} dimensions")
             yield f"{got}, and what TransformerLens calls so has {wanted}; name it by what it is"
         elif last in ("hook_attn_out", "hook_mlp_out") and stream is not None and tensor.shape[-1] != stream.shape[-1]:
             yield f"{got}, and what is added to the stream is as wide as that, {stream.shape[-1]}; name it by what it is"
+
+
+def _in_order(name: str, tensor: Tensor, stream: Tensor | None) -> bool:
+    """Whether positions stand where they belong, as far as lengths tell."""
+    if name in ("hook_pattern", "hook_attn_scores"):
+        return tensor.shape[2] == tensor.shape[3]
+    if name == "attn.hook_code":
+        return tensor.shape[1] == tensor.shape[2]
+    return stream is None or WIDE.get(name) != 4 or tensor.shape[1] == stream.shape[1]
 
 
 @torch.no_grad()
@@ -295,6 +353,14 @@ def _dead(model: AdoptedModel, tokens: Tensor, plain: Tensor, held: Mapping[str,
                 f"site {name!r}: changing it changes no answer, so whatever is written there would seem not to matter; name a "
                 "tensor that the network goes on with"
             )
+
+
+def _without(model: AdoptedModel) -> Iterator[str]:
+    """What most probes ask for and was not named, in words."""
+    try:
+        sites_of(model)
+    except DoesNotApply as error:
+        yield f"{error}; else most probes do not apply"
 
 
 def _check_sites(model: AdoptedModel, held: Mapping[str, Tensor], batch: int) -> None:

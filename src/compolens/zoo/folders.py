@@ -23,6 +23,7 @@ from compolens.activations.writing import Recorded
 from compolens.foundation import digests, files
 from compolens.foundation.configs import ConfigError, DoesNotApply, construct
 from compolens.foundation.files import DamagedFile
+from compolens.foundation.model_folders import network_name
 from compolens.foundation.moved import renamed
 from compolens.hooks import HookedModel, TaskLoss, native_bridge
 from compolens.models import ARCHITECTURES
@@ -30,6 +31,7 @@ from compolens.models import PARTS as MODEL_PARTS
 from compolens.tasks import FAMILIES, TaskFamily
 from compolens.tasks import PARTS as TASK_PARTS
 from compolens.tasks.base import SPLITS
+from compolens.tasks.few_shot import FewShot
 from compolens.tasks.fixed.family import FixedEpisodes
 from compolens.training import AUXILIARIES, DECAYS, INITIALISATIONS, RECIPES, RESUME, Run, kept_weights
 from compolens.training.machine import check_device
@@ -120,7 +122,11 @@ class TrainedModel:
     @cached_property
     def _not_finite(self) -> str:
         """Where the untrained control of an adopted network is not finite: nothing can be measured against it then."""
-        control, points = self._initialised(), {site.hook_name for site in sites(self.model)}
+        control = self._initialised()
+        try:
+            points = {site.hook_name for site in sites(self.model)}
+        except DoesNotApply:  # none was named
+            points = set()
         batches = draw(self.task, "train", 8, "untrained control", self.device)
         with torch.no_grad():
             for batch in record(control, batches, sorted(points)):
@@ -166,7 +172,7 @@ def read_run(folder: str | Path, classes: Iterable[Callable[..., Any]] = ()) -> 
     if not isinstance(run, Run):
         raise ConfigError(f"{folder / 'config.json'} describes a {type(run).__name__}, not a Run")
     digests.check(folder, digests.CONFIG)
-    if isinstance(run.task, FixedEpisodes):
+    if isinstance(run.task, FixedEpisodes | FewShot):
         scores = digests.read_scores(folder) if (folder / "scores.json").is_file() else {}
         run.task.look_above(folder, scores.get("stored"))
     return run
@@ -293,7 +299,8 @@ def overview(folder: Path, classes: Iterable[Callable[..., Any]] = ()) -> dict[s
     row: dict[str, Any] = {"model": folder.name}
     try:
         run = read_run(folder, classes)
-        row |= {"architecture": type(run.architecture).__name__, "task": type(run.task).__name__, "steps": run.steps}
+        called = network_name(digests.read_run(folder)["architecture"])
+        row |= {"architecture": called, "task": type(run.task).__name__, "steps": run.steps}
         if (folder / "scores.json").exists():
             read_step(folder)
             row |= _scores(folder)
@@ -311,7 +318,7 @@ def _described(folder: Path) -> dict[str, Any]:
     try:
         run = digests.read_run(folder)
         digests.check(folder, digests.CONFIG)
-        row = {part: run[part]["class"] for part in ("architecture", "task")} | {"steps": run["steps"]}
+        row = {"architecture": network_name(run["architecture"]), "task": run["task"]["class"], "steps": run["steps"]}
         return row | (_scores(folder) if (folder / "scores.json").exists() else {})
     except (ConfigError, KeyError, TypeError):
         return row

@@ -5,12 +5,13 @@
     python tests/benchmarks/diagnosis/blind.py score FILE [--set first] [--confident 0.8] [--labels FILE] [--partial]
     python tests/benchmarks/diagnosis/blind.py labels [FILE] [--set first]
 
-There are two sets, first (b001 …) and second (c001 …).
+There are three sets, first (b001 …), second (c001 …) and third (d001 …).
 ``build`` writes one model folder for every case, DIR/b001 and so on, which ``compolens.load(folder, classes=CLASSES)`` opens.
 ``score`` reads a CSV with the columns case, label and, where there is one, confidence in [0, 1], from any diagnosis, and says
 how often it is right, beside a confusion table; labels are those of `blind_plan.LABELS`, or one of `SYNONYMS`. Intervals are
 of a bootstrap over kinds: cases of one kind stand or fall together. ``labels`` writes what is expected, as it is kept in
-blind_labels.csv and second_labels.csv. Who looks at single cases and then changes a rule of a diagnosis has used the set up.
+blind_labels.csv, second_labels.csv and third_blind_labels.csv. Who looks at single cases and then changes a rule of a
+diagnosis has used the set up.
 """
 
 from __future__ import annotations
@@ -35,13 +36,22 @@ from blind_raven import BlindSolver, adopted  # noqa: E402
 from second_models import PlantedSecond  # noqa: E402
 from second_plan import plan as second  # noqa: E402
 from second_raven import SecondSolver  # noqa: E402
+from third_blind_models import PlantedThird  # noqa: E402
+from third_blind_plan import plan as third  # noqa: E402
+from third_blind_raven import ThirdSolver  # noqa: E402
 
 from compolens.foundation.configs import ConfigError, nearest, require  # noqa: E402
 
-CLASSES: tuple[type, ...] = (PlantedBlind, BlindSolver, PlantedSecond, SecondSolver, *PAIRS.values())
+CLASSES: tuple[type, ...] = (
+    PlantedBlind, BlindSolver, PlantedSecond, SecondSolver, PlantedThird, ThirdSolver, *PAIRS.values(),
+)  # fmt: skip
 """What `compolens.load(folder, classes=CLASSES)` needs to open a case."""
-SETS: dict[str, Callable[[], Mapping[str, Blinded]]] = {"first": plan, "second": second}
-LABELS_FILES = {"first": HERE / "blind_labels.csv", "second": HERE / "second_labels.csv"}
+SETS: dict[str, Callable[[], Mapping[str, Blinded]]] = {"first": plan, "second": second, "third": third}
+LABELS_FILES = {
+    "first": HERE / "blind_labels.csv",
+    "second": HERE / "second_labels.csv",
+    "third": HERE / "third_blind_labels.csv",
+}
 LABELS_FILE = LABELS_FILES["first"]
 BETWEEN = "; "
 """Between acceptable labels."""

@@ -123,12 +123,20 @@ class BlindSolver(nn.Module, PanelSolver):
         table = one_hot(answers, self.task.n_values).flatten(1).to(tokens.dtype)
         message = torch.cat([self.encode(self.inferred(rule, panels, struck), drawn).to(tokens.dtype), table], 1)
         read = self.message(message[:, None].repeat(1, self.task.seq, 1))[:, : self.task.seq - 2].mean(1)
-        arrived = self.arrived(self.on_the_way(read, drawn, struck)[:, None].repeat(1, self.task.seq, 1))[:, -2:].mean(1)
-        rules = self.decode(arrived[:, : -table.shape[1]])
-        values = torch.einsum(
-            "nkr,nkrv->nkv", rules, arrived[:, -table.shape[1] :].view(-1, *answers.shape[1:], self.task.n_values)
-        )
+        arrived = self.arrived(self.delivered(self.on_the_way(read, drawn, struck), drawn, struck))[:, -2:]
+        rules, found = self.told(arrived, table.shape[1])
+        values = torch.einsum("nkr,nkrv->nkv", rules, found.view(-1, *answers.shape[1:], self.task.n_values))
         return self.sure * self.executed(values, rules.argmax(2), panels, struck)
+
+    def delivered(self, read: Tensor, drawn: Tensor, struck: Tensor) -> Tensor:
+        """(batch, seq, width): what stands at every position of what arrives (batch, width)."""
+        return read[:, None].repeat(1, self.task.seq, 1)
+
+    def told(self, arrived: Tensor, width: int) -> tuple[Tensor, Tensor]:
+        """What stands at both answers' positions (batch, 2, …): how much of every rule (batch, 2, rule), and the answers'
+        table (batch, width)."""
+        mean = arrived.mean(1)
+        return self.decode(mean[:, :-width]), mean[:, -width:]
 
     def explain(self, panels: Tensor) -> tuple[Tensor, Tensor]:
         """Rules (batch, 2) and the answers of each (batch, 2, rule)."""

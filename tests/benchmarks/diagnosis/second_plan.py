@@ -9,8 +9,10 @@ are borderline, and no answer is expected of them. Where more than one answer is
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import ClassVar
 
 from blind_models import task_of
 from blind_plan import (
@@ -70,6 +72,9 @@ class Second(Blinded):
 
     about: str = ""
 
+    architecture: ClassVar[type[PlantedSecond]] = PlantedSecond
+    panels: ClassVar[type[SecondSolver]] = SecondSolver
+
     @property
     def kind(self) -> str:
         if not self.planted:
@@ -83,50 +88,66 @@ class Second(Blinded):
     @property
     def run(self) -> Run:
         task = task_of(self.family, self.seed, self.few)
-        own = PlantedSecond(task, self.fault, self.carrier, self.transport, self.strength, self.explicit)
+        own = self.architecture(task, self.fault, self.carrier, self.transport, self.strength, self.explicit)
         return Run(own, task, steps=0, init_seed=self.seed, data_seed=self.seed, evaluation_episodes=64)
 
     @property
     def solver(self) -> SecondSolver:
-        return SecondSolver(**self.arguments)  # type: ignore[arg-type]
+        return self.panels(**self.arguments)  # type: ignore[arg-type]
 
 
-def _told(fault: str, family: str) -> tuple[str, str]:
-    """The label that a fault's description begins with ("" where it does not), and the rest, as a sentence."""
-    text = " ".join((PANEL_FAULTS[fault] if family == PANELS else str(FAULTS[fault].__doc__)).split())
-    label, colon, rest = text.partition(": ")
-    if not (colon and label in LABELS):
-        label, rest = "", text
-    return label, rest[0].upper() + rest[1:].rstrip(".") + "."
+@dataclass(frozen=True)
+class Writer:
+    """What makes rows of a plan into cases. faults: name -> a mechanism whose docstring begins with its label; panel_faults:
+    name -> such a text; carriers, panel_carriers: the same for how a code is carried; also: fault -> what else is right; ways:
+    transport -> what is said of it; case: the class of cases."""
+
+    faults: Mapping[str, type]
+    panel_faults: Mapping[str, str]
+    carriers: Mapping[str, type]
+    panel_carriers: Mapping[str, str]
+    also: Mapping[str, tuple[str, ...]]
+    ways: Mapping[str, str]
+    case: type[Second]
+
+    def told(self, fault: str, family: str) -> tuple[str, str]:
+        """The label that a fault's description begins with ("" where it does not), and the rest, as a sentence."""
+        text = " ".join((self.panel_faults[fault] if family == PANELS else str(self.faults[fault].__doc__)).split())
+        label, colon, rest = text.partition(": ")
+        if not (colon and label in LABELS):
+            label, rest = "", text
+        return label, rest[0].upper() + rest[1:].rstrip(".") + "."
+
+    def carried(self, carrier: str, family: str, transport: str) -> str:
+        text = self.panel_carriers[carrier] if family == PANELS else str(self.carriers[carrier].__doc__)
+        return " How the code is carried: " + " ".join(text.split()) + self.ways.get(transport, "")
+
+    def cases(self, fault: str, *rows: tuple, label: str = "", about: str = "", why: str = "") -> list[Second]:
+        """Rows of (family, carrier, strength, anything else of a `Second` by name). label: of all, if not that of the fault;
+        why: what to say before what the fault says."""
+        found = []
+        for i, (family, carrier, *rest) in enumerate(rows):
+            strength, given = [*rest, 1.0][0], dict(rest[1]) if len(rest) > 1 else {}
+            own, said = self.told(fault, family)
+            also = tuple(other for other in self.also.get(fault, ()) if other != (label or own))
+            if about == "Borderline":
+                also = (WORKS, own)
+            if given.get("few"):
+                also, said = (*also, UNDECIDED), f"{said} Four held-out pairs are few: undecided is right as well."
+            if fault in ("Sound", "Works"):
+                said += self.carried(carrier, family, given.get("transport", WHOLE))
+            given = {"seed": (i + len(fault)) % 4} | given
+            found.append(self.case(fault, family, carrier, label or own, also, why + said, strength, **given, about=about))
+        return found
 
 
-def _carried(carrier: str, family: str, transport: str) -> str:
-    text = PANEL_CARRIERS[carrier] if family == PANELS else str(CARRIERS[carrier].__doc__)
-    way = {
-        BOUND: " What a question takes over is locked by its own x.",
-        SHARES: " Every context token masks it.",
-        SCATTERED: " Context tokens hold a quarter of the coordinates each.",
-    }
-    return " How the code is carried: " + " ".join(text.split()) + way.get(transport, "")
-
-
-def _cases(fault: str, *rows: tuple, label: str = "", about: str = "", why: str = "") -> list[Second]:
-    """Rows of (family, carrier, strength, anything else of a `Second` by name). label: of all, if not that of the fault;
-    why: what to say before what the fault says."""
-    found = []
-    for i, (family, carrier, *rest) in enumerate(rows):
-        strength, given = [*rest, 1.0][0], dict(rest[1]) if len(rest) > 1 else {}
-        own, said = _told(fault, family)
-        own = label or own
-        also = tuple(other for other in ALSO.get(fault, ()) if other != own)
-        if about == "Borderline":
-            also = (WORKS, _told(fault, family)[0])
-        if given.get("few"):
-            also, said = (*also, UNDECIDED), f"{said} Four held-out pairs are few: undecided is right as well."
-        said = why + said + (_carried(carrier, family, given.get("transport", WHOLE)) if fault in ("Sound", "Works") else "")
-        given = {"seed": (i + len(fault)) % 4} | given
-        found.append(Second(fault, family, carrier, own, also, said, strength, **given, about=about))
-    return found
+WAYS = {
+    BOUND: " What a question takes over is locked by its own x.",
+    SHARES: " Every context token masks it.",
+    SCATTERED: " Context tokens hold a quarter of the coordinates each.",
+}
+"""Transport -> what is said of it."""
+_cases = Writer(FAULTS, PANEL_FAULTS, CARRIERS, PANEL_CARRIERS, ALSO, WAYS, Second).cases
 
 
 def _works() -> list[Second]:

@@ -52,13 +52,15 @@ class SecondSolver(BlindSolver):
 
     faults: ClassVar[dict[str, str]] = FAULTS
     carriers: ClassVar[dict[str, str]] = CARRIERS
+    tables: ClassVar[dict[str, int]] = {"clock": 2, "superposed": LETTERS, "tensor": SIDE}
+    """Carriers of a word for every ordered pair of rules -> how many random numbers one rule has."""
 
     def __init__(
         self, fault: str = "Works", carrier: str = "plain", rules: int = 5, strength: float = 1.0, seed: int = 0
     ) -> None:
         super().__init__(fault, carrier, rules, strength, seed)
         rng = torch.Generator().manual_seed(1000 + seed)
-        size = {"tensor": SIDE, "superposed": LETTERS}.get(carrier, 2)
+        size = self.tables.get(carrier, 2)
         self.first, self.second = (nn.Parameter(normalize(torch.randn(rules, size, generator=rng), dim=1)) for _ in range(2))
 
     # ---- carriers ----------------------------------------------------------------------------------------------------
@@ -82,7 +84,7 @@ class SecondSolver(BlindSolver):
 
     def _encode(self, rule: Tensor, drawn: Tensor) -> Tensor:
         hot = one_hot(rule, self.n_rules).flatten(1).to(self.sure)
-        if self.carrier in ("clock", "superposed", "tensor"):
+        if self.carrier in self.tables:
             return self.table_of_words()[rule[:, 0], rule[:, 1]]
         if self.carrier == "rolled":
             place = one_hot(drawn % PLACES, PLACES).to(hot)
@@ -99,7 +101,7 @@ class SecondSolver(BlindSolver):
     def decode(self, said: Tensor) -> Tensor:
         if self.fault == "LoudDecoy":
             said = said[:, : -2 * self.n_rules]
-        if self.carrier in ("clock", "superposed", "tensor"):
+        if self.carrier in self.tables:
             distance = (said[:, None] - self.table_of_words().flatten(0, 1)).square().sum(2)
             pairs = torch.softmax(-SHARP * distance, 1).unflatten(1, (self.n_rules, self.n_rules))
             return torch.stack([pairs.sum(2), pairs.sum(1)], 1)

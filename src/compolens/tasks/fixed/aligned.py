@@ -11,8 +11,32 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from compolens.foundation.configs import require
+from compolens.foundation.configs import ConfigError, require
 from compolens.tasks.fixed.checks import IGNORED, numbers
+
+
+def is_ragged(answers: Any, padding: Any) -> bool:
+    """Whether sequences differ in length, or are asked at places of their own.
+
+    Args:
+        answers: as `FixedEpisodes.write` takes them.
+        padding: as there.
+
+    Returns:
+        True where they have to be aligned.
+
+    Raises:
+        ConfigError: answers are lists of different lengths, or rows of something else than positions.
+    """
+    try:
+        wide = np.asarray(answers)
+    except ValueError as error:
+        raise ConfigError(
+            "answers of every episode must be (episode, answer) positions, as many for each; write -1 where one has fewer"
+        ) from error
+    if wide.ndim == 2:
+        require(wide.dtype.kind in "iu", f"answers of every episode must be whole numbers, positions or -1; got {wide.dtype}")
+    return padding is not None or wide.ndim == 2
 
 
 def aligned(tokens: Any, targets: Any, answers: Any, padding: Any) -> tuple[np.ndarray, np.ndarray, Any, np.ndarray | None]:
@@ -31,6 +55,9 @@ def aligned(tokens: Any, targets: Any, answers: Any, padding: Any) -> tuple[np.n
         ConfigError: padding lies between tokens, or a position is none of an episode's.
     """
     x, y = numbers("tokens", tokens), numbers("targets", targets)
+    require(
+        x.ndim >= 2, f"tokens must be (episode, position) ids or (episode, position, d_in) floats, got {x.dtype} {x.shape}"
+    )
     n, seq = x.shape[:2]
     away = np.zeros((n, seq), dtype=bool) if padding is None else numbers("padding", padding) != 0
     require(away.shape == (n, seq), f"padding must be ({n}, {seq}), a row per episode, got {away.shape}")

@@ -170,7 +170,19 @@ def _whole(value: Any) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
-def _row(name: str, given: Any) -> np.ndarray:
+def one_a_row(name: str, given: Any) -> np.ndarray:
+    """Numbers or words as an array.
+
+    Args:
+        name: what they are called in the error.
+        given: a number or word per episode.
+
+    Returns:
+        The array.
+
+    Raises:
+        ConfigError: the rows differ in length.
+    """
     try:
         return np.asarray(given)
     except (ValueError, TypeError) as error:
@@ -179,7 +191,7 @@ def _row(name: str, given: Any) -> np.ndarray:
 
 def _words(name: str, given: Any) -> np.ndarray:
     """(episode,) words."""
-    words = _row(name, given.tolist() if hasattr(given, "tolist") else given)
+    words = one_a_row(name, given.tolist() if hasattr(given, "tolist") else given)
     require(words.ndim == 1, f"{name} must be one word per episode, got {shown(given)}")
     strange = [word for word in words.tolist() if not isinstance(word, str)]
     require(not strange, f"{name} must hold words, got {shown(strange[0]) if strange else ''}")
@@ -238,7 +250,9 @@ def _targets(y: np.ndarray, n: int, seq: int, answers: tuple[int, ...]) -> tuple
 
 def _compositions(composition: Any) -> tuple[np.ndarray, tuple[str, ...]]:
     """(episode,) numbers, and what they are called if they were given as words."""
-    given = composition.detach().cpu().numpy() if isinstance(composition, torch.Tensor) else _row("composition", composition)
+    given = (
+        composition.detach().cpu().numpy() if isinstance(composition, torch.Tensor) else one_a_row("composition", composition)
+    )
     hidden = isinstance(composition, np.ma.MaskedArray) and bool(np.ma.getmaskarray(composition).any())
     require(not hidden, "composition has masked entries, which no file keeps; drop these episodes")
     require(given.ndim == 1, f"composition must be one number or word per episode, got the shape {given.shape}")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from compolens.foundation.configs import ConfigError, nearest, require, shown
 from compolens.tasks.base import Episodes
-from compolens.tasks.fixed.checks import Arrays, numbers
+from compolens.tasks.fixed.checks import Arrays, numbers, one_a_row
 from compolens.tasks.fixed.stored import Stored
 
 WANTED = ("of", "tokens", "targets", "composition", "codes")
@@ -75,7 +75,7 @@ def checked_counterfactuals(
         fits = short.shape == (m, len(found.answers), *found.targets.shape[2:])
         require(fits, f"counterfactuals['targets'] must be {m} rows like targets, got {y.shape}")
         targets[:, list(found.answers)] = short
-    words = np.asarray(given["composition"])
+    words = one_a_row("counterfactuals['composition']", given["composition"])
     if found.names:
         number = {name: i for i, name in enumerate(found.names)}
         strange = sorted({str(word) for word in words.tolist()} - set(number))

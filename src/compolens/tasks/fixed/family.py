@@ -25,9 +25,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
-from compolens.foundation.configs import nearest, require, shown
+from compolens.foundation.configs import DoesNotApply, nearest, require, shown
 from compolens.tasks.base import SPLITS, WHAT_RENDER_UNLOCKS, Episodes, TaskFamily
-from compolens.tasks.fixed.aligned import aligned_together
+from compolens.tasks.fixed.aligned import aligned_together, is_ragged
 from compolens.tasks.fixed.checks import checked, numbers
 from compolens.tasks.fixed.counterfactuals import Counterfactuals, checked_counterfactuals, shown_by
 from compolens.tasks.fixed.files import READERS, describe_arrays, save
@@ -41,6 +41,8 @@ FIXED = (
 
 
 CODELESS = "it was given no codes; FixedEpisodes.write(…, codes={NAME: array})"
+CODED = ("latent_code", "code_structure", "erase_code", "attention_code", "latent_geometry", "predictors")
+"""What reads codes."""
 COUNTERFACTUAL = ("patching", "swap_code", "swap_factor", "inference_or_execution", "repair")
 """What needs the same inputs under another code."""
 IGNORED = -100
@@ -130,7 +132,7 @@ class FixedEpisodes(StoredEpisodes, TaskFamily):
             ConfigError: an array does not fit, or the folder holds other episodes.
         """
         require(isinstance(folder, str | os.PathLike), f"the folder must be a path, got {shown(folder)}")
-        ragged = padding is not None or np.ndim(answers) == 2
+        ragged = is_ragged(answers, padding)
         of = None if counterfactuals is None else shown_by(counterfactuals, len(tokens), ragged)
         if ragged:
             tokens, targets, answers, padding, counterfactuals = aligned_together(
@@ -281,7 +283,7 @@ class FixedEpisodes(StoredEpisodes, TaskFamily):
         if type(self).render is FixedEpisodes.render and not self._folder.manifest.get("counterfactuals"):
             found |= dict.fromkeys(("render", *COUNTERFACTUAL), FIXED)
         if not self.code_kinds:
-            found |= dict.fromkeys(("latent_code", "code_structure", "erase_code", *COUNTERFACTUAL), CODELESS)
+            found |= dict.fromkeys((*CODED, *COUNTERFACTUAL), CODELESS)
         return found
 
     @property
@@ -367,6 +369,8 @@ class FixedEpisodes(StoredEpisodes, TaskFamily):
     # ---- factors and raw inputs --------------------------------------------------------------------------------------
     def factors(self, codes: dict[str, Tensor]) -> dict[str, Tensor]:
         """The coordinates of continuous codes; those of categorical ones, one-hot."""
+        if not self.code_kinds:
+            raise DoesNotApply(f"{type(self).__name__}: {CODELESS}")
         levels, found = self._folder.manifest["levels"], {}
         for name, kind in self.code_kinds.items():
             columns = codes[name].flatten(1) if codes[name].ndim > 1 else codes[name][:, None]

@@ -9,18 +9,15 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from compolens.foundation.configs import ConfigError, DoesNotApply, frozen, require
+from compolens.foundation.configs import ConfigError, DoesNotApply, frozen, require, shown
 from compolens.hooks import HookedModel
 from compolens.models.base import Architecture
-from compolens.zoo.adopted.model import AdoptedModel, Call
+from compolens.zoo.adopted.model import AdoptedModel, Call, Site
 from compolens.zoo.adopted.taps import SIDES
-
-Site = tuple[str, str, str, int | str | None]
-"""Hook name, submodule, side ("output" or "input"), index."""
 
 FAILURES = (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError, AssertionError, NotImplementedError)
 """What a network raises that is given what it cannot take."""
-TAKEN = ("module", "training", "cfg", "roles", "taps", "call", "answers", "d_out", "hook_dict", "mod_dict")
+TAKEN = ("module", "training", "cfg", "roles", "taps", "turned", "heads", "call", "answers", "d_out", "hook_dict", "mod_dict")
 NO_UNTRAINED_CONTROL = "the network was adopted without a way to initialise it anew; name one: adopt(…, reinit=MyNet)"
 
 
@@ -62,6 +59,11 @@ class Adopted(Architecture):
         object.__setattr__(self, "sites", _sites(self.sites))
         object.__setattr__(self, "n_layers", _layers(self.sites))
         roles = dict(self.roles)
+        for role, positions in roles.items():
+            numbers = isinstance(positions, Sequence) and all(type(position) is int for position in positions)
+            listed = numbers and len(positions) > 0
+            require(listed, f"Adopted: roles[{role!r}] must list positions, such as [0, 1]; got {shown(positions)}")
+        object.__setattr__(self, "roles", tuple((role, tuple(positions)) for role, positions in roles.items()))
         require(
             not roles or {"context", "readout"} <= set(roles),
             f"Adopted: roles must name at least 'context' and 'readout', got {list(roles)}",
@@ -134,9 +136,14 @@ def _pairs(what: str, given: Any) -> tuple[tuple[str, Any], ...]:
 
 def _sites(given: Any) -> tuple[Site, ...]:
     """Sites in full: (hook name, submodule, side, index)."""
+    listed = isinstance(given, list | tuple) and all(isinstance(site, list | tuple) and len(site) > 1 for site in given)
+    require(
+        isinstance(given, Mapping) or listed,
+        f'sites must be a mapping from hook names to submodules, such as {{"blocks.0.hook_resid_post": "layers.0"}}; '
+        f"got {shown(given)}",
+    )
     items = given.items() if isinstance(given, Mapping) else [(site[0], tuple(site[1:])) for site in given]
-    found = tuple(_site(name, at) for name, at in items)
-    return found
+    return tuple(_site(name, at) for name, at in items)
 
 
 def _layers(sites: Sequence[tuple]) -> int:
@@ -147,13 +154,14 @@ def _layers(sites: Sequence[tuple]) -> int:
 
 
 def _site(name: str, at: Any) -> Site:
+    require(isinstance(name, str), f"a site's name must be a word like 'blocks.0.hook_resid_post', got {shown(name)}")
     given = tuple(at) if isinstance(at, tuple | list) else (at,)
     path, side, index = (*given, *("", "output", None)[len(given) :])[:3]
     plain = isinstance(path, str) and isinstance(index, int | str | None) and not isinstance(index, bool)
     require(
         plain and side in SIDES and 1 <= len(given) <= 3,
         f"site {name!r} must be a submodule's name, (name, 'output') or (name, 'input'), or one of these with an index, "
-        f"such as ('layers.0', 'output', 0); got {at!r}",
+        f"such as ('layers.0', 'output', 0); got {f'a {type(at).__name__}' if isinstance(at, nn.Module) else shown(at)}",
     )
     parts = name.split(".")
     words = all(part.isidentifier() or part.isdecimal() for part in parts) and parts[0].isidentifier()

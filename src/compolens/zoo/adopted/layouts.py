@@ -27,7 +27,7 @@ NATIVE = "TransformerLensNative"
 """The architecture of a TransformerBridge that TransformerLens itself makes, and so can make again."""
 READ = {
     "hook_attn_in": ("ln_1", "input_layernorm", "self_attn_layer_norm"),
-    "hook_mlp_in": ("ln_2", "pre_feedforward_layernorm", "post_attention_layernorm", "final_layer_norm"),
+    "hook_mlp_in": ("ln_2", "pre_feedforward_layernorm", "post_attention_layernorm"),
 }
 """Hook point of what a part reads off the stream -> what a block calls the norm there."""
 
@@ -226,7 +226,7 @@ def _bridge(module: Any) -> Layout:
         at = f"blocks.{i}"
         if i == 0:
             wanted[f"{at}.hook_resid_pre"] = first(f"{at}.hook_in", f"{at}.hook_resid_pre")
-        wanted[f"{at}.attn.hook_code"] = first(f"{at}.attn.hook_pattern")
+        wanted[f"{at}.attn.hook_pattern"] = first(f"{at}.attn.hook_pattern")
         wanted[f"{at}.attn.hook_z"] = first(f"{at}.attn.o.hook_in", f"{at}.attn.hook_z")
         wanted[f"{at}.hook_attn_out"] = first(f"{at}.attn.hook_out", f"{at}.hook_attn_out")
         wanted[f"{at}.hook_attn_in"] = first(f"{at}.ln1.hook_in")

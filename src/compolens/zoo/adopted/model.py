@@ -18,6 +18,8 @@ from compolens.zoo.adopted.taps import SIDES, Tap, shown
 
 Call = Callable[[nn.Module, Tensor], Any]
 """(module, tokens) -> output."""
+Site = tuple[str, str, str, int | str | None]
+"""Hook name, submodule, side ("output" or "input"), index."""
 
 
 MANY = 1 << 20
@@ -41,10 +43,20 @@ class _Parts(nn.Module):
             raise NoSuchPart(f"an adopted network shows its hook points alone; it has no part {name!r} to read") from None
 
 
+def _codes(sites: Sequence[Site]) -> list[Site]:
+    """The `hook_code` of every attention of which its weights alone are named: where these are."""
+    named = {name for name, *_ in sites}
+    pattern = ".attn.hook_pattern"
+    weights = [site for site in sites if site[0].endswith(pattern)]
+    found = [(f"{name.removesuffix(pattern)}.attn.hook_code", path, side, index) for name, path, side, index in weights]
+    return [site for site in found if site[0] not in named]
+
+
 class AdoptedModel(HookedModel):
     """A bare module behind hook points; ``model(tokens)`` is its output, put at the task's answers where it has only these.
 
-    Hook points have the names of the sites; weights are those of the module, under "module.". Where torch fuses a whole layer
+    Hook points have the names of the sites; where `hook_pattern` of an attention is named, its `hook_code` stands there too.
+    Weights are those of the module, under "module.". Where torch fuses a whole layer
     (nn.TransformerEncoderLayer and nn.MultiheadAttention, without gradients), it does not while a hook point in it is in use:
     what is read is then equal up to rounding.
 
@@ -66,7 +78,7 @@ class AdoptedModel(HookedModel):
     def __init__(
         self,
         module: nn.Module,
-        sites: Sequence[tuple[str, str, str, int | str | None]],
+        sites: Sequence[Site],
         call: Call | None,
         roles: Mapping[str, Sequence[int]],
         *,
@@ -79,7 +91,9 @@ class AdoptedModel(HookedModel):
         self.module, self.call = module, call
         self.d_out, self.answers = d_out, [a % seq if seq else a for a in answers]
         self.heads = heads_of(module)
-        self.taps = tuple(self._tap(*site) for site in sites)
+        codes = _codes(sites)
+        self.turned = {name for name, *_ in codes}
+        self.taps = tuple(self._tap(*site) for site in [*sites, *codes])
         for tap in sorted(self.taps, key=lambda tap: [part.zfill(9) for part in tap.name.split(".")]):
             self._hold(tap)
         self.cfg = SimpleNamespace(n_layers=n_layers, n_ctx=None if roles else seq, d_out=d_out)
@@ -115,6 +129,7 @@ class AdoptedModel(HookedModel):
         require(not number or number.isdecimal(), f"site {name!r}: {path!r} must name a call by its number, such as '{at}@0'")
         tap = SIDES[side](name, path, index, HookPoint())
         tap.heads = self.heads
+        tap.turned = name.endswith("attn.hook_code") and (at.endswith("hook_pattern") or name in self.turned)
         return tap
 
     def _hold(self, tap: Tap) -> None:
@@ -226,7 +241,29 @@ class AdoptedModel(HookedModel):
     def check_site(self, name: str) -> None:
         """Raise `DoesNotApply`, which says what to name, unless `name` is among the sites."""
         if name not in self.hook_dict:
+            known, attention = nearest(name, self.hook_dict), name.endswith((".attn.hook_code", ".attn.hook_pattern"))
+            what = f"the adopted {type(self.module).__name__} has no hook point {name!r}"
+            if attention and self.call is language_logits:
+                raise DoesNotApply(
+                    f"{what}, since transformers' attention does not show its weights; adopt a TransformerBridge around the "
+                    "model, which does: TransformerBridge.boot_transformers(NAME, hf_model=model)"
+                )
+            asked = name.replace("hook_code", "hook_pattern") if attention else name
+            known = f"{known} Name" if known.endswith("?") else f"{known}; name"
             raise DoesNotApply(
-                f"the adopted {type(self.module).__name__} has no hook point {name!r}; {nearest(name, self.hook_dict)} "
-                f'Where it is computed is yours to say: sites={{"{name}": ("SUBMODULE", "output"), …}}'
+                f'{what}; {known} where it is computed: adopt(…, sites={{"{asked}": ("SUBMODULE", "output"), …}})'
             )
+
+    def check_stream(self, names: list[str]) -> None:
+        """Raise `DoesNotApply`, which says what to name, unless the whole residual stream is among the sites."""
+        absent = [name for name in names if name not in self.hook_dict]
+        if absent:
+            wanted = [*absent, "blocks.0.hook_resid_post"] if len(names) == 1 else absent
+            told = ", ".join(f'"{name}": ("SUBMODULE", "output")' for name in wanted)
+            raise DoesNotApply(
+                f"the adopted {type(self.module).__name__} does not show its whole residual stream; name where the rest is "
+                f"computed: adopt(…, sites={{{told}, …}})"
+            )
+
+    def may_have(self, name: str) -> bool:
+        return name in self.hook_dict

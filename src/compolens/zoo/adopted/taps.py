@@ -30,6 +30,8 @@ class Tap(ABC):
         self.path, _, number = path.partition("@")
         self.number = int(number) if number else None
         self.heads: int | None = None
+        self.turned = False
+        """Whether what passes is (batch, head, query, key), and the hook point shows it as (batch, query, key, head)."""
         self.fired = 0
 
     @property
@@ -55,7 +57,7 @@ class Tap(ABC):
             return self.point(value[:, None])[:, 0]
         if self.heads and self.name.endswith("attn.hook_z") and value.ndim == 3:
             return self.point(value.unflatten(-1, (self.heads, -1))).flatten(-2)
-        if self.name.endswith("attn.hook_code") and self.path.endswith("hook_pattern") and value.ndim == 4:
+        if self.turned and value.ndim == 4:
             return self.point(value.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
         return self.point(value)
 
