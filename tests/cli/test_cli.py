@@ -725,7 +725,7 @@ def test_record_refuses_what_it_cannot_do(refuse, folder, tmp_path):
     assert "does not fire unless" in line(sites=["blocks.0.attn.hook_result"])
     assert "no hook point 'block.*'" in line(sites=["block.*"])
     assert "no split 'odd'; did you mean 'ood'?" in line("--split", "odd")
-    assert "need at least one episode, got 0" in line("--episodes", 0)
+    assert "argument --episodes: needs 1 or more, got 0" in line("--episodes", 0)
     assert "keeps no weights of step 9; kept: [0, 1, 2]" in line("--step", 9)
 
 

@@ -124,17 +124,22 @@ def test_a_code_that_is_not_told_may_be_a_memory_or_a_regression(tmp_path, tiny_
         assert diagnosis.diagnose([folder]).label == label
 
 
-def test_an_editor_above_the_gate_must_surely_be_above_it(tmp_path, tiny_task):
-    for name, lo, label in (("a", 0.55, "cannot execute"), ("b", 0.4, "undecided")):
-        folder = make(tmp_path, tiny_task, name, **CASES["cannot execute"])
-        without(folder, 0.6)
-        path = folder / "tables" / "inference_or_execution.csv"
-        frame = pd.read_csv(path, keep_default_na=False, na_values=[""]).fillna({"control": ""})
-        frame.loc[frame["metric"] == "recovered, left out", "lo"] = lo
-        put_back(path, frame)
-        found = diagnosis.diagnose([folder])
-        assert found.label == label
-        assert ("as little as 0.40" in found.reasons[-1]) == (label == "undecided")
+@pytest.mark.parametrize(
+    ("lo", "costs", "label"),
+    [(0.55, 0.0, "cannot execute"), (0.4, 0.0, "cannot execute"), (0.4, 0.15, "undecided"), (0.55, 0.15, "cannot execute")],
+)
+def test_an_editor_above_the_gate_is_surely_there_or_leaves_little_unexplained(tmp_path, tiny_task, lo, costs, label):
+    """What writing costs in training is what the editor cannot write: of a loss of .39, .15 stay unexplained then."""
+    folder = make(tmp_path, tiny_task, "a", **CASES["cannot execute"])
+    without(folder, 0.6)
+    path = folder / "tables" / "inference_or_execution.csv"
+    frame = pd.read_csv(path, keep_default_na=False, na_values=[""]).fillna({"control": ""})
+    frame.loc[frame["metric"] == "recovered, left out", "lo"] = lo
+    frame.loc[(frame["split"] == "test") & frame["rung"].isin(("true code written", "best code")), "value"] -= costs
+    put_back(path, frame)
+    found = diagnosis.diagnose([folder])
+    assert found.label == label
+    assert ("as little as 0.40" in found.reasons[-1]) == (label == "undecided")
 
 
 def test_a_model_that_answers_all_compositions_alike_is_compositional(tmp_path, tiny_task):

@@ -378,7 +378,7 @@ def test_a_frozen_page_says_what_is_missing(tiny_models, tmp_path):
     )
     explorer = Explorer([tmp_path / "m"], (own.Mean,))
     page = html.unescape(frozen(explorer, replace(ONE, episodes=24)))
-    assert "no hook point of attention weights" in page and "no residual stream" in page
+    assert "no hook point of attention weights" in page and "does not show its whole residual stream" in page
     shown = explorer.view("grid", replace(ONE, episodes=24))
     assert printed(shown.python) == pytest.approx(shown.number.value, rel=1e-4)  # the program knows where the class is
 

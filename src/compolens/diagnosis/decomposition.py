@@ -41,9 +41,11 @@ NOT_LOCATED = "not located"
 MOVES = 0.5
 """Writing another code must move the answers of training compositions at least this share of the way to that code's; else no
 site is known where the model reads its code, its loss is not split, and nothing is blamed. What writes it is fitted without
-the composition whose code is written: one that writes only what it was fitted to says nothing of held-out compositions. The
-lower end of its 95 % interval must be there: of an editor just above the gate, half of what it cannot write would count as the
-model's execution."""
+the composition whose code is written: one that writes only what it was fitted to says nothing of held-out compositions. Either
+the lower end of its 95 % interval is there, or what it cannot write is little (`WRITES`)."""
+WRITES = 0.75
+"""An editor that is above the gate, but not surely, locates the code only if the parts explain this share of the loss: what it
+cannot write stays unexplained, or would count as the model's execution."""
 RECOVERED, LEFT_OUT = "recovered", "recovered, left out"
 """How far answers move: by what was fitted to all training compositions, and by what was fitted without the one written.
 Tables of versions before the latter have only the first."""
@@ -500,9 +502,22 @@ def by_the_better_editor(models: Sequence[Measured]) -> Sequence[Measured]:
     return best
 
 
-def located(models: Sequence[Measured]) -> bool:
-    """Whether a site is known at which each of `models` reads its code (`MOVES`)."""
-    return min(model.surely_moved for model in models) >= MOVES
+def located(models: Sequence[Measured], top: float) -> bool:
+    """Whether a site is known at which each of the models reads its code (`MOVES`, `WRITES`).
+
+    Args:
+        models: tables of models that differ in seeds alone.
+        top: the ceiling.
+
+    Returns:
+        Yes or no.
+    """
+    if min(model.surely_moved for model in models) >= MOVES:
+        return True
+    if min(model.moved for model in models) < MOVES:
+        return False
+    lost = lost_parts(ladders(models), top)
+    return lost["unexplained"] <= (1 - WRITES) * sum(lost.values())
 
 
 def in_parts(models: Sequence[Measured], top: float) -> dict[str, dict[str, Loss]]:
@@ -515,7 +530,7 @@ def in_parts(models: Sequence[Measured], top: float) -> dict[str, dict[str, Loss
     Returns:
         split -> part -> loss; "lost" holds ood minus test.
     """
-    return decompose(models, top) if located(models) else _whole(models, top)
+    return decompose(models, top) if located(models, top) else _whole(models, top)
 
 
 def decompose(models: Sequence[Measured], top: float) -> dict[str, dict[str, Loss]]:

@@ -375,7 +375,7 @@ def diagnosis_of(models: Sequence[Measured]) -> Diagnosis:
     parts = in_parts(models, scores["ceiling"])
     beside = {split: Beside.on(models, split) for split in ("test", "ood")}
     label, reasons, blamed = by_rules(models, scores, share, parts["lost"], beside)
-    place = models[0].place if located(models) else "no place that is known"
+    place = models[0].place if located(models, scores["ceiling"]) else "no place that is known"
     seeds, absent = ladders(models), [part for part in BELOW if part in parts["lost"] and not parts["lost"][part].lo > NOTHING]
     powers = {part: power(seeds, scores["ceiling"], part, FAILS) for part in absent}
     errors_like = tuple(filter(None, (beside["ood"].most_like(learners) for learners in OWN_ERRORS.values())))
@@ -430,7 +430,7 @@ def by_rules(
             return "compositional", [f"{had}: {against}, above {1 - MARGIN:g}"], ""
         return "undecided", [f"{had}, but only {gap:.3f} less than on training compositions: nothing to explain"], ""
     reasons = [f"from training to held-out compositions {gap:.3f} is lost: {in_words(lost)}"]
-    if not located(models):
+    if not located(models, scores["ceiling"]):
         return _without_a_site(models, reasons, min(model.moved for model in models), beside)
     shares = {part: lost[part].value for part in ("use", "inference", "execution")}
     shares["execution" if faithful(models) else "inference"] += lost["form"].value
@@ -533,7 +533,8 @@ def _without_a_site(
     fitted = min(model.moved_by(RECOVERED) for model in models)
     if moved >= MOVES:
         at_least = min(model.surely_moved for model in models)
-        why = f"what writes its code moves answers {moved:.2f} of the way, which may be as little as {at_least:.2f}"
+        may_be = f"{moved:.2f} of the way, which may be as little as {at_least:.2f}"
+        why = f"what writes its code moves answers {may_be}, and leaves much of the loss unexplained"
         return "undecided", [*reasons, why], ""
     if fitted >= MOVES:
         why = (

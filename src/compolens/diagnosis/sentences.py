@@ -134,7 +134,7 @@ def _diagnosed(group: Group) -> Judgement:
         change=(Clause(f"the label would change with {found.change}", tuple(parts["lost"])),),
         cautions=tuple(Clause(f"caution: {told}", (share,)) for told in found.cautions),
         asides=(
-            *_stable(group, models, stable),
+            *_stable(group, models, stable, found.scores["ceiling"]),
             *_power(found.power, parts["lost"]),
             *_errors_like(group, found),
             *(Clause(r, ()) for r in found.remarks),
@@ -144,7 +144,7 @@ def _diagnosed(group: Group) -> Judgement:
     )
 
 
-def _stable(group: Group, models: Sequence[decomposition.Measured], stable: stability.Stability) -> list[Clause]:
+def _stable(group: Group, models: Sequence[decomposition.Measured], stable: stability.Stability, top: float) -> list[Clause]:
     """How often the label and the site come out again where other compositions are drawn, and the site's best rival."""
     others = "".join(f"; {name} in {100 * share:.0f} %" for name, share in stable.others.items())
     seeds = " and seeds" if len(models) > 1 else ""
@@ -154,7 +154,7 @@ def _stable(group: Group, models: Sequence[decomposition.Measured], stable: stab
     )
     table = "inference_or_execution"
     told = [Evidence(table, {"resampled": "label"}, group.names, stable.label)]
-    if not decomposition.located(models):
+    if not decomposition.located(models, top):
         return [Clause(text, tuple(told))]
     if np.isnan(stable.site):
         text += f"; how often the site is, this table does not tell (compolens probe {table} {group.folders[0]} --again)"
