@@ -23,8 +23,8 @@ def analyze(models: list[Path]) -> Drawing:
     """Draw what a term of the training loss does to predictors, and to scores, by its strength.
 
     The predictors are those of 2507.07207 (decodability) and 2602.24264 (orthogonal effects), which report that they go with
-    success. A map's knobs are "term" and "strength"; its runs with term "none" are what the others of the same seed are compared with.
-    Its measures hold the probe predictors. Models that have not learned their training compositions are left out.
+    success. A map's knobs are "term" and "strength"; its runs with term "none" are what the others of the same seed are compared
+    with. Its measures hold the probe predictors. Models that have not learned their training compositions are left out.
 
     Args:
         models: folders of maps.
@@ -112,8 +112,8 @@ def _told(rows: pd.DataFrame) -> list[str]:
     told = []
     for (term, strength), part in rows.groupby(["term", "strength"], sort=False):
         means = ", ".join(f"{name} {part[name].mean():.3f}" for name in PREDICTORS)
-        (gained,) = _summary(part, "ood gained").itertuples()
-        interval = f" [{gained.lo:.3f}, {gained.hi:.3f}]" if np.isfinite(gained.lo) else ""
-        more = "" if term == NONE else f", held out {gained.mean:+.3f}{interval}"
+        (mean, lo, hi) = _summary(part, "ood gained")[["mean", "lo", "hi"]].iloc[0].astype(float)
+        interval = f" [{lo:.3f}, {hi:.3f}]" if np.isfinite(lo) else ""
+        more = "" if term == NONE else f", held out {mean:+.3f}{interval}"
         told.append(f"{term} {strength} ({len(part)} seeds): {means}{more}.")
     return told
