@@ -23,7 +23,7 @@ def analyze(models: list[Path]) -> Drawing:
     """Draw what a term of the training loss does to predictors, and to scores, by its strength.
 
     The predictors are those of 2507.07207 (decodability) and 2602.24264 (orthogonal effects), which report that they go with
-    success. A map's knobs are "term" and "strength"; its runs with term "none" are what the others of the same seed are compared
+    success. A map's knobs are "term" and "strength"; its runs with term "none" are what others of the same seed are compared
     with. Its measures hold the probe predictors. Models that have not learned their training compositions are left out.
 
     Args:

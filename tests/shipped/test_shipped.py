@@ -43,6 +43,17 @@ def test_what_is_shipped_are_runs_of_the_file_and_the_findings_name_those_that_a
     assert set(re.findall(r"`([\w-]+)`", waiting)) == set(runs) - {f.name for f in FOLDERS}
 
 
+def test_trainings_of_the_papers_size_that_have_not_ended_stand_with_their_step():
+    from compolens.cli.train import read_runs
+    from compolens.zoo.folders import read_run, step_reached
+
+    runs, told = read_runs(str(ZOO / "sraven_paper.py")), " ".join(FINDINGS["fuzzy_logic_and_sraven"].split())
+    for folder in sorted(p.parent for p in ZOO.glob("sraven4/*/config.json")):
+        assert read_run(folder) == runs[folder.name]
+        standing = f"`{folder.name}` is in training, at step {step_reached(folder):,} of {runs[folder.name].steps:,}"
+        assert (standing in told) == (not tables.finished(folder))
+
+
 @pytest.mark.parametrize("folder", FINISHED, ids=lambda f: f.name)
 def test_weights_and_scores_of_a_shipped_model_are_those_of_one_training_and_its_tables_are_fresh(folder):
     assert {"weights.safetensors", "scores.json"} <= digests.kept(folder).keys() and not digests.damaged(folder)
