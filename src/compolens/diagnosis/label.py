@@ -53,9 +53,9 @@ nothing to explain."""
 DOMINATES = 0.5
 """A part is what is wrong if it explains at least this share of the score lost between training and held-out compositions."""
 AS_TRAINED = 0.5
-"""A model that answers all compositions a little wrong, held-out ones as well as training ones, is compositional too: its
-held-out score is then measured against its own test score, with the same `MARGIN`, if at least half of what it lacks it lacks
-on training compositions too. It must have this share of what can be had above the floor, or its training score would be as
+"""A model that answers all compositions a little wrong, held-out ones as well as training ones, is compositional too. At least
+half of what it lacks must be lacking on training compositions. Its held-out score is then measured against its own test score,
+with the same `MARGIN`. It must have this share of what can be had above the floor, or its training score would be as
 little above it."""
 NEAR = 0.1
 """Answers whose squared distance to a learner's is below this share of the answers' variance are taken for that learner's."""

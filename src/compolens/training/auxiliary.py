@@ -138,7 +138,8 @@ class OrthogonalFactors(Auxiliary):
 
     def term(self, x: Tensor, factors: Mapping[str, Tensor]) -> Tensor:
         parts = [part.to(x) for part in factors.values()]
-        weights = _ridge(_centred(torch.cat(parts, dim=1)), _centred(torch.cat(parts, dim=1)).T) @ _centred(x)
+        z = _centred(torch.cat(parts, dim=1))
+        weights = _ridge(z, z.T) @ _centred(x)
         effects, owner = [], []
         for i, (part, weight) in enumerate(zip(parts, weights.split([p.shape[1] for p in parts]), strict=True)):
             effects.append(weight if len(weight) == 1 else weight - part.mean(0) @ weight)
