@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 
 from compolens import tables
-from compolens.activations.sites import Site, positions, sites
-from compolens.activations.streams import draw, record
+from compolens.activations.mean_codes import FOLDS, PENALTIES, RAW, Sample, best_site, left_out_r2, mean_codes, moments
+from compolens.activations.sites import Site, sites
+from compolens.activations.streams import draw
 from compolens.diagnosis.predictions import CONCURRENT, PREDICTIONS
 from compolens.foundation.configs import require
 from compolens.hooks import HookedModel
@@ -29,24 +30,9 @@ from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change
 
-PENALTIES = (1e-2, 1.0, 1e2, 1e4)
 HALVES = ("first", "second")
-FOLDS = 8
-"""Groups of training compositions that are left out together."""
 SPANNED = 0.99
 """Share of the variance of training codes that their span is to hold."""
-
-
-class Sample(NamedTuple):
-    """Codes of a split's episodes at every site, their factors, and their compositions."""
-
-    codes: dict[Site, np.ndarray]
-    factors: dict[str, np.ndarray]
-    composition: np.ndarray
-    score: float
-
-
-RAW = Site(-1, "raw input", "context")
 
 
 def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -115,16 +101,16 @@ def _scores(trained: TrainedModel, n: int, seed: int) -> pd.DataFrame:
 def _predictors(trained: TrainedModel, model: HookedModel, n: int, seed: str) -> tuple[dict[str, float], dict[str, str]]:
     """Predictor -> value, and why others have none."""
     task, points = trained.task, [s for s in sites(model) if "+" not in s.role]
-    fit = _sample(trained, model, points, "train", n, f"{seed}/fit")
-    ood = _sample(trained, model, points, "ood", n, f"{seed}/score")
-    decoded = {site: _left_out_r2(fit, site) for site in fit.codes}
-    best = max((site for site in points if np.isfinite(decoded[site])), key=lambda site: decoded[site], default=None)
+    fit = mean_codes(model, task, points, "train", n, f"{seed}/fit", trained.device)
+    ood = mean_codes(model, task, points, "ood", n, f"{seed}/score", trained.device)
+    best = best_site(fit, points)
     if best is None:
         return {}, {p.name: "no site varies" for p in PREDICTIONS}
     x, held = fit.codes[best], ood.codes[best]
     additive = AdditiveCode.fit(x, fit.factors)
     whole, own, mean = left_out(x, fit.factors, fit.composition, FOLDS).T
     known = np.isfinite(whole) & np.isfinite(own) & (mean > 0)
+    decoded = {site: left_out_r2(fit, site) for site in (best, RAW)}
     here, raw = _transferred(fit, ood, best), _transferred(fit, ood, RAW)
     values = {
         "score on training compositions": fit.score,
@@ -144,72 +130,22 @@ def _predictors(trained: TrainedModel, model: HookedModel, n: int, seed: str) ->
     return values, {name: "not finite on these episodes" for name, value in values.items() if not np.isfinite(value)}
 
 
-def _sample(trained: TrainedModel, model: HookedModel, points: list[Site], split: str, n: int, seed: str) -> Sample:
-    """Mean codes of n episodes of a split at every site, and the raw statistic; scores of training compositions alone."""
-    task, hook_names = trained.task, list(dict.fromkeys(site.hook_name for site in points))
-    codes: dict[Site, list] = {site: [] for site in [*points, RAW]}
-    factors: dict[str, list] = {}
-    composition, terms = [], []
-    for batch in record(model, draw(task, split, n, seed, trained.device), hook_names):
-        for site in points:
-            x = batch.sites[site.hook_name][:, positions(model, site.role)].mean(1).flatten(1)
-            codes[site].append(x.double().cpu().numpy())
-        codes[RAW].append(task.raw_statistic(batch.episodes).double().cpu().numpy())
-        for name, part in task.factors(batch.episodes.codes).items():
-            factors.setdefault(name, []).append(part.double().cpu().numpy())
-        composition.append(batch.episodes.composition.cpu().numpy())
-        if split == "train":
-            terms.append(torch.stack(task.errors(batch.prediction, batch.episodes.targets)).double().cpu().sum(1))
-    error, weight = torch.stack(terms).sum(0).tolist() if terms else (np.nan, 1.0)
-    joined = {name: np.concatenate(parts) for name, parts in factors.items()}
-    return Sample({s: np.concatenate(c) for s, c in codes.items()}, joined, np.concatenate(composition), 1 - error / weight)
-
-
 # ---- decoding --------------------------------------------------------------------------------------------------------
-def _target(sample: Sample) -> torch.Tensor:
-    """All factors' features side by side."""
-    return torch.from_numpy(np.concatenate(list(sample.factors.values()), axis=1))
-
-
-def _moments(sample: Sample, site: Site) -> list[Moments]:
-    """The moments of groups of compositions."""
-    x, y = torch.from_numpy(sample.codes[site]), _target(sample)
-    _, which = np.unique(sample.composition, return_inverse=True)
-    folds = min(FOLDS, int(which.max()) + 1)
-    return [Moments.of(x[which % folds == fold], y[which % folds == fold]) for fold in range(folds)]
-
-
-def _left_out_r2(sample: Sample, site: Site) -> float:
-    """R² of the factors of left-out training compositions, at the best penalty."""
-    groups = _moments(sample, site)
-    return float(max(leave_groups_out(groups, PENALTIES)[1])) if len(groups) > 1 else np.nan
-
-
 def _transferred(fit: Sample, ood: Sample, site: Site) -> float:
     """R² of the factors of held-out compositions by a readout that was fitted on training ones."""
-    groups = _moments(fit, site)
+    groups = moments(fit, site)
     l2 = leave_groups_out(groups, PENALTIES)[0] if len(groups) > 1 else PENALTIES[1]
     readout = Moments.total(groups).fit([l2])[0]
-    true = _target(ood).numpy()
+    true = ood.target.numpy()
     return r2(true, readout(torch.from_numpy(ood.codes[site])).numpy())
 
 
 # ---- geometry --------------------------------------------------------------------------------------------------------
-def _parts(sample: Sample) -> dict[int, list[tuple[str, int]]]:
-    """Composition -> the values of factors that are there in it: (factor, feature)."""
-    found = {}
-    for c in np.unique(sample.composition):
-        here = sample.composition == c
-        there = [(name, int(i)) for name, part in sample.factors.items() for i in np.flatnonzero((part[here] != 0).all(0))]
-        found[int(c)] = there
-    return found
-
-
 def _evidence(task: TaskFamily, fit: Sample, ood: Sample) -> float:
     """Mean over held-out compositions of the fewest training compositions that show one of their parts (2505.20278)."""
-    shown = _parts(fit)
+    shown = fit.parts()
     counts = [
-        min((sum(part in parts for parts in shown.values()) for part in parts), default=0) for parts in _parts(ood).values()
+        min((sum(part in parts for parts in shown.values()) for part in parts), default=0) for parts in ood.parts().values()
     ]
     return float(np.mean(counts)) if counts else np.nan
 
@@ -217,7 +153,7 @@ def _evidence(task: TaskFamily, fit: Sample, ood: Sample) -> float:
 def _interference(code: AdditiveCode, ood: Sample) -> float:
     """Mean |cosine| between the effects of two parts of a held-out composition, over parts and compositions."""
     cosines = []
-    for parts in _parts(ood).values():
+    for parts in ood.parts().values():
         effects = [code.weights[name][i] for name, i in parts]
         for a in range(len(effects)):
             for b in range(a + 1, len(effects)):
