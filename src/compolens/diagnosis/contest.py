@@ -103,7 +103,7 @@ def gathered(folders: Sequence[Path], probes: Sequence[str]) -> pd.DataFrame:
         if lacking:
             left_out[str(folder)] = f"has no table {', '.join(lacking)}"
             continue
-        scores = _scores(folder)
+        scores = shares_of_ceiling(folder)
         if scores["test"] < LEARNED:
             left_out[str(folder)] = f"did not learn its training compositions (test {scores['test']:.2f} of the ceiling)"
             continue
@@ -117,8 +117,15 @@ def gathered(folders: Sequence[Path], probes: Sequence[str]) -> pd.DataFrame:
     return frame
 
 
-def _scores(folder: Path) -> dict[str, float]:
-    """The model's scores on training and held-out compositions, as shares of the ceiling."""
+def shares_of_ceiling(folder: Path) -> dict[str, float]:
+    """A model's scores on training and held-out compositions.
+
+    Args:
+        folder: the model's, with the table generalization.
+
+    Returns:
+        "test" and "ood", as shares of the ceiling.
+    """
     frame = tables.pooled(folder)
     top = tables.ceiling_of(frame[frame["control"] == "reference"])
     own = frame[frame["control"] == ""]
