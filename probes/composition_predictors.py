@@ -43,7 +43,7 @@ def probe(trained: TrainedModel, *, episodes: int = 4096, seed: int = 0) -> pd.D
 
     Returns:
         The table: a row per held-out composition and predictor (column metric), with its `league`. The value is the mean of
-        two halves, measured on independent episodes, which stand in `first` and `second`, and as lo and hi. `parts` is how
+        two halves, measured on independent episodes, which stand in `first` and `second`, and as lo and hi. `n_parts` is how
         many parts the composition has, and n how many of its episodes are behind the value: 0 where only training compositions
         are.
 
@@ -73,10 +73,11 @@ def probe(trained: TrainedModel, *, episodes: int = 4096, seed: int = 0) -> pd.D
         parts = halves[0][1].parts() | halves[1][1].parts()
         found = [_predictors(*samples, site, readable) for samples in halves]
         rows += _rows(trained, site, control, parts, found, _counted([held for _, held in halves]))
-    rows += _shuffled([row for row in rows if row["metric"] == INTERFERENCE and row["control"] == ""], seed)
-    parts = {name: n for name, n in ((row.get("composition"), row.get("parts")) for row in rows) if name is not None}
-    rows += _scores(trained, episodes, seed, parts)
-    rows += tables.not_available([row for row in rows if row["control"] == ""], trained.why_no_untrained_control)
+    own = [row for row in rows if row["control"] == ""]
+    told = [row for row in own if "composition" in row]
+    rows += _shuffled([row for row in told if row["metric"] == INTERFERENCE], seed)
+    rows += _scores(trained, episodes, seed, {row["composition"]: row["n_parts"] for row in told})
+    rows += tables.not_available(own, trained.why_no_untrained_control)
     return pd.DataFrame(rows)
 
 
@@ -103,7 +104,7 @@ def _rows(
             values = [half[prediction.name].get(c, np.nan) for half in found]
             common = {"split": "ood" if held else "test", "role": site.role, "control": control, "n": count[c] if held else 0}
             name = trained.task.composition_name(c)
-            place = {"site": site.hook_name, "composition": name, "parts": len(own), "league": prediction.league}
+            place = {"site": site.hook_name, "composition": name, "n_parts": len(own), "league": prediction.league}
             rows.append(_row(prediction.name, values, **common, **place))
     return rows
 
@@ -122,8 +123,8 @@ def _row(metric: str, halves: list[float], **more: Any) -> dict[str, Any]:
 def _shuffled(rows: list[dict[str, Any]], seed: int) -> list[dict[str, Any]]:
     """The rows with the numbers of others of them that have equally many parts."""
     rng, dealt = np.random.default_rng(seed), []
-    for size in sorted({row["parts"] for row in rows}):
-        own = [row for row in rows if row["parts"] == size]
+    for size in sorted({row["n_parts"] for row in rows}):
+        own = [row for row in rows if row["n_parts"] == size]
         numbers = [{k: row[k] for k in ("value", "lo", "hi", *HALVES, "note")} for row in own]
         order = rng.permutation(len(own))
         dealt += [row | numbers[i] | {"control": SHUFFLED} for row, i in zip(own, order, strict=True)]
@@ -147,9 +148,8 @@ def _scores(trained: TrainedModel, n: int, seed: int, parts: dict[str, int]) -> 
     rows = []
     for name in sorted(counts.keys() & parts.keys()):
         values = [half.get(name, np.nan) for half in found]
-        rows.append(
-            _row(SCORE, values, split="ood", control="", n=counts[name], composition=name, parts=parts[name], league="")
-        )
+        place = {"composition": name, "n_parts": parts[name], "league": ""}
+        rows.append(_row(SCORE, values, split="ood", control="", n=counts[name], **place))
     return rows
 
 

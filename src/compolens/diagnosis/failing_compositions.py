@@ -56,8 +56,9 @@ def gathered(folders: Sequence[Path], probe: str = "composition_predictors") -> 
         probe: its name.
 
     Returns:
-        Columns model, family, cluster, composition (of a family and teacher), parts, predictor, control, league, value, first,
-        second (the halves), score, score_first and score_second. `frame.attrs["left_out"]` says why models are left out.
+        Columns model, family, cluster, composition (of a family and teacher), n_parts, predictor, control, league, value,
+        first, second (the halves), score, score_first and score_second. `frame.attrs["left_out"]` says why models are left
+        out.
 
     Raises:
         ConfigError: no model can enter.
@@ -85,13 +86,13 @@ def gathered(folders: Sequence[Path], probe: str = "composition_predictors") -> 
 
 def _compositions(folder: Path, probe: str) -> pd.DataFrame:
     frame = tables.at_last_step(tables.read(folder, probe))
-    frame = frame[(frame["parts"] >= PARTS) & frame["composition"].notna()]
-    own = frame[frame["metric"] == SCORE].set_index("composition")
+    frame = frame[(frame["n_parts"] >= PARTS) & frame["composition"].notna()]
+    own = frame[(frame["metric"] == SCORE) & (frame["control"] == "")].set_index("composition")
     frame = frame[(frame["metric"] != SCORE) & frame["composition"].isin(own.index)]
     known = tables.settings(folder)
     asked = tuple((k, v) for k, v in known.items() if k.startswith("task"))
     teacher = tuple(known.get(name) for name in TEACHERS)
-    found = frame[["parts", "control", "league", "value", "first", "second"]].assign(
+    found = frame[["n_parts", "control", "league", "value", "first", "second"]].assign(
         model=str(folder), family=str(known["task"]), cluster=str(asked), predictor=frame["metric"],
         composition=[f"{known['task']} {teacher} {name}" for name in frame["composition"]],
     )  # fmt: skip
@@ -205,7 +206,7 @@ def judged(part: pd.DataFrame, direction: int, seed: int = 0) -> Judged:
 
 
 def _signs(rows: pd.DataFrame, direction: int) -> Signs:
-    value, score, parts = (rows[c].to_numpy(float) for c in ("value", "score", "parts"))
+    value, score, parts = (rows[c].to_numpy(float) for c in ("value", "score", "n_parts"))
     more, better = value[:, None] - value, score[:, None] - score
     with np.errstate(invalid="ignore"):
         known = (np.abs(more) > TIE) & (np.abs(better) > TIE) & (parts[:, None] == parts)
