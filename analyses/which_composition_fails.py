@@ -21,10 +21,10 @@ def analyze(models: list[Path], *, families: int = FAMILIES, least: int = MODELS
         least: of how many models.
 
     Returns:
-        The drawing. Bars are agreements, averaged over models and then over clusters (setting and teacher), with 95 % intervals
-        over clusters and compositions. Open points are single families, crosses the same predictor measured on the untrained
-        control. Predictors that are defined too rarely stand behind the others, and their names say so. Last come two
-        references: interference dealt at random, and the score measured a second time.
+        The drawing. Bars are agreements, averaged over models and then over clusters (setting and teacher), with 95 %
+        intervals over clusters and compositions. Open points are single families, yellow points the same predictor measured on
+        the untrained control. Predictors that are defined too rarely stand behind the others, and their names say so. Last
+        come two references: interference dealt at random, and the score measured a second time.
     """
     frame = gathered(models)
     found, beside = judge(frame, families, least), references(frame)
@@ -32,9 +32,9 @@ def analyze(models: list[Path], *, families: int = FAMILIES, least: int = MODELS
     named = [(one.name if one.enters else f"{one.name} (too few)", one) for one in found]
     named += [(name, one) for name, one in beside.items() if not name.endswith(", untrained")]
     caption = (
-        f"{entered} models of {frame['family'].nunique()} families that learned their training compositions ({left} others are "
-        "left out). A predictor is right about two held-out compositions of one model, with equally many parts, if the one with "
-        "more of it (or less, where that was expected) scores higher; 0.5 is chance. "
+        f"{entered} models of {frame['family'].nunique()} families that learned their training compositions ({left} others "
+        "are left out). A predictor is right about two held-out compositions of one model, with equally many parts, if the one "
+        "with more of it (or less, where that was expected) scores higher; 0.5 is chance. "
         + " ".join(f"{one.name} ({one.league}): {_told(one)}." for one in found)
         + f" Prognosis: {LEAGUES['prognosis']}; concurrent: {LEAGUES['concurrent']}."
     )

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from compolens.diagnosis.contest import _agreement, _knobs, _pairs, judge, verdict
+from compolens.diagnosis.failing_compositions import EXPECTED
 from compolens.diagnosis.predictions import LEAGUES, PREDICTIONS
 
 ROOT = Path(__file__).parents[2]
@@ -195,6 +196,8 @@ def test_the_page_shows_the_predictions_that_code_reads():
     shown = [
         line.strip("| ").split(" | ") for line in page.splitlines() if re.match(r"\| .* \| (prognosis|concurrent) \|", line)
     ]
-    expected = [[p.name, p.league, "+" if p.direction > 0 else "−", p.source, p.read, p.expects] for p in PREDICTIONS]
+    expected = [
+        [p.name, p.league, "+" if p.direction > 0 else "−", p.source, p.read, p.expects] for p in (*PREDICTIONS, *EXPECTED)
+    ]
     assert shown == expected
     assert {p.league for p in PREDICTIONS} == set(LEAGUES) and len({p.name for p in PREDICTIONS}) == len(PREDICTIONS)

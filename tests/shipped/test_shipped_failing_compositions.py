@@ -1,0 +1,66 @@
+"""Which composition of a shipped model fails: the page tells what the tables hold."""
+
+from functools import cache
+from pathlib import Path
+
+import findings
+import pytest
+
+from compolens import tables
+from compolens.diagnosis.contest import verdict
+from compolens.diagnosis.failing_compositions import gathered, judge, references
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "findings" / "what_predicts.md").read_text(encoding="utf-8")
+ENTRANTS = [f for f in tables.find([ROOT / "trained_models"]) if tables.has(f, "composition_predictors")]
+pytestmark = pytest.mark.filterwarnings("ignore::compolens.tables.StaleTable")
+
+
+@cache
+def found():
+    """The frame, the predictors' places, and the references."""
+    frame = gathered(ENTRANTS)
+    return frame, judge(frame), references(frame)
+
+
+def two(value):
+    return f"{value:.2f}".replace("0.", ".", 1) if value < 1 else f"{value:.2f}"
+
+
+def test_the_page_tells_every_predictors_place():
+    _, judged, beside = found()
+    rows = []
+    for one in judged:
+        p = f"{one.p_corrected:.3f}".replace("0.", ".", 1)
+        rows.append([one.name, {1: "+", -1: "−"}[one.direction], f"{two(one.agreement)} [{two(one.lo)}, {two(one.hi)}]", p,
+                     f"{one.pairs:,} in {one.clusters}", str(one.models), two(one.reliability),
+                     two(beside[f"{one.name}, untrained"].agreement), verdict(one, sum(o.enters for o in judged))])  # fmt: skip
+    assert findings.rows(PAGE, "predictor | expected | agreement") == rows
+    assert findings.rows(PAGE, "reference") == [[n, f"{two(beside[n].agreement)} [{two(beside[n].lo)}, {two(beside[n].hi)}]"]
+                                                for n in ("score, measured again", "interference, shuffled")]  # fmt: skip
+    families = findings.columns(next(line for line in PAGE.splitlines() if line.startswith("| by family, compositions |")))[1:]
+    for one in judged:
+        told = [two(one.by_family[f]) if f in one.by_family else "" for f in families]
+        assert findings.cells(PAGE, "by family, compositions", one.name) == told
+
+
+def test_the_page_tells_which_models_entered_and_what_follows():
+    frame, judged, beside = found()
+    plain, placed = " ".join(PAGE.split()), {one.name: one for one in judged}
+    counts = frame.drop_duplicates("model")["family"].value_counts()
+    assert f"{counts.sum()} of these models have five or more" in plain
+    assert all(f"{count} `{family}`" in plain for family, count in counts.items())
+    evidence, leak = placed["evidence for its parts"], placed["leak of a seen conjunction"]
+    assert (
+        f"({two(evidence.agreement)} and {two(leak.agreement)} of pairs)" in plain
+        and f"on {leak.agreement:.0%} of".replace("%", " %") in plain
+    )
+    assert not {"Relations"} & evidence.by_family.keys() and leak.by_family["BooleanFunctions"] == pytest.approx(
+        0.5, abs=0.005
+    )
+    assert beside["leak of a seen conjunction, untrained"].lo < 0.5
+    told = [one.name for one in judged if verdict(one, len(judged)) == "holds"]
+    assert told == [evidence.name, leak.name] and placed["interference of its parts"].hi < 0.6
+    learned = placed["score of training compositions with its parts"]
+    assert learned.lo < 0.5 and f"It is {two(learned.agreement)}, and its interval" in plain
+    assert f"orders {two(beside['score, measured again'].agreement)} of the pairs" in plain
