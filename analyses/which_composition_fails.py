@@ -1,4 +1,4 @@
-"""What says which held-out composition of a model fails: the codes of its parts, what training showed of them, or nothing?"""
+"""Of a model's held-out compositions, those fail whose parts training showed rarely, and whose codes are near seen ones'."""
 
 from pathlib import Path
 
@@ -14,6 +14,8 @@ needs = ("generalization", "composition_predictors")
 
 def analyze(models: list[Path], *, families: int = FAMILIES, least: int = MODELS) -> Drawing:
     """Draw how often each predictor orders two held-out compositions of one model by their scores.
+
+    Evidence is that of 2505.20278, interference that of 2606.13934, conjunctions those of 2405.16391.
 
     Args:
         models: folders of the models to judge on.
@@ -32,9 +34,9 @@ def analyze(models: list[Path], *, families: int = FAMILIES, least: int = MODELS
     named = [(one.name if one.enters else f"{one.name} (too few)", one) for one in found]
     named += [(name, one) for name, one in beside.items() if not name.endswith(", untrained")]
     caption = (
-        f"{entered} models of {frame['family'].nunique()} families that learned their training compositions ({left} others "
-        "are left out). A predictor is right about two held-out compositions of one model, with equally many parts, if the one "
-        "with more of it (or less, where that was expected) scores higher; 0.5 is chance. "
+        f"{entered} models of {frame['family'].nunique()} families that learned their training compositions ({left} "
+        "others are left out). A predictor is right about two held-out compositions of one model, with equally many parts, if "
+        "the one with more of it (or less, where that was expected) scores higher; 0.5 is chance. "
         + " ".join(f"{one.name} ({one.league}): {_told(one)}." for one in found)
         + f" Prognosis: {LEAGUES['prognosis']}; concurrent: {LEAGUES['concurrent']}."
     )

@@ -29,12 +29,13 @@ Values = dict[str, dict[int, float]]
 """Predictor -> held-out composition -> its value."""
 
 
-def probe(trained: TrainedModel, *, episodes: int = 4096, seed: int = 0) -> pd.DataFrame:
+def probe(trained: TrainedModel, *, episodes: int = 4096, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Every predictor of `diagnosis.failing_compositions`, of every held-out composition, at one site.
 
     A code is the mean of an activation over the role's positions. The site is that whose readouts of the task's factors
     predict left-out training compositions best. Where even these say less than the mean does, codes have no parts, and the
-    predictors that need them are not defined.
+    predictors that need them are not defined. They are the evidence of 2505.20278, the interference of 2606.13934, and two of
+    2405.16391, where conjunctions seen in training are added up.
 
     Args:
         trained: the trained model, with its run, task and folder.
@@ -42,15 +43,16 @@ def probe(trained: TrainedModel, *, episodes: int = 4096, seed: int = 0) -> pd.D
         seed: seed of the episodes, which are never those of a training, even with an equal seed.
 
     Returns:
-        The table: a row per held-out composition and predictor (column metric), with its `league`. The value is the mean of
-        two halves, measured on independent episodes, which stand in `first` and `second`, and as lo and hi. `n_parts` is how
-        many parts the composition has, and n how many of its episodes are behind the value: 0 where only training compositions
-        are.
+        The table, and rows per episode: the scores that are to be predicted, which no predictor sees. The table has a row per
+        held-out composition and predictor (column metric), with its `league`. The value is the mean of two halves, measured on
+        independent episodes, which stand in `first` and `second`, and as lo and hi. `n_parts` is how many parts the
+        composition has, and n how many episodes are behind the value: its own, or those of all training compositions.
 
-        - metric "score": what is to be predicted; its episodes are seen by no predictor. A composition's own, not pooled.
+        - metric "score": what is to be predicted, of the composition alone.
         - split "test": prognosis, from training compositions alone.
         - split "ood": concurrent, from held-out inputs and codes; answers and targets are never looked at.
         - control "untrained": the untrained control, at its own best site.
+        - control "undefined": a predictor that is not defined, with the reason in note.
         - control "shuffled": the values of the interference, dealt anew among compositions with equally many parts.
 
     Raises:
@@ -65,20 +67,22 @@ def probe(trained: TrainedModel, *, episodes: int = 4096, seed: int = 0) -> pd.D
         choosing = mean_codes(model, trained.task, points, "train", chosen_on, f"{seed}/site", trained.device)
         site = best_site(choosing, points)
         if site is None:
-            names = (p.name for p in EXPECTED)
-            rows += [tables.row(name, np.nan, control=control, note="not available: no site varies") for name in names]
+            where = {"site": "none", "role": "none", "n": episodes, "control": _undefined(control)}
+            rows += [tables.row(p.name, np.nan, **where, split="test", note="not available: no site varies") for p in EXPECTED]
             continue
         readable = left_out_r2(choosing, site) > 0
         halves = [_samples(trained, model, site, episodes, f"{seed}/{half}") for half in HALVES]
         parts = halves[0][1].parts() | halves[1][1].parts()
         found = [_predictors(*samples, site, readable) for samples in halves]
-        rows += _rows(trained, site, control, parts, found, _counted([held for _, held in halves]))
+        rows += _rows(trained, site, control, parts, found, _counted(halves))
     own = [row for row in rows if row["control"] == ""]
-    told = [row for row in own if "composition" in row]
-    rows += _shuffled([row for row in told if row["metric"] == INTERFERENCE], seed)
-    rows += _scores(trained, episodes, seed, {row["composition"]: row["n_parts"] for row in told})
+    rows += _shuffled([row for row in own if row["metric"] == INTERFERENCE], seed)
+    scores, seen = _scores(
+        trained, episodes, seed, {row["composition"]: row["n_parts"] for row in rows if "composition" in row}
+    )
+    rows += scores
     rows += tables.not_available(own, trained.why_no_untrained_control)
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows), seen
 
 
 def _samples(trained: TrainedModel, model: HookedModel, site: Site, n: int, seed: str) -> tuple[Sample, Sample]:
@@ -88,36 +92,47 @@ def _samples(trained: TrainedModel, model: HookedModel, site: Site, n: int, seed
     return fit, held
 
 
-def _counted(samples: list[Sample]) -> dict[int, int]:
-    """Composition -> its episodes."""
-    known, count = np.unique(np.concatenate([sample.composition for sample in samples]), return_counts=True)
-    return dict(zip(known.tolist(), count.tolist(), strict=True))
+def _counted(halves: list[tuple[Sample, Sample]]) -> dict[int | None, int]:
+    """Held-out composition -> its episodes; None -> those of all training compositions."""
+    known, count = np.unique(np.concatenate([held.composition for _, held in halves]), return_counts=True)
+    return {None: sum(len(fit.composition) for fit, _ in halves)} | dict(zip(known.tolist(), count.tolist(), strict=True))
 
 
 def _rows(
-    trained: TrainedModel, site: Site, control: str, parts: dict[int, list[Part]], found: list[Values], count: dict[int, int]
+    trained: TrainedModel,
+    site: Site,
+    control: str,
+    parts: dict[int, list[Part]],
+    found: list[Values],
+    count: dict[int | None, int],
 ) -> list[dict[str, Any]]:
     rows = []
     for prediction in EXPECTED:
         held = prediction.league == CONCURRENT
         for c, own in sorted(parts.items()):
             values = [half[prediction.name].get(c, np.nan) for half in found]
-            common = {"split": "ood" if held else "test", "role": site.role, "control": control, "n": count[c] if held else 0}
+            common = {
+                "split": "ood" if held else "test",
+                "role": site.role,
+                "control": control,
+                "n": count[c if held else None],
+            }
             name = trained.task.composition_name(c)
             place = {"site": site.hook_name, "composition": name, "n_parts": len(own), "league": prediction.league}
             rows.append(_row(prediction.name, values, **common, **place))
     return rows
 
 
-def _row(metric: str, halves: list[float], **more: Any) -> dict[str, Any]:
+def _row(metric: str, halves: list[float], control: str, **more: Any) -> dict[str, Any]:
     known = bool(np.isfinite(halves).all())
     lo, hi = (min(halves), max(halves)) if known else (np.nan, np.nan)
-    value, why = (
-        (float(np.mean(halves)), "")
-        if known
-        else (np.nan, "not available: not finite on these episodes, or no site tells parts")
-    )
-    return tables.row(metric, value, lo=lo, hi=hi, **more, **dict(zip(HALVES, halves, strict=True)), note=why)
+    value, why = (float(np.mean(halves)), "") if known else (np.nan, "not available: not finite, or no site tells parts")
+    who = control if known else _undefined(control)
+    return tables.row(metric, value, lo=lo, hi=hi, control=who, **more, **dict(zip(HALVES, halves, strict=True)), note=why)
+
+
+def _undefined(control: str) -> str:
+    return ", ".join(filter(None, (control, "undefined")))
 
 
 def _shuffled(rows: list[dict[str, Any]], seed: int) -> list[dict[str, Any]]:
@@ -132,25 +147,23 @@ def _shuffled(rows: list[dict[str, Any]], seed: int) -> list[dict[str, Any]]:
 
 
 @torch.no_grad()
-def _scores(trained: TrainedModel, n: int, seed: int, parts: dict[str, int]) -> list[dict[str, Any]]:
-    """The score of every held-out composition, in two halves."""
-    found: list[dict[str, float]] = []
-    counts: dict[str, int] = {}
+def _scores(trained: TrainedModel, n: int, seed: int, parts: dict[str, int]) -> tuple[list[dict[str, Any]], pd.DataFrame]:
+    """The score of every held-out composition, in two halves; and every episode's."""
+    drawn = []
     for half in HALVES:
-        terms: dict[str, np.ndarray] = {}
         for batch in draw(trained.task, "ood", n, f"{seed}/score/{half}", trained.device):
-            each = torch.stack(trained.task.errors(trained.model(batch.tokens), batch.targets)).double().cpu().numpy()
-            for c in batch.composition.unique().tolist():
-                here, name = (batch.composition == c).cpu().numpy(), trained.task.composition_name(c)
-                terms[name] = terms.get(name, np.zeros(2)) + each[:, here].sum(1)
-                counts[name] = counts.get(name, 0) + int(here.sum())
-        found.append({name: float(1 - error / weight) for name, (error, weight) in terms.items() if weight > 0})
-    rows = []
-    for name in sorted(counts.keys() & parts.keys()):
-        values = [half.get(name, np.nan) for half in found]
-        place = {"composition": name, "n_parts": parts[name], "league": ""}
-        rows.append(_row(SCORE, values, split="ood", control="", n=counts[name], **place))
-    return rows
+            error, weight = (part.double().cpu() for part in trained.task.errors(trained.model(batch.tokens), batch.targets))
+            names = [trained.task.composition_name(int(c)) for c in batch.composition]
+            columns = {"split": "ood", "composition": names, "half": half, "error": error, "weight": weight}
+            drawn.append(pd.DataFrame(columns))
+    seen = pd.concat(drawn, ignore_index=True)
+    summed = seen.groupby(["composition", "half"])[["error", "weight"]].sum()
+    score, count, rows = (1 - summed["error"] / summed["weight"]).unstack(), seen["composition"].value_counts(), []
+    for name in sorted(set(score.index) & parts.keys()):
+        values = [float(score[half][name]) for half in HALVES]
+        place = {"composition": name, "n_parts": parts[name], "league": "", "site": "output", "role": "answers"}
+        rows.append(_row(SCORE, values, "", split="ood", n=int(count[name]), **place))
+    return rows, seen.assign(score=1 - seen["error"] / seen["weight"]).drop(columns=["error", "weight"])
 
 
 # ---- predictors ------------------------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def directions(seed, width=4):
 
 def measured(task, model):
     trained = compolens.adopt(model.eval(), task, sites={"hook_code": ("code", "output")})
-    return recipes.load_recipe("probes", "composition_predictors")(trained, episodes=EPISODES)
+    return recipes.load_recipe("probes", "composition_predictors")(trained, episodes=EPISODES)[0]
 
 
 def values(table, metric, control=""):
@@ -91,8 +91,9 @@ def test_every_predictor_is_what_it_is_by_hand():
         assert values(table, "evidence for its parts")[name] == evidence
     assert values(table, "conjunctions among its parts").abs().max() < 1e-5, "codes are sums of their parts"
     assert values(table, "score of training compositions with its parts").min() == pytest.approx(1)
-    assert set(found.index) == {task.composition_name(c) for c in task.compositions("ood")}
-    assert found.drop(pairs(found.index)).isna().all(), "one part has nothing to overlap with"
+    alone = values(table, INTERFERENCE, "undefined")
+    assert {*found.index, *alone.index} == {task.composition_name(c) for c in task.compositions("ood")}
+    assert alone.isna().all() and not pairs(alone.index), "one part has nothing to overlap with"
     dealt = values(table, INTERFERENCE, "shuffled")
     assert sorted(dealt.dropna()) == sorted(found.dropna()) and not dealt.dropna().equals(found.dropna())
 

@@ -32,7 +32,8 @@ def test_the_page_tells_every_predictors_place():
     rows = []
     for one in judged:
         p = f"{one.p_corrected:.3f}".replace("0.", ".", 1)
-        rows.append([one.name, {1: "+", -1: "−"}[one.direction], f"{two(one.agreement)} [{two(one.lo)}, {two(one.hi)}]", p,
+        sign = {1: "+", -1: "−"}[one.direction]
+        rows.append([one.name, sign, f"{two(one.agreement)} [{two(one.lo)}, {two(one.hi)}]", p,
                      f"{one.pairs:,} in {one.clusters}", str(one.models), two(one.reliability),
                      two(beside[f"{one.name}, untrained"].agreement), verdict(one, sum(o.enters for o in judged))])  # fmt: skip
     assert findings.rows(PAGE, "predictor | expected | agreement") == rows
