@@ -227,6 +227,9 @@ def test_softmax_attention_declines_on_fuzzy_logic_in_two_seeds_and_not_in_the_t
     assert [frame["ood"].iloc[-1] for frame in along[:2]] == pytest.approx([0.69, 0.56], abs=0.006)
     halves = along[2]["ood"][:10].mean(), along[2]["ood"][10:].mean()
     assert len(along[2]) == 20 and halves == pytest.approx((0.694, 0.705), abs=0.0006)
+    late = [frame[frame["step"] >= 10_000] for frame in along]
+    trends = [frame["step"].rank().corr(frame["ood"].rank()) for frame in late]
+    assert trends == pytest.approx([-0.73, -0.74, 0.34], abs=0.006)
 
 
 def test_where_the_rule_is_read_out_addition_and_subtraction_are_not_told_apart():

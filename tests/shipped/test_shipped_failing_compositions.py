@@ -29,13 +29,15 @@ def two(value):
 
 def test_the_page_tells_every_predictors_place():
     _, judged, beside = found()
-    rows = []
+    rows, entered = [], sum(one.enters for one in judged)
     for one in judged:
-        p = f"{one.p_corrected:.3f}".replace("0.", ".", 1)
-        sign = {1: "+", -1: "−"}[one.direction]
-        rows.append([one.name, sign, f"{two(one.agreement)} [{two(one.lo)}, {two(one.hi)}]", p,
-                     f"{one.pairs:,} in {one.clusters}", str(one.models), two(one.reliability),
-                     two(beside[f"{one.name}, untrained"].agreement), verdict(one, sum(o.enters for o in judged))])  # fmt: skip
+        sign, p = {1: "+", -1: "−"}[one.direction], f"{one.p_corrected:.3f}".replace("0.", ".", 1)
+        agreement, untrained = (
+            f"{two(one.agreement)} [{two(one.lo)}, {two(one.hi)}]",
+            beside[f"{one.name}, untrained"].agreement,
+        )
+        behind = [f"{one.pairs:,} in {one.clusters}", str(one.models), two(one.reliability), two(untrained)]
+        rows.append([one.name, sign, agreement, p, *behind, verdict(one, entered)])
     assert findings.rows(PAGE, "predictor | expected | agreement") == rows
     assert findings.rows(PAGE, "reference") == [[n, f"{two(beside[n].agreement)} [{two(beside[n].lo)}, {two(beside[n].hi)}]"]
                                                 for n in ("score, measured again", "interference, shuffled")]  # fmt: skip
