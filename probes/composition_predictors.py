@@ -67,7 +67,7 @@ def probe(trained: TrainedModel, *, episodes: int = 4096, seed: int = 0) -> tupl
         choosing = mean_codes(model, trained.task, points, "train", chosen_on, f"{seed}/site", trained.device)
         site = best_site(choosing, points)
         if site is None:
-            where = {"site": "none", "role": "none", "n": episodes, "control": _undefined(control)}
+            where: dict[str, Any] = {"site": "none", "role": "none", "n": episodes, "control": _undefined(control)}
             rows += [tables.row(p.name, np.nan, **where, split="test", note="not available: no site varies") for p in EXPECTED]
             continue
         readable = left_out_r2(choosing, site) > 0
@@ -95,7 +95,8 @@ def _samples(trained: TrainedModel, model: HookedModel, site: Site, n: int, seed
 def _counted(halves: list[tuple[Sample, Sample]]) -> dict[int | None, int]:
     """Held-out composition -> its episodes; None -> those of all training compositions."""
     known, count = np.unique(np.concatenate([held.composition for _, held in halves]), return_counts=True)
-    return {None: sum(len(fit.composition) for fit, _ in halves)} | dict(zip(known.tolist(), count.tolist(), strict=True))
+    found: dict[int | None, int] = {None: sum(len(fit.composition) for fit, _ in halves)}
+    return found | dict(zip(known.tolist(), count.tolist(), strict=True))
 
 
 def _rows(
@@ -111,14 +112,19 @@ def _rows(
         held = prediction.league == CONCURRENT
         for c, own in sorted(parts.items()):
             values = [half[prediction.name].get(c, np.nan) for half in found]
-            common = {
+            common: dict[str, Any] = {
                 "split": "ood" if held else "test",
                 "role": site.role,
                 "control": control,
                 "n": count[c if held else None],
             }
             name = trained.task.composition_name(c)
-            place = {"site": site.hook_name, "composition": name, "n_parts": len(own), "league": prediction.league}
+            place: dict[str, Any] = {
+                "site": site.hook_name,
+                "composition": name,
+                "n_parts": len(own),
+                "league": prediction.league,
+            }
             rows.append(_row(prediction.name, values, **common, **place))
     return rows
 
@@ -128,7 +134,8 @@ def _row(metric: str, halves: list[float], control: str, **more: Any) -> dict[st
     lo, hi = (min(halves), max(halves)) if known else (np.nan, np.nan)
     value, why = (float(np.mean(halves)), "") if known else (np.nan, "not available: not finite, or no site tells parts")
     who = control if known else _undefined(control)
-    return tables.row(metric, value, lo=lo, hi=hi, control=who, **more, **dict(zip(HALVES, halves, strict=True)), note=why)
+    more |= dict(zip(HALVES, halves, strict=True))
+    return tables.row(metric, value, lo=lo, hi=hi, control=who, **more, note=why)
 
 
 def _undefined(control: str) -> str:
@@ -157,11 +164,17 @@ def _scores(trained: TrainedModel, n: int, seed: int, parts: dict[str, int]) -> 
             columns = {"split": "ood", "composition": names, "half": half, "error": error, "weight": weight}
             drawn.append(pd.DataFrame(columns))
     seen = pd.concat(drawn, ignore_index=True)
-    summed = seen.groupby(["composition", "half"])[["error", "weight"]].sum()
-    score, count, rows = (1 - summed["error"] / summed["weight"]).unstack(), seen["composition"].value_counts(), []
+    summed = seen.pivot_table(["error", "weight"], "composition", "half", aggfunc="sum")
+    score, count, rows = 1 - summed["error"] / summed["weight"], seen["composition"].value_counts(), []
     for name in sorted(set(score.index) & parts.keys()):
         values = [float(score[half][name]) for half in HALVES]
-        place = {"composition": name, "n_parts": parts[name], "league": "", "site": "output", "role": "answers"}
+        place: dict[str, Any] = {
+            "composition": name,
+            "n_parts": parts[name],
+            "league": "",
+            "site": "output",
+            "role": "answers",
+        }
         rows.append(_row(SCORE, values, "", split="ood", n=int(count[name]), **place))
     return rows, seen.assign(score=1 - seen["error"] / seen["weight"]).drop(columns=["error", "weight"])
 
