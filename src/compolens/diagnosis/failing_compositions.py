@@ -170,7 +170,14 @@ class Signs(NamedTuple):
     known: np.ndarray
 
     def agreement(self, counts: np.ndarray) -> np.ndarray:
-        """(draws,) share of right signs where compositions count (draws, all compositions) times; NaN without a pair."""
+        """The share of right signs where compositions count several times.
+
+        Args:
+            counts: (draws, all compositions), how often each counts.
+
+        Returns:
+            (draws,) from 0 to 1; NaN without a pair.
+        """
         own = counts[:, self.composition]
         right, known = (((own @ pairs) * own).sum(1) for pairs in (self.right, self.known))
         return np.divide(right, known, out=np.full(len(own), np.nan), where=known > 0)
