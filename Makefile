@@ -127,6 +127,7 @@ figures: setup  ## redraw every figure of docs/findings from the shipped tables
 	$(BIN)/compolens analyze classes_are_combined $(CLASSES)/softmax-? --out $(ZOO)/figures/function_classes $(PRINT)
 	$(BIN)/compolens analyze dual_model_agrees random_features_converge $(DUAL) --out $(ZOO)/figures/dual $(PRINT)
 	$(BIN)/compolens analyze what_predicts_generalization $(ZOO) --out $(ZOO)/figures/contest $(PRINT)
+	$(BIN)/compolens analyze which_composition_fails $(ZOO) --out $(ZOO)/figures/contest $(PRINT)
 	$(BIN)/compolens analyze raised_predictors $(MAPS)/auxiliary --out $(ZOO)/figures/contest $(PRINT)
 
 zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept) and measure it
