@@ -78,6 +78,28 @@ def test_a_causal_model_answers_training_compositions_right_and_held_out_ones_as
         assert told["inferred"] == (split == "train" or wrong_from != "inferred")
 
 
+class WronglyExecuted(plan.Works):
+    """The right code arrives, and another pair's is executed."""
+
+    def executed(self, code):
+        return self.shifted(code)
+
+
+@pytest.mark.parametrize("family", plan.FAMILIES)
+@torch.no_grad()
+def test_no_exchange_tells_a_wrong_code_from_a_right_one_that_is_executed_wrongly(family):
+    """Every state from every episode gives the same answers in both: only the form in which a code stands tells them apart."""
+    task = plan.task_of(family, 0)
+    infers, executes = plan.WrongPart(task), WronglyExecuted(task)
+    one, other = (next(draw(task, split, 64, "exchange")) for split in ("train", "ood"))
+    for base, source in ((one, other), (other, one), (other, other.take(torch.arange(64).roll(1)))):
+        wrong, right = infers.values(source), executes.values(source)
+        for variable in (0, 1):
+            answers = infers.answer(variable, wrong[variable], base)
+            assert torch.allclose(answers, executes.answer(variable, right[variable], base), atol=1e-6)
+    assert not torch.equal(infers.values(other)[0], executes.values(other)[0])
+
+
 @torch.no_grad()
 def test_entries_of_what_is_stored_share_nothing_and_wrong_parts_are_held_out_pairs():
     task = plan.task_of("teacher", 0)

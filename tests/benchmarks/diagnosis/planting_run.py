@@ -108,11 +108,11 @@ def done(file: Path) -> set[str]:
         return {row["case"] for row in csv.DictReader(stream)}
 
 
-def diagnosed(case: plan.Case, folder: Path) -> dict[str, Any]:
+def diagnosed(name: str, folder: Path) -> dict[str, Any]:
     """A row as `blind_run` writes it."""
     began = time.process_time()
     lacking = measure(folder, CLASSES)
-    row = {"case": case.name, **diagnose(folder), "not_measured": "; ".join(lacking)}
+    row = {"case": name, **diagnose(folder), "not_measured": "; ".join(lacking)}
     return row | {"seconds": round(time.process_time() - began, 1)}
 
 
@@ -141,7 +141,7 @@ def main(arguments: list[str] | None = None) -> int:
     if given.what == "verify":
         rows(given.file, CHECKED, (verify(case, given.folder / case.name) for case in left))
     else:
-        rows(given.file, COLUMNS, (diagnosed(case, given.folder / case.name) for case in left if case.planted))
+        rows(given.file, COLUMNS, (diagnosed(case.name, given.folder / case.name) for case in left if case.planted))
     return 0
 
 
