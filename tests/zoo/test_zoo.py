@@ -4,7 +4,7 @@ import json
 import os
 import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -315,3 +315,25 @@ def test_every_model_that_is_trained_here_has_an_untrained_control(tiny_models):
     (own, model), (control, untrained) = trained.with_untrained_control()
     assert trained.why_no_untrained_control == own == "" and control == "untrained"
     assert model is trained.model and untrained is not trained.model
+
+
+@dataclass(frozen=True)
+class Unscaled(Architecture):
+    """Its embedding as initialised may be infinite."""
+
+    infinite: bool = False
+
+    def build(self, **dimensions):
+        model = SoftmaxTransformer(n_layers=2, d_model=8, n_heads=1).build(**dimensions)
+        with torch.no_grad():
+            model.W_E.mul_(float("inf") if self.infinite else 1.0)
+        return model
+
+
+def test_an_untrained_control_of_ones_own_class_that_is_not_finite_says_so(tiny_models, tiny_task):
+    trained = load(tiny_models["softmax"])
+    own = replace(trained, run=replace(trained.run, architecture=Unscaled(infinite=True)))
+    why = own.why_no_untrained_control
+    assert why.startswith("the untrained control is not finite at") and why.endswith("let Unscaled start so that it is")
+    assert [control for control, _ in own.with_untrained_control()] == [""]
+    assert replace(own, run=replace(trained.run, architecture=Unscaled())).why_no_untrained_control == ""

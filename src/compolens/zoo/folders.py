@@ -49,6 +49,8 @@ BUILT_IN: list[Callable[..., Any]] = [
     *(kind for known in (ARCHITECTURES, MODEL_PARTS, FAMILIES, TASK_PARTS) for kind in known.values()),
 ]
 """The classes and functions that a folder may name without the caller naming them too."""
+CONTROL_EPISODES = 128
+"""On how many episodes an untrained control must be finite; some overflow on one in a hundred."""
 
 
 @dataclass(frozen=True)
@@ -115,25 +117,31 @@ class TrainedModel:
         if isinstance(self.model, Replay):
             return self.model.why_no_untrained_control
         architecture = getattr(self.run, "architecture", None)
-        if not isinstance(architecture, Adopted):
-            return ""
-        return NO_UNTRAINED_CONTROL if architecture.reinit is None else self._not_finite
+        if isinstance(architecture, Adopted) and architecture.reinit is None:
+            return NO_UNTRAINED_CONTROL
+        return "" if architecture is None or type(architecture) in ARCHITECTURES.values() else self._not_finite
 
     @cached_property
     def _not_finite(self) -> str:
-        """Where the untrained control of an adopted network is not finite: nothing can be measured against it then."""
+        """Where the untrained control of a class from outside is not finite: nothing can be measured against it then."""
         control = self._initialised()
         try:
             points = {site.hook_name for site in sites(self.model)}
         except DoesNotApply:  # none was named
             points = set()
-        batches = draw(self.task, "train", 8, "untrained control", self.device)
+        batches = draw(self.task, "train", CONTROL_EPISODES, "untrained control", self.device)
         with torch.no_grad():
             for batch in record(control, batches, sorted(points)):
                 wrong = [name for name in sorted(points) if not batch.sites[name].isfinite().all()]
                 wrong += [] if batch.prediction.isfinite().all() else ["the answers"]
                 if wrong:
-                    return f"the untrained control is not finite at {', '.join(wrong)}; give a reinit that is"
+                    adopted = isinstance(self.run.architecture, Adopted)
+                    mend = (
+                        "give a reinit that is"
+                        if adopted
+                        else f"let {type(self.run.architecture).__name__} start so that it is"
+                    )
+                    return f"the untrained control is not finite at {', '.join(wrong)}; {mend}"
         return ""
 
     def untrained_twin(self) -> HookedModel:

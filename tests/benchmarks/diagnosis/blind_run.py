@@ -36,7 +36,7 @@ COLUMNS = ("case", "label", "confidence", "seconds", "test", "ood", "place", "mo
 DIGITS = 4
 
 
-def measure(folder: Path) -> list[str]:
+def measure(folder: Path, classes: Sequence[type] = blind.CLASSES) -> list[str]:
     """Measure what labels rest on, unless that was done; returns what could not be measured, and why."""
     lacking = []
     for probe, given in MEASURED.items():
@@ -46,7 +46,7 @@ def measure(folder: Path) -> list[str]:
         options = recipes.options(recipes.load_recipe("probes", file))
         arguments = {name: parameter.default for name, parameter in options.items()} | given
         try:
-            recipes.run_probe(file, folder, arguments, classes=blind.CLASSES)
+            recipes.run_probe(file, folder, arguments, classes=classes)
         except Exception as error:  # as `explain`: what can be measured is measured
             lacking.append(f"{probe}: {type(error).__name__}: {' '.join(str(error).split())[:160]}")
     return lacking

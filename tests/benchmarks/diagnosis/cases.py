@@ -49,6 +49,7 @@ from third_plan import before_maxouts, on_maxouts
 
 from compolens.foundation import digests, files
 from compolens.foundation.configs import ConfigError, nearest
+from compolens.hooks import HookedModel
 from compolens.models.base import count_parameters
 from compolens.tasks import FuzzyLogic, Hyperteacher
 from compolens.training import Run, card, evaluate, train
@@ -246,14 +247,19 @@ def build(case: Case, folder: str | Path) -> Path:
 
     `compolens.load(folder, classes=CLASSES)` opens it; its untrained control is the model before anything was planted.
     """
+    return written(folder, case.run, model_of(case))
+
+
+@torch.no_grad()
+def written(folder: str | Path, run: Run, model: HookedModel) -> Path:
+    """An ordinary model folder of a run of 0 steps, with the weights and scores of `model` in place of the initial ones."""
     folder = Path(folder)
-    scores = train(case.run, folder)
-    model = model_of(case)
+    scores = train(run, folder)
     for split in ("train", "test", "ood"):
-        result = evaluate(model, case.run.task, split, scores[split]["episodes"], f"final/{case.run.data_seed}", batch=256)
+        result = evaluate(model, run.task, split, scores[split]["episodes"], f"final/{run.data_seed}", batch=256)
         scores[split] |= {"score": result.score, "se": result.se}
     assert scores["parameters"] == count_parameters(model)
     files.write_tensors(folder / "weights.safetensors", model.state_dict(), {"step": 0})
-    files.write_atomically(folder / "README.md", card(case.run, folder.name, scores).encode())
+    files.write_atomically(folder / "README.md", card(run, folder.name, scores).encode())
     digests.finish(folder, scores)
     return folder

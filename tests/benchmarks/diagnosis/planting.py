@@ -1,66 +1,117 @@
-"""A known failure planted into an ordinary transformer by gradient descent: strict interchange-intervention training.
+"""A known failure planted into an ordinary transformer by gradient descent: interchange-intervention training (2407.14494).
 
-A causal model says what is answered: a `Mechanism` infers a code from the examples and executes it at a question, and errs on
-held-out compositions in a known way. Its code is aligned to one site of the transformer, the context's stream after a layer.
-One summed loss is descended (2407.14494):
+A causal model (`Causal`) says what is answered: from the examples a value is inferred, which is carried to the questions and
+executed there. Its variables are aligned to nodes of the transformer: the context's stream after two of its layers. One loss
+is descended, which sums
 
-    interchange   weight 1     the source's state at the code's site: what the mechanism answers at the base's x under its code
-    behaviour     weight .4    nothing exchanged: the mechanism's own answer
-    strictness    weight .4    the source's state at a site that the causal model has no variable for: its own answer
+    interchange   weight 1     a node's state from another episode: what the causal model answers at the base's questions then
+    behaviour     weight 1     nothing exchanged: what the causal model answers
+    strictness    weight .4    the state of the questions, before they have read anything, from another episode: the base's
+                               value, executed at the other's questions
+    reading       weight 4     a linear map of a node's mean state: the value of its variable
 
-Gradients are clipped at .1. Targets on held-out compositions are needed, as the failure is there: half of these
-compositions are never shown, and only they may be diagnosed (`halves`).
+Without the last, a value has no form: "the wrong code is inferred" and "the right one is executed wrongly" would be the same
+interchange. One node and one strict site are sampled in every step, in turn. Half of the compositions in a batch are held
+out, since the failure is there; those in `Planting.kept` are never shown, and only they may be diagnosed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from mechanisms import Mechanism
-from torch import Tensor
+from torch import Tensor, nn
 
-from compolens.activations.sites import Site, put
+from compolens.activations.sites import Site, positions, put
 from compolens.activations.streams import draw
 from compolens.foundation.configs import require, require_positive
 from compolens.hooks import HookedModel
 from compolens.interventions.editors import put_in
-from compolens.interventions.repairs import folds
+from compolens.measures.readouts import RidgeReadout
 from compolens.tasks.base import Episodes, TaskFamily
+
+
+class Causal(ABC):
+    """What is inferred, what of it arrives, and what is answered."""
+
+    @abstractmethod
+    def values(self, episodes: Episodes) -> tuple[Tensor, ...]:
+        """The value (batch, width) of every variable, in the order in which they are computed."""
+
+    @abstractmethod
+    def answer(self, variable: int, value: Tensor, episodes: Episodes) -> Tensor:
+        """(batch, answers, d_y) at the questions of episodes where this variable has that value."""
+
+    def form(self, value: Tensor) -> Tensor:
+        """(batch, width): how a value is to stand at its node, up to a linear map."""
+        return value
+
+
+class Written(Causal):
+    """A mechanism that was written down, with one variable: what it carries to the questions."""
+
+    def __init__(self, mechanism: Mechanism, task: TaskFamily) -> None:
+        self.mechanism, self.task = mechanism, task
+
+    @torch.no_grad()
+    def values(self, episodes: Episodes) -> tuple[Tensor, ...]:
+        x, y = self.task.examples(episodes)
+        return (self.mechanism.carry(self.mechanism.write(x[:, : y.shape[1]], y)),)
+
+    @torch.no_grad()
+    def answer(self, variable: int, value: Tensor, episodes: Episodes) -> Tensor:
+        x, y = self.task.examples(episodes)
+        return self.mechanism.read(value, x[:, y.shape[1] :])
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """code: where the code is to stand; unused: sites at which nothing may be that the answers depend on."""
+    """nodes: where the variables are to stand, in their order; questions: sites where nothing but the questions may stand;
+    unused: sites at which nothing may be that the answers depend on."""
 
-    code: Site
-    unused: tuple[Site, ...]
+    nodes: tuple[Site, ...]
+    questions: tuple[Site, ...] = ()
+    unused: tuple[Site, ...] = ()
 
     @classmethod
-    def after(cls, model: HookedModel, layer: int) -> Alignment:
-        """The code at the context after a layer, read by the next one; the context of later layers is unused."""
+    def after(cls, model: HookedModel, *layers: int) -> Alignment:
+        """Variables at the context after these layers; until the last of them the questions have read nothing, and after it
+        the context is unused."""
         last = model.cfg.n_layers
-        require(1 <= layer < last, f"the code must stand after a layer from 1 to {last - 1}, got {layer}")
-        later = range(layer + 1, last)
-        return cls(_context(layer), tuple(_context(at) for at in later))
+        require(all(1 <= a < b for a, b in zip(layers, (*layers[1:], last), strict=True)), f"layers ascend below {last}")
+        questions = tuple(_stream(layer, "readout") for layer in layers)
+        return cls(tuple(_stream(a, "context") for a in layers), questions, _later(layers[-1], last))
 
 
-def _context(layer: int) -> Site:
-    return Site(layer, f"blocks.{layer - 1}.hook_resid_post", "context")
+def _later(layer: int, last: int) -> tuple[Site, ...]:
+    return tuple(_stream(at, "context") for at in range(layer + 1, last))
+
+
+def _stream(layer: int, role: str) -> Site:
+    return Site(layer, f"blocks.{layer - 1}.hook_resid_post", role)
 
 
 @dataclass(frozen=True)
 class Planting:
-    """How it is planted: Adam, on batches of base episodes, half of them held out, each with the next as its source."""
+    """How it is planted: AdamW, on batches of base episodes, half of them held out, each with the one before as its source.
+
+    interchange 0, strictness 0 and reading 0 give the twin: trained alike on the same answers, with nothing planted.
+    """
 
     steps: int = 2000
-    batch: int = 128
-    lr: float = 1e-3
-    behaviour: float = 0.4
+    batch: int = 64
+    lr: float = 3e-3
+    warmup: int = 200
+    interchange: float = 1.0
+    behaviour: float = 1.0
     strictness: float = 0.4
-    clip: float = 0.1
+    reading: float = 4.0
+    clip: float = 1.0
+    kept: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         require_positive(self, "steps", "batch")
@@ -68,95 +119,115 @@ class Planting:
 
 
 class Losses(NamedTuple):
-    """The three terms, unweighted: mean squared errors over answers."""
+    """The terms, unweighted: squared errors of answers, and of readings, each over the variance of what is wanted."""
 
     interchange: Tensor
     behaviour: Tensor
     strictness: Tensor
+    reading: Tensor
 
     def total(self, how: Planting) -> Tensor:
         """What is descended."""
-        return self.interchange + how.behaviour * self.behaviour + how.strictness * self.strictness
+        weights = (how.interchange, how.behaviour, how.strictness, how.reading)
+        return sum((w * term for w, term in zip(weights, self, strict=True) if w), start=torch.zeros(()))
 
 
-class Causal:
-    """What a mechanism answers, from the code of one batch at the questions of another."""
+class Planted(NamedTuple):
+    """Answers and states of one batch; a site's states of source episodes are its own in another order."""
 
-    def __init__(self, mechanism: Mechanism, task: TaskFamily) -> None:
-        self.mechanism, self.task = mechanism, task
-
-    @torch.no_grad()
-    def code(self, episodes: Episodes) -> Tensor:
-        """(batch, width): what is written about the examples, carried to the questions."""
-        x, y = self.task.examples(episodes)
-        return self.mechanism.carry(self.mechanism.write(x[:, : y.shape[1]], y))
-
-    @torch.no_grad()
-    def answer(self, code: Tensor, episodes: Episodes) -> Tensor:
-        """(batch, answers, d_y) at the questions of episodes."""
-        x, y = self.task.examples(episodes)
-        return self.mechanism.read(code, x[:, y.shape[1] :])
+    answers: Tensor
+    states: dict[str, Tensor]
 
 
-def losses(model: HookedModel, causal: Causal, base: Episodes, source: Episodes, alignment: Alignment, unused: int) -> Losses:
-    """The terms on one batch; `unused`: which of the unused sites is exchanged, where there are any."""
-    names = [alignment.code, *alignment.unused]
-    states = [_recorded(model, episodes, names) for episodes in (base, source)]
-    answers, (own, other) = list(causal.task.answers), (causal.code(e) for e in (base, source))
-
-    def error(prediction: Tensor, wanted: Tensor) -> Tensor:
-        return (prediction[:, answers] - wanted).square().mean()
-
-    def exchanged(site: Site) -> Tensor:
-        both = (states[side][site.hook_name] for side in (0, 1))
-        return put(model, base.tokens, site, put_in(model, *both, site))
-
-    plain = causal.answer(own, base)
-    strict = error(exchanged(alignment.unused[unused]), plain) if alignment.unused else plain.new_zeros(())
-    return Losses(error(exchanged(alignment.code), causal.answer(other, base)), error(model(base.tokens), plain), strict)
-
-
-def _recorded(model: HookedModel, episodes: Episodes, sites: Sequence[Site]) -> dict[str, Tensor]:
+def run(model: HookedModel, tokens: Tensor, alignment: Alignment, answers: Sequence[int]) -> Planted:
     """Activations with their graph: the source's encoder is trained too."""
     seen: dict[str, Tensor] = {}
 
     def keep(tensor: Tensor, hook) -> None:
         seen[hook.name] = tensor
 
-    model.run_with_hooks(episodes.tokens, fwd_hooks=[(site.hook_name, keep) for site in sites])
-    return seen
+    names = {site.hook_name for site in (*alignment.nodes, *alignment.questions, *alignment.unused)}
+    prediction = model.run_with_hooks(tokens, fwd_hooks=[(name, keep) for name in sorted(names)])
+    return Planted(prediction[:, list(answers)], seen)
 
 
-def halves(task: TaskFamily, seed: int | str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Held-out compositions that the failure is planted on, and those that are never shown and may be diagnosed."""
-    return folds(task, seed)
+def exchanged(
+    model: HookedModel, base: Episodes, states: Tensor, source: Tensor, site: Site, answers: Sequence[int]
+) -> Tensor:
+    """(batch, answers, d_y): answers of the base with the states of the episodes `source` (batch,) at a site's positions."""
+    return put(model, base.tokens, site, put_in(model, states, states[source], site))[:, list(answers)]
+
+
+def losses(
+    model: HookedModel, causal: Causal, base: Episodes, source: Tensor, alignment: Alignment, step: int, how: Planting,
+    readouts: Sequence[nn.Module] = (), answers: Sequence[int] = (-1,),
+) -> Losses:  # fmt: skip
+    """The terms on one batch, whose episodes `source` are the others'; `step` says whose turn it is of nodes and sites."""
+    values = causal.values(base)
+    last, donors = len(values) - 1, base.take(source)
+    own, states = run(model, base.tokens, alignment, answers)
+    plain = causal.answer(last, values[-1], base)
+    none = plain.new_zeros(())
+    interchange = strictness = reading = none
+    if how.interchange:
+        k = step % len(alignment.nodes)
+        found = exchanged(model, base, states[alignment.nodes[k].hook_name], source, alignment.nodes[k], answers)
+        interchange = _error(found, causal.answer(k, values[k][source], base))
+    strict = (*alignment.questions, *alignment.unused)
+    if how.strictness and strict:
+        site = strict[step // len(alignment.nodes) % len(strict)]
+        wanted = causal.answer(last, values[-1], donors) if site in alignment.questions else plain
+        strictness = _error(exchanged(model, base, states[site.hook_name], source, site, answers), wanted)
+    for readout, site, value in zip(readouts, alignment.nodes, values, strict=False):
+        reading = reading + _error(readout(_mean(model, states, site)), causal.form(value))
+    return Losses(interchange, _error(own, plain), strictness, reading)
+
+
+def _error(found: Tensor, wanted: Tensor) -> Tensor:
+    """Squared error over the variance of what is wanted, so that families count alike."""
+    return (found - wanted).square().mean() / (wanted - wanted.mean(0)).square().mean()
+
+
+def _mean(model: HookedModel, states: dict[str, Tensor], site: Site) -> Tensor:
+    return states[site.hook_name][:, positions(model, site.role)].mean(1)
+
+
+def batches(task: TaskFamily, how: Planting, seed: int) -> Iterator[Episodes]:
+    """Half training compositions, half those held out that may be shown, in random order."""
+    n, half = how.steps * how.batch // 2, how.batch // 2
+    shown = [c for c in task.compositions("ood") if c not in how.kept]
+    seen = draw(task, "train", n, f"{seed}/planting", "cpu", batch=half)
+    held = draw(task, "ood", n, f"{seed}/planting", "cpu", shown, batch=half)
+    rng = torch.Generator().manual_seed(seed)
+    for one, other in zip(seen, held, strict=True):
+        yield _together(one, other).take(torch.randperm(how.batch, generator=rng))
 
 
 def plant(
     model: HookedModel,
     causal: Causal,
+    task: TaskFamily,
     alignment: Alignment,
     how: Planting,
     seed: int,
     report: Callable[..., None] | None = None,
 ) -> HookedModel:
     """The model, with the failure planted; changed in place."""
-    task, (shown, _) = causal.task, halves(causal.task, seed)
-    optimizer = torch.optim.Adam(model.parameters(), lr=how.lr)
-    n = how.steps * how.batch // 2
-    seen = draw(task, "train", n, f"{seed}/planting", "cpu", batch=how.batch // 2)
-    held = draw(task, "ood", n, f"{seed}/planting", "cpu", shown, batch=how.batch // 2)
-    for step, (one, other) in enumerate(zip(seen, held, strict=True)):
-        base = _together(one, other)
-        source = base.take(torch.arange(len(base.tokens)).roll(1))
-        optimizer.param_groups[0]["lr"] = how.lr * (1 - step / how.steps)
-        found = losses(model, causal, base, source, alignment, step % max(1, len(alignment.unused)))
+    torch.manual_seed(seed)
+    (first,) = draw(task, "train", 1, f"{seed}/planting", "cpu", batch=1)
+    widths = [causal.form(value).shape[1] for value in causal.values(first)] if how.reading else []
+    readouts = nn.ModuleList(nn.Linear(model.cfg.d_model, width) for width in widths[: len(alignment.nodes)])
+    optimizer = torch.optim.AdamW([*model.parameters(), *readouts.parameters()], lr=how.lr)
+    source = torch.arange(how.batch).roll(1)
+    for step, base in enumerate(batches(task, how, seed)):
+        optimizer.param_groups[0]["lr"] = how.lr * min(1, step / how.warmup) * (1 - step / how.steps)
+        found = losses(model, causal, base, source, alignment, step, how, readouts, task.answers)
         optimizer.zero_grad()
         found.total(how).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), how.clip)
+        nn.utils.clip_grad_norm_([*model.parameters(), *readouts.parameters()], how.clip)
         optimizer.step()
         if report is not None:
-            report(step=step, **{name: float(value) for name, value in found._asdict().items()})
+            report(step=step, **{name: float(value.detach()) for name, value in found._asdict().items()})
     return model.eval()
 
 
@@ -174,31 +245,42 @@ def _together(one: Episodes, other: Episodes) -> Episodes:
 
 @torch.no_grad()
 def verified(
-    model: HookedModel, causal: Causal, alignment: Alignment, n: int = 256, seed: str = "verified"
-) -> dict[str, float]:
-    """On fresh episodes of compositions that the planting never showed: R² of every kind of answer, the worst strict effect.
+    model: HookedModel, causal: Causal, task: TaskFamily, alignment: Alignment, kept: Sequence[int], n: int = 256,
+    seed: str = "verified",
+) -> dict[str, float]:  # fmt: skip
+    """On fresh episodes of compositions that the planting never showed: R² of every kind of answer, worst over nodes or sites.
 
-    "interchange" and "behaviour": against the mechanism's answers; "wrong mechanism": the same interchange against the task's
-    own answers under the source's code, which a planted failure must not give; "strict, worst": the largest share of the
-    answers' variance that an unused site changes."""
-    task = causal.task
-    (base,) = draw(task, "ood", n, seed, "cpu", halves(task, 0)[1], batch=n)
-    source, answers = base.take(torch.arange(n).roll(1)), list(task.answers)
-    states = [_recorded(model, e, [alignment.code, *alignment.unused]) for e in (base, source)]
-
-    def r2(prediction: Tensor, wanted: Tensor) -> float:
-        return 1 - float((prediction - wanted).square().sum() / (wanted - wanted.mean(0)).square().sum())
-
-    def exchanged(site: Site) -> Tensor:
-        both = (states[side][site.hook_name] for side in (0, 1))
-        return put(model, base.tokens, site, put_in(model, *both, site))[:, answers]
-
-    own, moved = model(base.tokens)[:, answers], exchanged(alignment.code)
-    right = task.render(source.codes, base.inputs).targets[:, answers]
-    strict = [1 - r2(exchanged(site), own) for site in alignment.unused]
+    "interchange" and "behaviour": against the causal model's answers. "wrong mechanism": the same interchange, the best over
+    nodes, against the answers of a right one, which a planted failure must not give. "strict": the worst over strict sites,
+    against what must be answered then. "reading": how well a ridge readout fitted to training compositions tells the first
+    variable."""
+    (base,) = draw(task, "ood", n, seed, "cpu", kept, batch=n)
+    source, answers = torch.arange(n).roll(1), list(task.answers)
+    donors, values = base.take(source), causal.values(base)
+    own, states = run(model, base.tokens, alignment, answers)
+    right = task.render(donors.codes, base.inputs).targets[:, answers]
+    nodes = [exchanged(model, base, states[site.hook_name], source, site, answers) for site in alignment.nodes]
+    last = len(values) - 1
+    strict = [
+        r2(
+            exchanged(model, base, states[site.hook_name], source, site, answers),
+            causal.answer(last, values[-1], donors if site in alignment.questions else base),
+        )
+        for site in (*alignment.questions, *alignment.unused)
+    ]
+    (fitted,) = draw(task, "train", 4 * n, seed, "cpu", batch=4 * n)
+    _, shown = run(model, fitted.tokens, alignment, answers)
+    site = alignment.nodes[0]
+    ridge = RidgeReadout.fit(_mean(model, shown, site), causal.form(causal.values(fitted)[0]))
     return {
-        "interchange": r2(moved, causal.answer(causal.code(source), base)),
-        "behaviour": r2(own, causal.answer(causal.code(base), base)),
-        "wrong mechanism": r2(moved, right),
-        "strict, worst": max(strict, default=0.0),
+        "reading": r2(ridge(_mean(model, states, site)), causal.form(values[0])),
+        "interchange": min(r2(found, causal.answer(k, values[k][source], base)) for k, found in enumerate(nodes)),
+        "behaviour": r2(own, causal.answer(last, values[-1], base)),
+        "wrong mechanism": max(r2(found, right) for found in nodes),
+        "strict": min(strict, default=1.0),
     }
+
+
+def r2(found: Tensor, wanted: Tensor) -> float:
+    """1 is perfect, 0 the mean answer."""
+    return 1 - float((found - wanted).square().sum() / (wanted - wanted.mean(0)).square().sum())

@@ -1,0 +1,149 @@
+"""Plant the failures of `planting_plan` by gradient descent, verify them, and ask for the diagnosis of every model.
+
+    python tests/benchmarks/diagnosis/planting_run.py plant DIR [--cases NAME …] [--twins]
+    python tests/benchmarks/diagnosis/planting_run.py verify DIR FILE
+    python tests/benchmarks/diagnosis/planting_run.py diagnose DIR FILE
+
+`plant` trains what DIR does not have yet, one thread, some minutes a model. `verify` and `diagnose` append a row for every
+model that FILE does not have. A twin is verified and not diagnosed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+HERE = Path(__file__).parent
+if str(HERE) not in sys.path:
+    sys.path.insert(0, str(HERE))
+
+import cases as written_cases  # noqa: E402
+import planting  # noqa: E402
+import planting_plan as plan  # noqa: E402
+from blind_run import COLUMNS, diagnose, measure  # noqa: E402
+
+import compolens  # noqa: E402
+from compolens import Run  # noqa: E402
+
+CLASSES = (plan.Aside,)
+"""What `compolens.load(folder, classes=CLASSES)` needs to open a case."""
+HOW = planting.Planting()
+CHECKED = ("case", "expected", "test", "ood", "behaviour", "interchange", "strict", "reading", "wrong mechanism")
+DIGITS = 3
+
+
+def plant(case: plan.Case, folder: Path, how: planting.Planting = HOW) -> Path:
+    """Train a case and write it as an ordinary model folder, whose task holds out what was never shown."""
+    causal, task, alignment_of = _described(case)
+    kept = plan.kept(task, case.seed)
+    how = replace(how, kept=kept)
+    if not case.planted:
+        how = replace(how, interchange=0.0, strictness=0.0, reading=0.0)
+    run = Run(
+        case.architecture, plan.diagnosed(task, kept), steps=0, init_seed=case.seed, data_seed=case.seed,
+        evaluation_episodes=256,
+    )  # fmt: skip
+    model = run.build()
+    began = time.monotonic()
+
+    def report(step: int, **found: float) -> None:
+        if step % 500 == 499:
+            told = ", ".join(f"{name} {value:.3f}" for name, value in found.items())
+            print(f"{case.name}: {step + 1}/{how.steps} {told} ({time.monotonic() - began:.0f} s)", flush=True)
+
+    planting.plant(model, causal, task, alignment_of(model), how, case.seed, report)
+    return written_cases.written(folder, run, model)
+
+
+def verify(case: plan.Case, folder: Path) -> dict[str, Any]:
+    """Scores of a case, and whether it does what was planted, on compositions that the planting never showed."""
+    causal, task, alignment_of = _described(case)
+    trained = compolens.load(folder, classes=CLASSES)
+    kept = plan.kept(task, case.seed)
+    found = planting.verified(trained.model, causal, task, alignment_of(trained.model), kept)
+    scores = json.loads((folder / "scores.json").read_text())
+    row = {
+        "case": case.name,
+        "expected": case.expected,
+        **{split: scores[split]["score"] for split in ("test", "ood")},
+        **found,
+    }
+    return {name: round(value, DIGITS) if isinstance(value, float) else value for name, value in row.items()}
+
+
+def _described(case: plan.Case) -> tuple[planting.Causal, plan.Task, Any]:
+    kind, _, layers = plan.KINDS[case.kind]
+    task = plan.task_of(case.family, case.seed)
+    return kind(task), task, lambda model: planting.Alignment.after(model, *layers)
+
+
+def rows(file: Path, columns: tuple[str, ...], found: Iterator[dict[str, Any]]) -> None:
+    """Append to a CSV as rows are found."""
+    for row in found:
+        new = not file.exists()
+        with file.open("a", newline="") as stream:
+            writer = csv.DictWriter(stream, columns, lineterminator="\n")
+            if new:
+                writer.writeheader()
+            writer.writerow(row)
+            stream.flush()
+            os.fsync(stream.fileno())
+
+
+def done(file: Path) -> set[str]:
+    """The cases that a CSV has."""
+    if not file.exists():
+        return set()
+    with file.open(newline="") as stream:
+        return {row["case"] for row in csv.DictReader(stream)}
+
+
+def diagnosed(name: str, folder: Path) -> dict[str, Any]:
+    """A row as `blind_run` writes it."""
+    began = time.process_time()
+    lacking = measure(folder, CLASSES)
+    row = {"case": name, **diagnose(folder), "not_measured": "; ".join(lacking)}
+    return row | {"seconds": round(time.process_time() - began, 1)}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("plant", "verify", "diagnose"))
+    parser.add_argument("folder", metavar="DIR", type=Path, help="where the models are")
+    parser.add_argument("file", metavar="FILE", type=Path, nargs="?", help="the CSV that rows are appended to")
+    parser.add_argument("--cases", nargs="+", metavar="NAME", help="only these (default all)")
+    parser.add_argument("--twins", action="store_true", help="twins, too")
+    given = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    every = plan.cases()
+    if unknown := sorted(set(given.cases or ()) - set(every)):
+        parser.error(f"no case {', '.join(unknown)}; there are {', '.join(every)}")
+    if given.what != "plant" and given.file is None:
+        parser.error(f"{given.what} needs the FILE that rows are appended to")
+    chosen = [every[name] for name in given.cases] if given.cases else [c for c in every.values() if c.planted or given.twins]
+    if given.what == "plant":
+        for case in chosen:
+            if not (given.folder / case.name / "scores.json").exists():
+                plant(case, given.folder / case.name)
+        return 0
+    there = done(given.file)
+    left = [c for c in chosen if c.name not in there and (given.folder / c.name / "scores.json").exists()]
+    if given.what == "verify":
+        rows(given.file, CHECKED, (verify(case, given.folder / case.name) for case in left))
+    else:
+        rows(given.file, COLUMNS, (diagnosed(case.name, given.folder / case.name) for case in left if case.planted))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
