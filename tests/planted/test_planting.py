@@ -5,6 +5,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 
@@ -155,3 +156,15 @@ def test_descent_lowers_every_term_and_a_twin_has_answers_alone():
         values = [row[name] for row in told[True]]
         assert sum(values[-8:]) < sum(values[:8]), name
     assert all(row["interchange"] == row["strictness"] == row["reading"] == 0 for row in told[False])
+
+
+def test_the_page_counts_what_the_answers_say():
+    page = (HERE.parents[2] / "docs" / "findings" / "diagnosis_benchmark.md").read_text()
+    answers = pd.read_csv(HERE / "planting_results.csv").set_index("case")["label"]
+    every = {name: case for name, case in plan.cases().items() if case.planted}
+    assert set(answers.index) == set(every)
+    for kind, (_, expected, _) in plan.KINDS.items():
+        said = [answers[name] for name, case in every.items() if case.kind == kind]
+        counts = [said.count(label) for label in (expected, "has not learned its training compositions", "undecided")]
+        row = [plan.FORETOLD[kind], *counts, 6 - sum(counts)]
+        assert f"| {kind} | {expected} | {' | '.join(map(str, row))} |" in page
