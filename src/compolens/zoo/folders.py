@@ -126,7 +126,7 @@ class TrainedModel:
         """Where the untrained control of a class from outside is not finite: nothing can be measured against it then."""
         control = self._initialised()
         try:
-            points = {site.hook_name for site in sites(self.model)}
+            points = {site.hook_name for site in sites(self.model)} & set(control.hook_dict)
         except DoesNotApply:  # none was named
             points = set()
         batches = draw(self.task, "train", CONTROL_EPISODES, "untrained control", self.device)
