@@ -6,12 +6,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 
 from compolens import tables
-from compolens.activations.mean_codes import FOLDS, Part, Sample, best_site, left_out_r2, mean_codes
+from compolens.activations.mean_codes import FOLDS, Part, Sample, best_site, episode_errors, left_out_r2, mean_codes
 from compolens.activations.sites import Site, sites
-from compolens.activations.streams import draw
 from compolens.diagnosis.failing_compositions import EXPECTED, INTERFERENCE, SCORE, SHUFFLED
 from compolens.diagnosis.predictions import CONCURRENT
 from compolens.foundation.configs import require
@@ -153,17 +151,13 @@ def _shuffled(rows: list[dict[str, Any]], seed: int) -> list[dict[str, Any]]:
     return dealt
 
 
-@torch.no_grad()
 def _scores(trained: TrainedModel, n: int, seed: int, parts: dict[str, int]) -> tuple[list[dict[str, Any]], pd.DataFrame]:
     """The score of every held-out composition, in two halves; and every episode's."""
-    drawn = []
-    for half in HALVES:
-        for batch in draw(trained.task, "ood", n, f"{seed}/score/{half}", trained.device):
-            error, weight = (part.double().cpu() for part in trained.task.errors(trained.model(batch.tokens), batch.targets))
-            names = [trained.task.composition_name(int(c)) for c in batch.composition]
-            columns = {"split": "ood", "composition": names, "half": half, "error": error, "weight": weight}
-            drawn.append(pd.DataFrame(columns))
-    seen = pd.concat(drawn, ignore_index=True)
+    drawn = [
+        episode_errors(trained.model, trained.task, "ood", n, f"{seed}/score/{half}", trained.device).assign(half=half)
+        for half in HALVES
+    ]
+    seen = pd.concat(drawn, ignore_index=True).astype({"error": float, "weight": float})
     summed = seen.pivot_table(["error", "weight"], "composition", "half", aggfunc="sum")
     score, count, rows = 1 - summed["error"] / summed["weight"], seen["composition"].value_counts(), []
     for name in sorted(set(score.index) & parts.keys()):

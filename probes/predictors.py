@@ -9,9 +9,18 @@ import pandas as pd
 import torch
 
 from compolens import tables
-from compolens.activations.mean_codes import FOLDS, PENALTIES, RAW, Sample, best_site, left_out_r2, mean_codes, moments
+from compolens.activations.mean_codes import (
+    FOLDS,
+    PENALTIES,
+    RAW,
+    Sample,
+    best_site,
+    episode_errors,
+    left_out_r2,
+    mean_codes,
+    moments,
+)
 from compolens.activations.sites import Site, sites
-from compolens.activations.streams import draw
 from compolens.diagnosis.predictions import CONCURRENT, PREDICTIONS
 from compolens.foundation.configs import require
 from compolens.hooks import HookedModel
@@ -85,17 +94,11 @@ def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tupl
     return pd.DataFrame(rows), _scores(trained, episodes, seed)
 
 
-@torch.no_grad()
 def _scores(trained: TrainedModel, n: int, seed: int) -> pd.DataFrame:
     """A row per episode: what is to be predicted."""
-    frames = []
-    for split in ("test", "ood"):
-        for batch in draw(trained.task, split, n, f"{seed}/score", trained.device):
-            error, weight = trained.task.errors(trained.model(batch.tokens), batch.targets)
-            names = [trained.task.composition_name(int(c)) for c in batch.composition]
-            score = (1 - error / weight).cpu().numpy()
-            frames.append(pd.DataFrame({"split": split, "composition": names, "score": score}))
-    return pd.concat(frames, ignore_index=True)
+    drawn = [episode_errors(trained.model, trained.task, s, n, f"{seed}/score", trained.device) for s in ("test", "ood")]
+    seen = pd.concat(drawn, ignore_index=True)
+    return seen.assign(score=1 - seen["error"] / seen["weight"]).drop(columns=["error", "weight"])
 
 
 def _predictors(trained: TrainedModel, model: HookedModel, n: int, seed: str) -> tuple[dict[str, float], dict[str, str]]:

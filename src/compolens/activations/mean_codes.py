@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 
 from compolens.activations.sites import Site, positions
@@ -100,6 +101,31 @@ def mean_codes(
     error, weight = torch.cat(terms, 1).numpy()
     joined = {name: np.concatenate(parts) for name, parts in factors.items()}
     return Sample({s: np.concatenate(c) for s, c in codes.items()}, joined, np.concatenate(composition), error, weight)
+
+
+@torch.no_grad()
+def episode_errors(
+    model: HookedModel, task: TaskFamily, split: str, n: int, seed: str, device: torch.device | str = "cpu"
+) -> pd.DataFrame:
+    """What a score is made of, of every episode.
+
+    Args:
+        model: in evaluation mode.
+        task: its task.
+        split: "test" or "ood".
+        n: episodes.
+        seed: of the episodes.
+        device: where the model is.
+
+    Returns:
+        Columns split, composition (names), error and weight; an episode's score is 1 - error / weight.
+    """
+    drawn = []
+    for batch in draw(task, split, n, seed, device):
+        error, weight = (part.cpu().numpy() for part in task.errors(model(batch.tokens), batch.targets))
+        names = [task.composition_name(int(c)) for c in batch.composition]
+        drawn.append(pd.DataFrame({"split": split, "composition": names, "error": error, "weight": weight}))
+    return pd.concat(drawn, ignore_index=True)
 
 
 def moments(sample: Sample, site: Site) -> list[Moments]:
