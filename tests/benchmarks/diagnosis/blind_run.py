@@ -36,7 +36,7 @@ COLUMNS = ("case", "label", "confidence", "seconds", "test", "ood", "place", "mo
 DIGITS = 4
 
 
-def measure(folder: Path, classes: Sequence[type] = blind.CLASSES) -> list[str]:
+def measure(folder: Path, classes: Sequence[type]) -> list[str]:
     """Measure what labels rest on, unless that was done; returns what could not be measured, and why."""
     lacking = []
     for probe, given in MEASURED.items():
@@ -66,30 +66,46 @@ def diagnose(folder: Path) -> dict[str, Any]:
     return {"label": found.label, "confidence": stable.label, **scores, **beside}
 
 
+def diagnosed(name: str, folder: Path, classes: Sequence[type], began: float | None = None) -> dict[str, Any]:
+    """The row of a model: measured where it was not, and diagnosed. began: processor time from which seconds count."""
+    began = time.process_time() if began is None else began
+    lacking = measure(folder, classes)
+    row = {"case": name, **diagnose(folder), "not_measured": "; ".join(lacking)}
+    return row | {"seconds": round(time.process_time() - began, 1)}
+
+
+def done(file: Path) -> set[str]:
+    """The cases that a CSV has."""
+    if not file.exists():
+        return set()
+    with file.open(newline="") as stream:
+        return {row["case"] for row in csv.DictReader(stream)}
+
+
+def append(file: Path, columns: Sequence[str], row: dict[str, Any]) -> None:
+    """Append a row to a CSV, which is begun with its columns, and make sure that it is on disk."""
+    new = not file.exists()
+    with file.open("a", newline="") as stream:
+        writer = csv.DictWriter(stream, columns, lineterminator="\n")
+        if new:
+            writer.writeheader()
+        writer.writerow(row)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
 def run(folder: Path, file: Path, chosen: Sequence[str], which: str = "first") -> None:
     """Diagnose the cases `chosen` of one of `blind.SETS` that `file` does not have."""
     import torch
 
     torch.set_num_threads(1)
-    done = set()
-    if file.exists():
-        with file.open(newline="") as stream:
-            done = {row["case"] for row in csv.DictReader(stream)}
-    for name in (one for one in chosen if one not in done):
+    there = done(file)
+    for name in (one for one in chosen if one not in there):
         began, path = time.process_time(), folder / name
         if not (path / "scores.json").exists():
             blind.build(blind.SETS[which]()[name], path)
-        lacking = measure(path)
-        row = {"case": name, **diagnose(path), "not_measured": "; ".join(lacking)}
-        row["seconds"] = round(time.process_time() - began, 1)
-        new = not file.exists()
-        with file.open("a", newline="") as stream:
-            writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
-            if new:
-                writer.writeheader()
-            writer.writerow(row)
-            stream.flush()
-            os.fsync(stream.fileno())
+        row = diagnosed(name, path, blind.CLASSES, began)
+        append(file, COLUMNS, row)
         print(name, row["seconds"], flush=True)
 
 

@@ -1,8 +1,8 @@
 """A known failure planted into an ordinary transformer by gradient descent: interchange-intervention training (2407.14494).
 
 A causal model (`Causal`) says what is answered: from the examples a value is inferred, which is carried to the questions and
-executed there. Its variables are aligned to nodes of the transformer: the context's stream after two of its layers. One loss
-is descended, which sums
+executed there. Its variables are aligned to nodes of the transformer: the context's stream after some of its layers. One
+loss is descended, which sums
 
     interchange   weight 1     a node's state from another episode: what the causal model answers at the base's questions then
     behaviour     weight 1     nothing exchanged: what the causal model answers
@@ -132,15 +132,8 @@ class Losses(NamedTuple):
         return sum((w * term for w, term in zip(weights, self, strict=True) if w), start=torch.zeros(()))
 
 
-class Planted(NamedTuple):
-    """Answers and states of one batch; a site's states of source episodes are its own in another order."""
-
-    answers: Tensor
-    states: dict[str, Tensor]
-
-
-def run(model: HookedModel, tokens: Tensor, alignment: Alignment, answers: Sequence[int]) -> Planted:
-    """Activations with their graph: the source's encoder is trained too."""
+def run(model: HookedModel, tokens: Tensor, alignment: Alignment, answers: Sequence[int]) -> tuple[Tensor, dict[str, Tensor]]:
+    """Answers, and hook point -> activation with its graph: the source's encoder is trained too."""
     seen: dict[str, Tensor] = {}
 
     def keep(tensor: Tensor, hook) -> None:
@@ -148,7 +141,7 @@ def run(model: HookedModel, tokens: Tensor, alignment: Alignment, answers: Seque
 
     names = {site.hook_name for site in (*alignment.nodes, *alignment.questions, *alignment.unused)}
     prediction = model.run_with_hooks(tokens, fwd_hooks=[(name, keep) for name in sorted(names)])
-    return Planted(prediction[:, list(answers)], seen)
+    return prediction[:, list(answers)], seen
 
 
 def exchanged(

@@ -11,7 +11,6 @@ They were fixed before any model was diagnosed, and so was `FORETOLD`.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
 from itertools import combinations
@@ -72,9 +71,9 @@ def diagnosed(task: Task, chosen: tuple[int, ...]) -> Task:
 
 
 # ---- causal models ---------------------------------------------------------------------------------------------------------
-class Grouped(Causal):
-    """Infers the code and executes it; a value is as wide as the code. What is wrong where parts of both groups are at work,
-    a fault says."""
+class Works(Causal):
+    """Infers the code, carries and executes it; a value is as wide as the code. What derives from it goes wrong at one of
+    these where parts of both groups are at work."""
 
     def __init__(self, task: Task) -> None:
         self.task, self.knowledge = task, knowledge_of(task)
@@ -101,9 +100,9 @@ class Grouped(Causal):
         one[:, GROUP : 2 * GROUP] = 0
         return torch.where(self.across(code), one, code)
 
-    @abstractmethod
     def inferred(self, code: Tensor) -> Tensor:
         """What is inferred where this is the right code."""
+        return code
 
     def carried(self, code: Tensor) -> Tensor:
         """What of it arrives."""
@@ -123,13 +122,6 @@ class Grouped(Causal):
         arrived = value if variable else self.carried(value)
         x, y = self.task.examples(episodes)
         return self.knowledge.execute(self.executed(arrived), x[:, y.shape[1] :])
-
-
-class Works(Grouped):
-    """Nothing is wrong."""
-
-    def inferred(self, code: Tensor) -> Tensor:
-        return code
 
 
 class WrongPart(Works):
@@ -153,7 +145,7 @@ class HalfExecuted(Works):
         return self.dropped(code)
 
 
-class Stored(Grouped):
+class Stored(Works):
     """A held-out pair is taken for the training composition that has its first part (in fuzzy logic: and the next part of that
     group). Training compositions are stored whole: what stands for one is a random vector for each of its parts, times the
     part's coefficient, and shares nothing with what stands for another."""
@@ -178,7 +170,7 @@ class Stored(Grouped):
 
 
 # ---- cases -----------------------------------------------------------------------------------------------------------------
-KINDS: dict[str, tuple[type[Grouped], str, tuple[int, ...]]] = {
+KINDS: dict[str, tuple[type[Works], str, tuple[int, ...]]] = {
     "works": (Works, "compositional", (2, 3)),
     "wrong part": (WrongPart, "fails to infer", (3,)),
     "lost on the way": (LostOnTheWay, "infers but does not use", (2, 3)),

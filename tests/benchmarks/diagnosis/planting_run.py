@@ -11,12 +11,9 @@ model that FILE does not have. A twin is verified and not diagnosed.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
-import os
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +27,7 @@ if str(HERE) not in sys.path:
 import cases as written_cases  # noqa: E402
 import planting  # noqa: E402
 import planting_plan as plan  # noqa: E402
-from blind_run import COLUMNS, diagnose, measure  # noqa: E402
+from blind_run import COLUMNS, append, diagnosed, done  # noqa: E402
 
 import compolens  # noqa: E402
 from compolens import Run  # noqa: E402
@@ -87,35 +84,6 @@ def _described(case: plan.Case) -> tuple[planting.Causal, plan.Task, Any]:
     return kind(task), task, lambda model: planting.Alignment.after(model, *layers)
 
 
-def rows(file: Path, columns: tuple[str, ...], found: Iterator[dict[str, Any]]) -> None:
-    """Append to a CSV as rows are found."""
-    for row in found:
-        new = not file.exists()
-        with file.open("a", newline="") as stream:
-            writer = csv.DictWriter(stream, columns, lineterminator="\n")
-            if new:
-                writer.writeheader()
-            writer.writerow(row)
-            stream.flush()
-            os.fsync(stream.fileno())
-
-
-def done(file: Path) -> set[str]:
-    """The cases that a CSV has."""
-    if not file.exists():
-        return set()
-    with file.open(newline="") as stream:
-        return {row["case"] for row in csv.DictReader(stream)}
-
-
-def diagnosed(name: str, folder: Path) -> dict[str, Any]:
-    """A row as `blind_run` writes it."""
-    began = time.process_time()
-    lacking = measure(folder, CLASSES)
-    row = {"case": name, **diagnose(folder), "not_measured": "; ".join(lacking)}
-    return row | {"seconds": round(time.process_time() - began, 1)}
-
-
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("plant", "verify", "diagnose"))
@@ -138,10 +106,12 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     there = done(given.file)
     left = [c for c in chosen if c.name not in there and (given.folder / c.name / "scores.json").exists()]
-    if given.what == "verify":
-        rows(given.file, CHECKED, (verify(case, given.folder / case.name) for case in left))
-    else:
-        rows(given.file, COLUMNS, (diagnosed(case.name, given.folder / case.name) for case in left if case.planted))
+    for case in left:
+        folder = given.folder / case.name
+        if given.what == "verify":
+            append(given.file, CHECKED, verify(case, folder))
+        elif case.planted:
+            append(given.file, COLUMNS, diagnosed(case.name, folder, CLASSES))
     return 0
 
 

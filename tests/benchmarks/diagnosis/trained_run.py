@@ -18,16 +18,17 @@ HERE = Path(__file__).parent
 if str(HERE) not in sys.path:
     sys.path.insert(0, str(HERE))
 
-from blind_run import COLUMNS  # noqa: E402
-from planting_run import diagnosed, done, rows  # noqa: E402
+from blind_run import COLUMNS, append, diagnosed, done  # noqa: E402
 from trained import expected, runs  # noqa: E402
 
 
 def main(folder: Path, file: Path) -> int:
     torch.set_num_threads(1)
-    left = [name for name in runs if name not in done(file) and (folder / name / "scores.json").exists()]
-    found = ({"expected": expected[name][0], **diagnosed(name, folder / name)} for name in left)
-    rows(file, ("case", "expected", *COLUMNS[1:]), found)
+    there = done(file)
+    for name in runs:
+        if name not in there and (folder / name / "scores.json").exists():
+            row = {"expected": expected[name][0], **diagnosed(name, folder / name, ())}
+            append(file, ("case", "expected", *COLUMNS[1:]), row)
     return 0
 
 
