@@ -168,3 +168,13 @@ def test_the_page_counts_what_the_answers_say():
         counts = [said.count(label) for label in (expected, "has not learned its training compositions", "undecided")]
         row = [plan.FORETOLD[kind], *counts, 6 - sum(counts)]
         assert f"| {kind} | {expected} | {' | '.join(map(str, row))} |" in page
+    checked = pd.read_csv(HERE / "planting_checked.csv").set_index("case")
+    shown = " ".join(page.split())
+    low, high = (f"{value:.2f}".lstrip("0") for value in (checked["behaviour"].min(), checked["behaviour"].max()))
+    assert f"with R² {low} to {high}" in shown
+    works = checked[checked["expected"] == "compositional"]
+    lost = (works["test"] - works["ood"]).agg(["min", "max"])
+    assert "lose {} to {}.".format(*(f"{value:.2f}".lstrip("0") for value in lost)) in shown
+    unlearned = (answers == "has not learned its training compositions").sum()
+    right = sum(answers[name] == case.expected for name, case in every.items())
+    assert f"{unlearned} models are said not to have learned" in shown and f"So {right} of {len(every)} get" in shown

@@ -135,12 +135,8 @@ class TrainedModel:
                 wrong = [name for name in sorted(points) if not batch.sites[name].isfinite().all()]
                 wrong += [] if batch.prediction.isfinite().all() else ["the answers"]
                 if wrong:
-                    adopted = isinstance(self.run.architecture, Adopted)
-                    mend = (
-                        "give a reinit that is"
-                        if adopted
-                        else f"let {type(self.run.architecture).__name__} start so that it is"
-                    )
+                    name = type(self.run.architecture).__name__
+                    mend = "give a reinit that is" if name == Adopted.__name__ else f"let {name} start so that it is"
                     return f"the untrained control is not finite at {', '.join(wrong)}; {mend}"
         return ""
 
