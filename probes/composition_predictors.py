@@ -23,6 +23,9 @@ HALVES = ("first", "second")
 CHOOSING = 1024
 """Most episodes on which the site is chosen."""
 
+PLACE = {"site": "chosen", "role": "readout"}
+"""What stands for the site that is chosen, in the model and in its untrained control."""
+
 Values = dict[str, dict[int, float]]
 """Predictor -> held-out composition -> its value."""
 
@@ -43,8 +46,9 @@ def probe(trained: TrainedModel, *, episodes: int = 4096, seed: int = 0) -> tupl
     Returns:
         The table, and rows per episode: the scores that are to be predicted, which no predictor sees. The table has a row per
         held-out composition and predictor (column metric), with its `league`. The value is the mean of two halves, measured on
-        independent episodes, which stand in `first` and `second`, and as lo and hi. `n_parts` is how many parts the
-        composition has, and n how many episodes are behind the value: its own, or those of all training compositions.
+        independent episodes, which stand in `first` and `second`, and as lo and hi. `chosen_at` is the site, and `n_parts` how
+        many parts the composition has. n is how many episodes are behind the value: its own, or those of all training
+        compositions.
 
         - metric "score": what is to be predicted, of the composition alone.
         - split "test": prognosis, from training compositions alone.
@@ -65,7 +69,7 @@ def probe(trained: TrainedModel, *, episodes: int = 4096, seed: int = 0) -> tupl
         choosing = mean_codes(model, trained.task, points, "train", chosen_on, f"{seed}/site", trained.device)
         site = best_site(choosing, points)
         if site is None:
-            where: dict[str, Any] = {"site": "none", "role": "none", "n": episodes, "control": _undefined(control)}
+            where: dict[str, Any] = {**PLACE, "chosen_at": "none", "n": episodes, "control": _undefined(control)}
             rows += [tables.row(p.name, np.nan, **where, split="test", note="not available: no site varies") for p in EXPECTED]
             continue
         readable = left_out_r2(choosing, site) > 0
@@ -73,13 +77,13 @@ def probe(trained: TrainedModel, *, episodes: int = 4096, seed: int = 0) -> tupl
         parts = halves[0][1].parts() | halves[1][1].parts()
         found = [_predictors(*samples, site, readable) for samples in halves]
         rows += _rows(trained, site, control, parts, found, _counted(halves))
-    own = [row for row in rows if row["control"] == ""]
-    rows += _shuffled([row for row in own if row["metric"] == INTERFERENCE], seed)
+    own = [row for row in rows if row["control"] in ("", _undefined(""))]
+    rows += _shuffled([row for row in own if row["metric"] == INTERFERENCE and row["control"] == ""], seed)
     scores, seen = _scores(
         trained, episodes, seed, {row["composition"]: row["n_parts"] for row in rows if "composition" in row}
     )
     rows += scores
-    rows += tables.not_available(own, trained.why_no_untrained_control)
+    rows += tables.not_available(own, trained.why_no_untrained_control, measured=("chosen_at", *HALVES))
     return pd.DataFrame(rows), seen
 
 
@@ -112,13 +116,13 @@ def _rows(
             values = [half[prediction.name].get(c, np.nan) for half in found]
             common: dict[str, Any] = {
                 "split": "ood" if held else "test",
-                "role": site.role,
                 "control": control,
                 "n": count[c if held else None],
             }
             name = trained.task.composition_name(c)
             place: dict[str, Any] = {
-                "site": site.hook_name,
+                **PLACE,
+                "chosen_at": f"{site.hook_name} {site.role}",
                 "composition": name,
                 "n_parts": len(own),
                 "league": prediction.league,
