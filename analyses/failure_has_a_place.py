@@ -35,7 +35,7 @@ def analyze(models: list[Path]) -> Drawing:
     """
     groups, panels = group(models), []
     measured = [[decomposition.Measured.read(folder) for folder in g.folders] for g in groups]
-    tops = [label.frame_of_scores(m)["ceiling"] for m in measured]
+    tops = [label.mean_scores(m)["ceiling"] for m in measured]
     parts = [_parts(g, m, top) for g, m, top in zip(groups, measured, tops, strict=True)]
     largest = {
         s: max(float(np.nanmax(p[["value", "hi"]])) for g, p in zip(groups, parts, strict=True) if g.setting == s)

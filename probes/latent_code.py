@@ -21,6 +21,7 @@ from compolens.measures import logistic
 from compolens.measures.intervals import summarise
 from compolens.measures.logistic import Explained, LogisticReadouts
 from compolens.measures.readouts import (
+    PENALTIES,
     GroupedR2,
     Moments,
     RidgeReadout,
@@ -32,10 +33,9 @@ from compolens.measures.readouts import (
 from compolens.tasks.base import Episodes, TaskFamily
 from compolens.zoo.folders import TrainedModel
 
-version = 3  # raised whenever its numbers change
-values_since = 1  # its values; versions 2 and 3 changed intervals alone
+version = 4  # raised whenever its numbers change
+# versions 2 and 3 changed intervals alone, 4 the penalties that are tried: those of every other readout
 
-PENALTIES = tuple(float(l2) for l2 in np.logspace(-3, 4.5, 16))
 PENALTIES_OF_CLASSES = logistic.PENALTIES
 KEPT_EPISODES = 1024
 GROUPS_LEFT_OUT = 4
@@ -79,8 +79,8 @@ def probe(
         trained: the trained model, with its run, task and folder.
         episodes: episodes per fit, and again per split, 8 or more; more of them narrow the intervals.
         seed: seed of the episodes, which are never those of a training, even with an equal seed.
-        l2: penalty of the ridge on standardised features, 0 or more. By default chosen per site among 16, from 10⁻³ to 10^4.5,
-            by leaving compositions out within training; of logistic readouts, among 1, 10, 100 and 1,000.
+        l2: penalty of the ridge on standardised features, 0 or more. By default chosen per site among powers of ten from
+            0.01 to 10,000, by leaving compositions out within training; of logistic readouts, among 1, 10, 100 and 1,000.
         threshold: a decoded coefficient above it counts as active; 0.25 is halfway between 0 and the smallest active one, 0.5.
 
     Returns:

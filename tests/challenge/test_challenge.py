@@ -32,7 +32,7 @@ def specifications(**fixed):
     """All combinations at one made-up place."""
     options = [
         Specification(1, "readout", "site", penalty, rank, hidden, share, 0, "as trained", control)
-        for penalty in module.PENALTIES
+        for penalty in module.FIXED
         for rank in (None, 8)
         for hidden in (0, 16)
         for share in (1.0, 0.5)
@@ -213,7 +213,7 @@ def test_the_skewed_law_has_the_mean_and_variance_of_the_symmetric_one():
 def test_a_challenge_ends_in_a_table_and_a_curve(tiny_task, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "HIDDEN", (0,))
     monkeypatch.setattr(module, "RANKS", (None,))
-    monkeypatch.setattr(module, "PENALTIES", (1.0, None))
+    monkeypatch.setattr(module, "FIXED", (1.0, None))
     train(
         Run(SoftmaxTransformer(**SIZES), tiny_task, steps=1, batch_size=8, evaluations=1, evaluation_episodes=32),
         tmp_path / "m",

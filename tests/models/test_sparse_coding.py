@@ -2,6 +2,7 @@
 
 import math
 import signal
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from compolens.foundation.configs import ConfigError, DoesNotApply, construct, d
 from compolens.models import (
     ARCHITECTURES,
     PARTS,
+    Architecture,
     CalibratedThreshold,
     FixedThreshold,
     LearnedThreshold,
@@ -290,14 +292,14 @@ def test_training_reports_dead_heads_and_resumes_bit_for_bit(threshold, tmp_path
     architecture = SparseCoding(**SIZES, threshold=threshold, transfer=OutputTransfer())
     run = Run(architecture, SRaven(n_features=2), steps=6, batch_size=4, evaluations=3, evaluation_episodes=16)
     train(run, tmp_path / "whole")
-    diagnose = type(architecture).diagnose
+    statistics = type(architecture).statistics
     calls = []
 
     def stop(self, model, tokens):
         calls.append(signal.raise_signal(signal.SIGTERM) if len(calls) == 0 else None)
-        return diagnose(self, model, tokens)
+        return statistics(self, model, tokens)
 
-    monkeypatch.setattr(SparseCoding, "diagnose", stop)
+    monkeypatch.setattr(SparseCoding, "statistics", stop)
     with pytest.raises(Interrupted, match="stopped at step 2"):
         train(run, tmp_path / "parts")
     train(run, tmp_path / "parts")
@@ -309,9 +311,9 @@ def test_training_reports_dead_heads_and_resumes_bit_for_bit(threshold, tmp_path
 def test_a_dead_head_is_counted():
     architecture = SparseCoding(**SIZES, threshold=FixedThreshold(1e-9))
     model = randomised(architecture.build(**SHAPE))
-    assert architecture.diagnose(model, tokens())["dead heads"] == 0
+    assert architecture.statistics(model, tokens())["dead heads"] == 0
     model.blocks[1].attn.threshold.xi[0] = 1e9
-    found = architecture.diagnose(model, tokens())
+    found = architecture.statistics(model, tokens())
     assert found == {"dead heads": 1, "zeros": pytest.approx(0.25)}
 
 
@@ -352,3 +354,19 @@ def test_calibrating_something_else_is_refused():
         calibrate(SoftmaxTransformer(**SIZES).build(**SHAPE), tokens().float(), 0.5)
     with pytest.raises(ConfigError, match=r"target sparsity must lie between 0 and 1.*got 1\.5"):
         calibrate(SparseCoding(**SIZES).build(**SHAPE), tokens().float(), 1.5)
+
+
+@dataclass(frozen=True)
+class ByItsEarlierName(SparseCoding):
+    """As an architecture of somebody's own was written before the method had its name of today."""
+
+    statistics = Architecture.statistics
+
+    def diagnose(self, model, tokens):
+        return {"tokens": float(tokens.shape[1])}
+
+
+def test_statistics_are_read_from_the_methods_earlier_name():
+    architecture = ByItsEarlierName(**SIZES)
+    with pytest.warns(FutureWarning, match=r"Architecture.diagnose is now Architecture.statistics"):
+        assert architecture.statistics(architecture.build(**SHAPE), tokens()) == {"tokens": tokens().shape[1]}

@@ -12,10 +12,9 @@ import torch
 from compolens.activations.sites import Site, positions
 from compolens.activations.streams import draw, record
 from compolens.hooks import HookedModel
-from compolens.measures.readouts import Moments, leave_groups_out
+from compolens.measures.readouts import PENALTIES, Moments, leave_groups_out
 from compolens.tasks import TaskFamily
 
-PENALTIES = (1e-2, 1.0, 1e2, 1e4)
 FOLDS = 8
 """Groups of training compositions that are left out together."""
 RAW = Site(-1, "raw input", "context")

@@ -26,7 +26,7 @@ from compolens.figures import Drawing
 from compolens.foundation.configs import ConfigError, nearest, require
 from compolens.hooks import HookedModel
 from compolens.interventions.oracles import code_features
-from compolens.measures.readouts import Moments
+from compolens.measures.readouts import PENALTIES, Moments
 from compolens.tasks import TaskFamily
 from compolens.tasks.base import Episodes
 from compolens.zoo.folders import TrainedModel, load
@@ -42,9 +42,9 @@ def claims() -> dict[str, tuple[str, Callable[..., Evidence]]]:
     }
 
 
-PENALTIES = (1.0, 100.0, None)
-"""On standardised features; None: chosen among `CANDIDATES` by leaving training compositions out."""
-CANDIDATES = (1.0, 10.0, 100.0, 1e3, 1e4)
+FIXED = (1.0, 100.0, None)
+"""Penalties that a readout may be given, on standardised features; None: chosen among `PENALTIES` by leaving training
+compositions out."""
 RANKS = (None, 8, 16)
 HIDDEN = (0, 128)
 """Random rectified features beside the linear ones: 128 make a two-layer network with a random first layer, in closed form."""
@@ -123,7 +123,7 @@ def choices(trained: TrainedModel) -> list[Specification]:
     shares = (1.0,) if "number of compositions" in omitted else (1.0, 0.5)
     laws = INPUTS[:1] if "law of inputs" in omitted else INPUTS
     controls = tuple(c for c in CONTROLS if c not in omitted)
-    options = product(here, PENALTIES, RANKS, HIDDEN, shares, contexts, laws, controls)
+    options = product(here, FIXED, RANKS, HIDDEN, shares, contexts, laws, controls)
     return [Specification(p.layer, p.role, p.hook_name, *rest) for p, *rest in options]
 
 
@@ -327,21 +327,21 @@ def _errors(here: Data, source: Any, y: Tensor, s: Specification, seed: int) -> 
     whole = Moments.total(parts)
     wanted = here.labels[1][:, _varies(here)]
     width = wanted.shape[1]
-    missed = torch.zeros(len(CANDIDATES), y.shape[1] // width, dtype=torch.float64, device=x.device)
+    missed = torch.zeros(len(PENALTIES), y.shape[1] // width, dtype=torch.float64, device=x.device)
     for part in parts if len(parts) > 1 else []:
-        missed += torch.stack([part.sse(r).view(-1, width).sum(1) for r in (whole - part).fit(CANDIDATES)])
+        missed += torch.stack([part.sse(r).view(-1, width).sum(1) for r in (whole - part).fit(PENALTIES)])
     best = missed.argmin(0)
     low, high = y.amin(0), y.amax(0)  # beyond what was seen a readout extrapolates, and R² has no floor
-    decoded = [r(out).clamp(low, high).unflatten(1, (-1, width)) for r in whole.fit(CANDIDATES)]
+    decoded = [r(out).clamp(low, high).unflatten(1, (-1, width)) for r in whole.fit(PENALTIES)]
     squares = torch.stack([(one - wanted[:, None]).square() for one in decoded])
     chosen = squares[best, :, torch.arange(len(best))].transpose(0, 1)
-    by_penalty: dict[float | None, Tensor] = dict(zip(CANDIDATES, squares, strict=True)) | {None: chosen}
+    by_penalty: dict[float | None, Tensor] = dict(zip(PENALTIES, squares, strict=True)) | {None: chosen}
     composition = here.composition[1]
 
     def summed(e: Tensor) -> tuple[Tensor, Tensor]:
         return torch.stack([e[composition == c, 0].sum(0) for c in composition.unique()]), e[:, 1:].sum(0)
 
-    return {penalty: summed(by_penalty[penalty]) for penalty in PENALTIES}
+    return {penalty: summed(by_penalty[penalty]) for penalty in FIXED}
 
 
 def _shown(x: Tensor, out: Tensor, rank: int | None, hidden: int, seed: int) -> tuple[Tensor, Tensor]:

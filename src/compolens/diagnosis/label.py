@@ -178,7 +178,7 @@ def faithful(models: Sequence[Measured]) -> bool:
     return float(np.mean([(t["own answer"] - t["true code written"]).item() for t in test])) <= FAITHFUL
 
 
-def frame_of_scores(models: Sequence[Measured]) -> dict[str, float]:
+def mean_scores(models: Sequence[Measured]) -> dict[str, float]:
     """test, ood, ceiling and floor: pooled scores, averaged over the `models`."""
     rows = [model.frame() for model in models]
     return {k: float(np.mean([row[k] for row in rows])) for k in rows[0]}
@@ -189,7 +189,7 @@ def share_of_what_can_be_had(models: Sequence[Measured], scores: dict[str, float
 
     Args:
         models: tables of models that differ in seeds alone.
-        scores: from `frame_of_scores`.
+        scores: from `mean_scores`.
         draws: of the interval's bootstrap.
 
     Returns:
@@ -355,7 +355,7 @@ def again(models: Sequence[Measured], label: str, seed: int = 0) -> Stability:
 
 def _label(drawn: Sequence[Measured]) -> str:
     """The label of a resample, from the point estimates and the one interval that the rules use."""
-    scores = frame_of_scores(drawn)
+    scores = mean_scores(drawn)
     share = share_of_what_can_be_had(drawn, scores, RESAMPLED)
     lost = {part: Loss(value, np.nan, np.nan) for part, value in lost_parts(ladders(drawn), scores["ceiling"]).items()}
     return by_rules(drawn, scores, share, lost, {split: Beside.on(drawn, split) for split in ("test", "ood")})[0]
@@ -370,7 +370,7 @@ def diagnosis_of(models: Sequence[Measured]) -> Diagnosis:
     Returns:
         The diagnosis.
     """
-    scores = frame_of_scores(models)
+    scores = mean_scores(models)
     share = share_of_what_can_be_had(models, scores)
     parts = in_parts(models, scores["ceiling"])
     beside = {split: Beside.on(models, split) for split in ("test", "ood")}
@@ -402,7 +402,7 @@ def by_rules(
 
     Args:
         models: tables of models that differ in seeds alone.
-        scores: from `frame_of_scores`.
+        scores: from `mean_scores`.
         share: from `share_of_what_can_be_had`.
         lost: the parts of what is lost from training to held-out compositions.
         beside: split -> the models beside learners.
@@ -614,7 +614,7 @@ def where_it_fails(models: Sequence[Measured], scores: dict[str, float]) -> str 
 
     Args:
         models: tables of models that differ in seeds alone.
-        scores: from `frame_of_scores`.
+        scores: from `mean_scores`.
 
     Returns:
         The words; None where it is spread, next to nothing, or held-out compositions differ between models.

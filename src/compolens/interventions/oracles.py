@@ -34,11 +34,8 @@ from compolens.foundation.progress import progress
 from compolens.hooks import HookedModel
 from compolens.measures.erasure import Range, Writer
 from compolens.measures.intervals import Evaluation, summarise
-from compolens.measures.readouts import Moments, RidgeReadout, add_by_group, leave_groups_out
+from compolens.measures.readouts import PENALTIES, Moments, RidgeReadout, add_by_group, leave_groups_out
 from compolens.tasks.base import Episodes, TaskFamily
-
-PENALTIES = tuple(10.0**k for k in range(-3, 5))
-"""Of readouts, 0.001 to 10,000: those of `measures.readouts`, and one below them."""
 
 
 def code_features(task: TaskFamily, codes: dict[str, Tensor]) -> Tensor:

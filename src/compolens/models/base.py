@@ -11,6 +11,7 @@ from typing import TypeVar
 from torch import Tensor, nn
 
 from compolens.foundation.configs import DoesNotApply, require_kinds
+from compolens.foundation.moved import renamed
 from compolens.hooks import HookedModel
 
 __all__ = ["Architecture", "DoesNotApply", "Part", "count_parameters", "split_positions", "truncated_lecun_"]
@@ -60,7 +61,7 @@ class Architecture(ABC):
             DoesNotApply: the architecture cannot work on such a task.
         """
 
-    def diagnose(self, model: HookedModel, tokens: Tensor) -> dict[str, float]:
+    def statistics(self, model: HookedModel, tokens: Tensor) -> dict[str, float]:
         """Numbers about a model's state on a batch, which history.csv gets beside the scores.
 
         Args:
@@ -70,7 +71,10 @@ class Architecture(ABC):
         Returns:
             name -> number; none by default.
         """
-        return {}
+        if (earlier := getattr(self, "diagnose", None)) is None:
+            return {}
+        renamed("Architecture.diagnose", "Architecture.statistics")
+        return dict(earlier(model, tokens))
 
 
 @dataclass(frozen=True)

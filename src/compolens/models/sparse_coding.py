@@ -355,7 +355,7 @@ class SparseCoding(TransformerArchitecture):
             relu_decoding=self.relu_decoding,
         )
 
-    def diagnose(self, model: HookedModel, tokens: Tensor) -> dict[str, float]:
+    def statistics(self, model: HookedModel, tokens: Tensor) -> dict[str, float]:
         attentions = [f"blocks.{layer}.attn" for layer in range(model.cfg.n_layers)]
         names = [f"{a}.hook_{'pattern' if self.transfer is None else 'coefficients'}" for a in attentions]
         _, cache = model.run_with_cache(tokens, names_filter=names)

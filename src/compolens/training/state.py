@@ -228,7 +228,7 @@ class Training:
                 self.model, run.task, split, run.evaluation_episodes, run.data_seed, self.device, run.batch_size
             ).score
         seen = run.task.sample(run.batch_size, "test", run.task.rng(run.data_seed, "test", 0)).to(self.device)
-        row |= run.architecture.diagnose(self.model, seen.tokens)
+        row |= run.architecture.statistics(self.model, seen.tokens)
         if self.watch is not None:
             with torch.no_grad():
                 self.model(seen.tokens)
