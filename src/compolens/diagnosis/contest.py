@@ -24,7 +24,7 @@ import pandas as pd
 
 from compolens import tables
 from compolens.diagnosis.label import LEARNED
-from compolens.diagnosis.predictions import LEAGUES, PREDICTIONS
+from compolens.diagnosis.predictions import LEAGUES, PREDICTIONS, READ
 from compolens.foundation.configs import ConfigError
 
 FAMILIES, MODELS = 3, 100
@@ -36,6 +36,8 @@ POWER = 0.8
 SEEDS = ("init_seed", "data_seed", "task.teacher_seed", "task.split_seed")
 NO_SETTINGS = {"model", "folder", "score_name", "task.setting", "keep", *SEEDS}
 TIE = 1e-9
+OF_PARTS = {prediction.name for prediction in PREDICTIONS if prediction.of_parts}
+"""What is not defined of a model where no site is read better than the mean says: its parts have no layout there."""
 
 
 class Judged(NamedTuple):
@@ -146,7 +148,8 @@ def _predictors(folder: Path, probe: str) -> list[dict[str, Any]]:
         found.append(
             {"predictor": name, "league": league, "value": values[""], "first": values["first"], "second": values["second"]}
         )
-    return found
+    read = next((row["value"] for row in found if row["predictor"] == READ), np.inf)
+    return found if read > 0 else [row for row in found if row["predictor"] not in OF_PARTS]
 
 
 # ---- judging ---------------------------------------------------------------------------------------------------------
