@@ -72,10 +72,10 @@ def _panel(folder: Path) -> tuple[tuple[Mark, ...], str]:
 def _dealt(rows: pd.DataFrame) -> pd.DataFrame:
     """factor, lo, hi: where its loss would lie if it had nothing to do with the factor."""
     rng, own = np.random.default_rng(0), factors_of(rows)
+    loss, weight = rows["loss"].to_numpy(), rows["weight"].to_numpy()
     draws = []
     for _ in range(DRAWS):
         order = rng.permutation(len(rows))
-        dealt = rows.assign(loss=rows["loss"].to_numpy()[order], weight=rows["weight"].to_numpy()[order])
-        draws.append([weighted_mean(dealt["loss"].to_numpy()[at], dealt["weight"].to_numpy()[at]) for at in own.values()])
+        draws.append([weighted_mean(loss[order[at]], weight[order[at]]) for at in own.values()])
     lo, hi = np.quantile(np.array(draws), [0.025, 0.975], axis=0)
     return pd.DataFrame({"factor": list(own), "lo": lo, "hi": hi})

@@ -17,7 +17,9 @@ from compolens.tasks import FuzzyLogic
 HERE = Path(__file__).parents[1] / "benchmarks" / "diagnosis"
 if str(HERE) not in sys.path:
     sys.path.append(str(HERE))
-planting, plan, cases, kinds = (importlib.import_module(n) for n in ("planting", "planting_plan", "cases", "kinds"))
+planting, plan, second, cases, kinds = (
+    importlib.import_module(n) for n in ("planting", "planting_plan", "planting_second_plan", "cases", "kinds")
+)
 BY_HAND = planting.Planting(reading=0)
 
 
@@ -139,6 +141,66 @@ def test_every_label_is_planted_six_times_and_twins_have_none():
     assert all(case.expected == "" for case in every if not case.planted)
 
 
+# ---- the second round ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("family", plan.FAMILIES)
+@pytest.mark.parametrize("kind", second.KINDS)
+@torch.no_grad()
+def test_a_wrong_code_of_the_second_round_is_right_in_training_and_tells_nothing_of_the_second_part(family, kind):
+    task = plan.task_of(family, 0)
+    causal = second.KINDS[kind][0](task)
+    group = plan.GROUP
+    for split in ("train", "ood"):
+        (e,) = draw(task, split, 64, "causal")
+        right, (inferred, arrived) = causal.code(e), causal.values(e)
+        across = causal.across(right)[:, 0]
+        assert across.all() if split == "ood" else not across.any()
+        assert split == "ood" or torch.equal(arrived, right)
+    other = right.clone()
+    other[:, group : 2 * group] = right[:, group : 2 * group].roll(2, dims=1)  # another second part beside the same first
+    if kind == "wrong part":
+        assert torch.equal(causal.inferred(other), inferred) and not torch.equal(inferred, right)
+    if kind == "lost on the way":
+        assert torch.equal(causal.carried(other), arrived) and torch.equal(inferred, right)
+    unknown = causal.unknown(e)
+    assert (unknown is not None) == (kind in ("wrong part", "stored"))
+    if unknown is not None:
+        assert unknown[0].all() and torch.equal(unknown[1], right[:, group : 2 * group])
+
+
+def test_no_pair_that_is_set_aside_is_taken_for_itself():
+    for case in second.cases().values():
+        task = plan.task_of(case.family, case.seed)
+        pairs = [task._universe[c] for c in plan.kept(task, case.seed)]
+        fixed = [b - plan.GROUP == (a + 1) % plan.GROUP for a, b in pairs]
+        assert not any(fixed) or case.kind in ("works", "half executed")
+
+
+def test_a_listener_hears_what_a_linear_readout_can_tell_and_nothing_else():
+    rng = torch.Generator().manual_seed(0)
+    listener = planting.Listener(sites=("told", "not"), memory=4)
+    silent = planting.Listener(sites=("not",), memory=4)
+    heard, quiet = [], []
+    for _ in range(12):
+        truth, noise = torch.randn(64, 3, generator=rng), torch.randn(64, 8, generator=rng)
+        mixed = torch.cat([noise, truth], dim=1) @ torch.linspace(-1, 1, 121).reshape(11, 11).add(torch.eye(11))
+        heard.append(float(listener.told([mixed, noise], truth)))
+        quiet.append(float(silent.told([noise], truth)))
+    assert heard[:4] == quiet[:4] == [0] * 4
+    assert min(heard[4:]) > 0.95 and max(quiet[4:]) < 0.2
+
+
+def test_what_misses_a_threshold_is_not_planted():
+    good = {
+        "behaviour": 0.9, "interchange": 0.9, "strict": 0.9, "test": 0.95, "ood": 0.2, "told": 0.1, "apart": 0.0,
+        "wrong mechanism": 0.05,
+    }  # fmt: skip
+    assert second.planted_well("stored", good) == []
+    assert second.planted_well("works", good) == ["loss"]
+    assert second.planted_well("works", good | {"ood": 0.93, "wrong mechanism": 0.9}) == []
+    assert second.planted_well("stored", good | {"told": 0.5, "behaviour": 0.8}) == ["behaviour", "told"]
+    assert second.planted_well("stored", good | {"ood": 0.9, "wrong mechanism": 0.2}) == ["loss", "wrong mechanism"]
+
+
 # ---- descent ---------------------------------------------------------------------------------------------------------------
 def test_descent_lowers_every_term_and_a_twin_has_answers_alone():
     task = FuzzyLogic(n_variables=4, length=8, held_out=plan.task_of("logic", 0).held_out)
@@ -156,6 +218,16 @@ def test_descent_lowers_every_term_and_a_twin_has_answers_alone():
         values = [row[name] for row in told[True]]
         assert sum(values[-8:]) < sum(values[:8]), name
     assert all(row["interchange"] == row["strictness"] == row["reading"] == 0 for row in told[False])
+
+
+def test_in_turn_every_fourth_step_is_strict_and_the_others_are_interchanges():
+    model, causal, task = written_down(kinds.PlantedNearestSupport)
+    (base,) = draw(task, "ood", 8, "planting")
+    how, wrong = replace(BY_HAND, in_turn=True), planting.Alignment.after(model, 1)
+    wrong = planting.Alignment(wrong.unused, (), wrong.nodes)  # where both terms are above 0
+    for step in range(8):
+        found = planting.losses(model, causal, base, torch.arange(8).roll(1), wrong, step, how, answers=task.answers)
+        assert (found.interchange == 0, found.strictness == 0) == (step % 4 == 3, step % 4 != 3)
 
 
 def test_the_page_counts_what_the_answers_say():

@@ -219,6 +219,26 @@ def test_a_block_reads_a_table_once_and_says_of_one_state_what_it_says(model, re
         tables.read(model, "codes")
 
 
+def test_a_block_finds_a_thing_once_and_what_fails_is_not_remembered():
+    asked = []
+
+    def find():
+        asked.append(len(asked))
+        if len(asked) == 1:
+            raise ConfigError("damaged")
+        return asked
+
+    with tables.read_once():
+        with pytest.raises(ConfigError, match="damaged"):
+            tables.found_once("what", find)
+        with tables.read_once():
+            first = tables.found_once("what", find)
+        assert tables.found_once("what", find) is first and len(asked) == 2
+        tables.found_once("something else", find)
+    tables.found_once("what", find)
+    assert len(asked) == 4
+
+
 # ---- find and gather -------------------------------------------------------------------------------------------------
 @pytest.fixture
 def zoo(tiny_models, tmp_path, recipe):

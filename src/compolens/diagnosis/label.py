@@ -293,8 +293,28 @@ def measured(folders: Sequence[Path]) -> list[Measured] | None:
 @tables.read_once()
 def diagnose(folders: Sequence[Path]) -> Diagnosis | None:
     """The diagnosis of the models in `folders`, which differ in seeds alone; None where a table cannot be used."""
+    said = said_once(folders)
+    return None if said is None else said[1]
+
+
+def said_once(folders: Sequence[Path]) -> tuple[list[Measured], Diagnosis, Stability] | None:
+    """The models, their diagnosis and its stability; in a block of `tables.read_once`, resampled once for all who ask.
+
+    Args:
+        folders: of models that differ in seeds alone.
+
+    Returns:
+        `as_diagnosed`'s models with what `said_of` says of them; None where a table cannot be used.
+    """
+    return tables.found_once(("said", *map(str, folders)), lambda: _said(folders))
+
+
+def _said(folders: Sequence[Path]) -> tuple[list[Measured], Diagnosis, Stability] | None:
     models = measured(folders)
-    return None if models is None else said_of(as_diagnosed(models))[0]
+    if models is None:
+        return None
+    models = as_diagnosed(models)
+    return models, *said_of(models)
 
 
 def as_diagnosed(models: Sequence[Measured]) -> list[Measured]:

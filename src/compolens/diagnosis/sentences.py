@@ -105,11 +105,10 @@ def judgement(group: Group) -> Judgement:
 
 def _diagnosed(group: Group) -> Judgement:
     """The label, the loss in parts, and what would change the label."""
-    models = diagnosis.measured(group.folders)
-    if models is None:
+    said = diagnosis.said_once(group.folders)
+    if said is None:
         return Judgement(group)
-    models = diagnosis.as_diagnosed(models)
-    found, stable = diagnosis.said_of(models)
+    models, found, stable = said
     table = "inference_or_execution"
     parts = {
         split: [Evidence(table, {"part": part, "split": split}, group.names, *loss) for part, loss in told.items()]

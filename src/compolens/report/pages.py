@@ -97,7 +97,7 @@ def page(
     measured, notes = _choose(folders, classes)
     for sentence in notes:
         note(sentence)
-    with warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True) as caught, tables.read_once():
         warnings.simplefilter("always", tables.StaleTable)
         judged, compared = sentences.judgements(measured)
         drawn = figures(measured, refused(measured, classes, inapplicable))

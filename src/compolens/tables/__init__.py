@@ -11,7 +11,7 @@ from typing import Any
 from compolens.foundation.model_folders import find, find_maps, finished
 from compolens.foundation.moved import elsewhere
 from compolens.tables.gathering import gather, pooled, settings, with_untrained_control
-from compolens.tables.reading import has, read, read_episodes, read_once, why_not, why_stale
+from compolens.tables.reading import found_once, has, read, read_episodes, read_once, why_not, why_stale
 from compolens.tables.rows import (
     COLUMNS,
     IN_CONTEXT,
@@ -40,7 +40,7 @@ from compolens.tables.saved import (
 
 __all__ = [
     "CHANGED", "COLUMNS", "IN_CONTEXT", "WEAK", "OlderIntervals", "StaleTable", "UnusableTable", "at_last_step", "at_place",
-    "ceiling_of", "exists", "file_digest", "find", "find_maps", "finished", "gather", "has", "lacks", "names",
+    "ceiling_of", "exists", "file_digest", "find", "find_maps", "finished", "found_once", "gather", "has", "lacks", "names",
     "not_available", "nth_layer", "path_of", "pooled", "provenance_of", "read", "read_episodes", "read_once", "row", "save",
     "settings", "why_not", "why_stale", "with_untrained_control", "worth_drawing",
 ]  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -48,6 +48,9 @@ NUMBERS = ("value", "lo", "hi", "n")
 """Columns of `COLUMNS` that hold numbers."""
 
 
+Found = TypeVar("Found")
+
+
 _SEEN: ContextVar[dict[Any, Any] | None] = ContextVar("seen", default=None)
 
 
@@ -70,23 +73,32 @@ def read_once() -> Iterator[None]:
         _SEEN.reset(token)
 
 
-Found = TypeVar("Found")
-
-
 def _once(function: Callable[[str | Path, str], Found]) -> Callable[[str | Path, str], Found]:
     """Remembers, in a block of `read_once`, what a function found out about a table."""
 
     @functools.wraps(function)
     def remembered(folder: str | Path, name: str) -> Found:
-        seen = _SEEN.get()
-        if seen is None:
-            return function(folder, name)
-        key = (function.__name__, str(folder), name)
-        if key not in seen:
-            seen[key] = function(folder, name)
-        return seen[key]
+        return found_once((function.__name__, str(folder), name), lambda: function(folder, name))
 
     return remembered
+
+
+def found_once(key: Hashable, find: Callable[[], Found]) -> Found:
+    """What a function finds in tables; in a block of `read_once` it looks for it only once.
+
+    Args:
+        key: what tells it from everything else that is found.
+        find: finds it.
+
+    Returns:
+        What was found, the same object every time.
+    """
+    seen = _SEEN.get()
+    if seen is None:
+        return find()
+    if key not in seen:
+        seen[key] = find()
+    return seen[key]
 
 
 def why_stale(folder: str | Path, name: str, recipe: str | Path | None = None) -> str:

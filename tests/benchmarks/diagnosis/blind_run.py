@@ -36,15 +36,15 @@ COLUMNS = ("case", "label", "confidence", "seconds", "test", "ood", "place", "mo
 DIGITS = 4
 
 
-def measure(folder: Path, classes: Sequence[type]) -> list[str]:
-    """Measure what labels rest on, unless that was done; returns what could not be measured, and why."""
+def measure(folder: Path, classes: Sequence[type], seed: int = 0) -> list[str]:
+    """Measure what labels rest on, unless that was done; returns what could not be measured, and why. seed: of episodes."""
     lacking = []
     for probe, given in MEASURED.items():
         file = builtin.built_in("probes")[probe]
         if tables.path_of(folder, probe).exists() and not tables.why_stale(folder, probe, file):
             continue
         options = recipes.options(recipes.load_recipe("probes", file))
-        arguments = {name: parameter.default for name, parameter in options.items()} | given
+        arguments = {name: parameter.default for name, parameter in options.items()} | given | {"seed": seed}
         try:
             recipes.run_probe(file, folder, arguments, classes=classes)
         except Exception as error:  # as `explain`: what can be measured is measured
@@ -66,10 +66,11 @@ def diagnose(folder: Path) -> dict[str, Any]:
     return {"label": found.label, "confidence": stable.label, **scores, **beside}
 
 
-def diagnosed(name: str, folder: Path, classes: Sequence[type], began: float | None = None) -> dict[str, Any]:
-    """The row of a model: measured where it was not, and diagnosed. began: processor time from which seconds count."""
+def diagnosed(name: str, folder: Path, classes: Sequence[type], began: float | None = None, seed: int = 0) -> dict[str, Any]:
+    """The row of a model: measured where it was not, and diagnosed. began: processor time from which seconds count; seed: of
+    the episodes."""
     began = time.process_time() if began is None else began
-    lacking = measure(folder, classes)
+    lacking = measure(folder, classes, seed)
     row = {"case": name, **diagnose(folder), "not_measured": "; ".join(lacking)}
     return row | {"seconds": round(time.process_time() - began, 1)}
 

@@ -9,10 +9,13 @@ loss is descended, which sums
     strictness    weight .4    the state of the questions, before they have read anything, from another episode: the base's
                                value, executed at the other's questions
     reading       weight 4     a linear map of a node's mean state: the value of its variable
+    silence       weight 0     what a ridge readout, fitted to the batches before, tells at `Alignment.silent` sites of what
+                               the causal model does not know (`Causal.unknown`): its squared correlation with the truth
 
-Without the last, a value has no form: "the wrong code is inferred" and "the right one is executed wrongly" would be the same
-interchange. One node and one strict site are sampled in every step, in turn. Half of the compositions in a batch are held
-out, since the failure is there; those in `Planting.kept` are never shown, and only they may be diagnosed.
+Without reading, a value has no form: "the wrong code is inferred" and "the right one is executed wrongly" would be the same
+interchange. Without silence, the right code may stand beside a wrong one. One node and one strict site are sampled in every
+step, in turn. Half of the compositions in a batch are held out, since the failure is there; those in `Planting.kept` are never
+shown, and only they may be diagnosed.
 """
 
 from __future__ import annotations
@@ -50,6 +53,10 @@ class Causal(ABC):
         """(batch, width): how a value is to stand at its node, up to a linear map."""
         return value
 
+    def unknown(self, episodes: Episodes) -> tuple[Tensor, Tensor] | None:
+        """What this model does not infer and must not be readable: of which episodes (batch,), and it (batch, width)."""
+        return None
+
 
 class Written(Causal):
     """A mechanism that was written down, with one variable: what it carries to the questions."""
@@ -71,11 +78,13 @@ class Written(Causal):
 @dataclass(frozen=True)
 class Alignment:
     """nodes: where the variables are to stand, in their order; questions: sites where nothing but the questions may stand;
-    unused: sites at which nothing may be that the answers depend on."""
+    unused: sites at which nothing may be that the answers depend on; silent: sites whose mean state may not tell what the
+    causal model does not know."""
 
     nodes: tuple[Site, ...]
     questions: tuple[Site, ...] = ()
     unused: tuple[Site, ...] = ()
+    silent: tuple[Site, ...] = ()
 
     @classmethod
     def after(cls, model: HookedModel, *layers: int) -> Alignment:
@@ -84,7 +93,8 @@ class Alignment:
         last = model.cfg.n_layers
         require(all(1 <= a < b for a, b in zip(layers, (*layers[1:], last), strict=True)), f"layers ascend below {last}")
         questions = tuple(_stream(layer, "readout") for layer in layers)
-        return cls(tuple(_stream(a, "context") for a in layers), questions, _later(layers[-1], last))
+        silent = tuple(_stream(layer, "context") for layer in range(1, layers[-1] + 1))
+        return cls(tuple(_stream(a, "context") for a in layers), questions, _later(layers[-1], last), silent)
 
 
 def _later(layer: int, last: int) -> tuple[Site, ...]:
@@ -99,7 +109,7 @@ def _stream(layer: int, role: str) -> Site:
 class Planting:
     """How it is planted: AdamW, on batches of base episodes, half of them held out, each with the one before as its source.
 
-    interchange 0, strictness 0 and reading 0 give the twin: trained alike on the same answers, with nothing planted.
+    interchange, strictness, reading and silence 0 give the twin: trained alike on the same answers, with nothing planted.
     """
 
     steps: int = 2000
@@ -110,8 +120,11 @@ class Planting:
     behaviour: float = 1.0
     strictness: float = 0.4
     reading: float = 4.0
+    silence: float = 0.0
     clip: float = 1.0
     kept: tuple[int, ...] = ()
+    in_turn: bool = False
+    """Whether strictness has every fourth step and interchange the others, rather than both every step: a third cheaper."""
 
     def __post_init__(self) -> None:
         require_positive(self, "steps", "batch")
@@ -119,17 +132,53 @@ class Planting:
 
 
 class Losses(NamedTuple):
-    """The terms, unweighted: squared errors of answers, and of readings, each over the variance of what is wanted."""
+    """The terms, unweighted: squared errors of answers, and of readings, each over the variance of what is wanted; and a
+    squared correlation."""
 
     interchange: Tensor
     behaviour: Tensor
     strictness: Tensor
     reading: Tensor
+    silence: Tensor
 
     def total(self, how: Planting) -> Tensor:
         """What is descended."""
-        weights = (how.interchange, how.behaviour, how.strictness, how.reading)
+        weights = (how.interchange, how.behaviour, how.strictness, how.reading, how.silence)
         return sum((w * term for w, term in zip(weights, self, strict=True) if w), start=torch.zeros(()))
+
+
+class Listener:
+    """Ridge readouts of what must not be readable, one per site, fitted to the mean states of the last batches."""
+
+    def __init__(self, sites: Sequence[Site], memory: int = 16, again: int = 4) -> None:
+        self.sites, self.memory, self.again = sites, memory, again
+        self.states: list[list[Tensor]] = [[] for _ in sites]
+        self.truths: list[Tensor] = []
+        self.readouts: list[tuple[Tensor, Tensor]] = []
+        self.heard = 0
+
+    def told(self, means: Sequence[Tensor], truth: Tensor) -> Tensor:
+        """Squared correlation with the truth (n, width) of what the states (n, d) tell, a mean over its columns and the worst
+        of the sites; 0 until the memory is full. Then these batches are remembered."""
+        worst = truth.new_zeros(())
+        if len(self.truths) == self.memory:
+            if self.heard % self.again == 0:
+                fits = [RidgeReadout.fit(torch.cat(before), torch.cat(self.truths)) for before in self.states]
+                self.readouts = [(fit.weight.to(truth), fit.bias.to(truth)) for fit in fits]
+            self.heard += 1
+            found = [(mean @ weight + bias).T for mean, (weight, bias) in zip(means, self.readouts, strict=True)]
+            worst = torch.stack([_correlation(one, truth.T).square().mean() for one in found]).max()
+        for mean, before in zip(means, self.states, strict=True):
+            before.append(mean.detach())
+            del before[: -self.memory]
+        self.truths = [*self.truths, truth][-self.memory :]
+        return worst
+
+
+def _correlation(one: Tensor, other: Tensor) -> Tensor:
+    """(rows,)"""
+    one, other = (a - a.mean(1, keepdim=True) for a in (one, other))
+    return (one * other).sum(1) / (one.norm(dim=1) * other.norm(dim=1)).clamp(min=1e-6)
 
 
 def run(model: HookedModel, tokens: Tensor, alignment: Alignment, answers: Sequence[int]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -139,7 +188,8 @@ def run(model: HookedModel, tokens: Tensor, alignment: Alignment, answers: Seque
     def keep(tensor: Tensor, hook) -> None:
         seen[hook.name] = tensor
 
-    names = {site.hook_name for site in (*alignment.nodes, *alignment.questions, *alignment.unused)}
+    sites = (*alignment.nodes, *alignment.questions, *alignment.unused, *alignment.silent)
+    names = {site.hook_name for site in sites}
     prediction = model.run_with_hooks(tokens, fwd_hooks=[(name, keep) for name in sorted(names)])
     return prediction[:, list(answers)], seen
 
@@ -153,27 +203,33 @@ def exchanged(
 
 def losses(
     model: HookedModel, causal: Causal, base: Episodes, source: Tensor, alignment: Alignment, step: int, how: Planting,
-    readouts: Sequence[nn.Module] = (), answers: Sequence[int] = (-1,),
+    readouts: Sequence[nn.Module] = (), answers: Sequence[int] = (-1,), listener: Listener | None = None,
 ) -> Losses:  # fmt: skip
-    """The terms on one batch, whose episodes `source` are the others'; `step` says whose turn it is of nodes and sites."""
+    """The terms on one batch, whose episodes `source` are the others'; `step` says whose turn it is of nodes and sites.
+    Without `listener`, silence is 0."""
     values = causal.values(base)
     last, donors = len(values) - 1, base.take(source)
     own, states = run(model, base.tokens, alignment, answers)
     plain = causal.answer(last, values[-1], base)
     none = plain.new_zeros(())
-    interchange = strictness = reading = none
-    if how.interchange:
-        k = step % len(alignment.nodes)
+    interchange = strictness = reading = silence = none
+    strict_turn = how.in_turn and step % 4 == 3
+    if how.interchange and not strict_turn:
+        k = (step - step // 4 if how.in_turn else step) % len(alignment.nodes)
         found = exchanged(model, base, states[alignment.nodes[k].hook_name], source, alignment.nodes[k], answers)
         interchange = _error(found, causal.answer(k, values[k][source], base))
     strict = (*alignment.questions, *alignment.unused)
-    if how.strictness and strict:
-        site = strict[step // len(alignment.nodes) % len(strict)]
+    if how.strictness and strict and (strict_turn or not how.in_turn):
+        site = strict[(step // 4 if how.in_turn else step // len(alignment.nodes)) % len(strict)]
         wanted = causal.answer(last, values[-1], donors) if site in alignment.questions else plain
         strictness = _error(exchanged(model, base, states[site.hook_name], source, site, answers), wanted)
     for readout, site, value in zip(readouts, alignment.nodes, values, strict=False):
         reading = reading + _error(readout(_mean(model, states, site)), causal.form(value))
-    return Losses(interchange, _error(own, plain), strictness, reading)
+    unknown = causal.unknown(base)
+    if listener is not None and unknown is not None:
+        which, truth = unknown
+        silence = listener.told([_mean(model, states, site)[which] for site in listener.sites], truth[which])
+    return Losses(interchange, _error(own, plain), strictness, reading, silence)
 
 
 def _error(found: Tensor, wanted: Tensor) -> Tensor:
@@ -212,9 +268,10 @@ def plant(
     readouts = nn.ModuleList(nn.Linear(model.cfg.d_model, width) for width in widths[: len(alignment.nodes)])
     optimizer = torch.optim.AdamW([*model.parameters(), *readouts.parameters()], lr=how.lr)
     source = torch.arange(how.batch).roll(1)
+    listener = Listener(alignment.silent) if how.silence else None
     for step, base in enumerate(batches(task, how, seed)):
         optimizer.param_groups[0]["lr"] = how.lr * min(1, step / how.warmup) * (1 - step / how.steps)
-        found = losses(model, causal, base, source, alignment, step, how, readouts, task.answers)
+        found = losses(model, causal, base, source, alignment, step, how, readouts, task.answers, listener)
         optimizer.zero_grad()
         found.total(how).backward()
         nn.utils.clip_grad_norm_([*model.parameters(), *readouts.parameters()], how.clip)
@@ -246,7 +303,8 @@ def verified(
     "interchange" and "behaviour": against the causal model's answers. "wrong mechanism": the same interchange, the best over
     nodes, against the answers of a right one, which a planted failure must not give. "strict": the worst over strict sites,
     against what must be answered then. "reading": how well a ridge readout fitted to training compositions tells the first
-    variable."""
+    variable. "told": how much a ridge readout, fitted to other held-out compositions, tells at the best silent site of what
+    the causal model does not know. "apart": the causal model's answers against right ones."""
     (base,) = draw(task, "ood", n, seed, "cpu", kept, batch=n)
     source, answers = torch.arange(n).roll(1), list(task.answers)
     donors, values = base.take(source), causal.values(base)
@@ -265,12 +323,26 @@ def verified(
     _, shown = run(model, fitted.tokens, alignment, answers)
     site = alignment.nodes[0]
     ridge = RidgeReadout.fit(_mean(model, shown, site), causal.form(causal.values(fitted)[0]))
+    told, unknown = 0.0, causal.unknown(base)
+    if unknown is not None:
+        others = [c for c in task.compositions("ood") if c not in kept]
+        (listened,) = draw(task, "ood", 4 * n, f"{seed}/told", "cpu", others, batch=4 * n)
+        _, heard = run(model, listened.tokens, alignment, answers)
+        known = causal.unknown(listened)
+        assert known is not None
+        (there, truth), (here, wanted) = known, unknown
+        told = max(
+            r2(RidgeReadout.fit(_mean(model, heard, at)[there], truth[there])(_mean(model, states, at)[here]), wanted[here])
+            for at in alignment.silent
+        )
     return {
         "reading": r2(ridge(_mean(model, states, site)), causal.form(values[0])),
         "interchange": min(r2(found, causal.answer(k, values[k][source], base)) for k, found in enumerate(nodes)),
         "behaviour": r2(own, causal.answer(last, values[-1], base)),
         "wrong mechanism": max(r2(found, right) for found in nodes),
         "strict": min(strict, default=1.0),
+        "told": told,
+        "apart": r2(causal.answer(last, values[-1], base), right),
     }
 
 

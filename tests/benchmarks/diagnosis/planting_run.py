@@ -4,8 +4,10 @@
     python tests/benchmarks/diagnosis/planting_run.py verify DIR FILE
     python tests/benchmarks/diagnosis/planting_run.py diagnose DIR FILE
 
+With ``--round second``, the cases of `planting_second_plan`.
+
 `plant` trains what DIR does not have yet, one thread, some minutes a model. `verify` and `diagnose` append a row for every
-model that FILE does not have. A twin is verified and not diagnosed.
+model that FILE does not have. A twin of the first round is verified and not diagnosed.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ if str(HERE) not in sys.path:
 import cases as written_cases  # noqa: E402
 import planting  # noqa: E402
 import planting_plan as plan  # noqa: E402
+import planting_second_plan as second  # noqa: E402
 from blind_run import COLUMNS, append, diagnosed, done  # noqa: E402
 
 import compolens  # noqa: E402
@@ -36,16 +39,20 @@ CLASSES = (plan.Aside,)
 """What `compolens.load(folder, classes=CLASSES)` needs to open a case."""
 HOW = planting.Planting()
 CHECKED = ("case", "expected", "test", "ood", "behaviour", "interchange", "strict", "reading", "wrong mechanism")
+SECOND = (*CHECKED, "told", "apart", "missed")
 DIGITS = 3
 
 
-def plant(case: plan.Case, folder: Path, how: planting.Planting = HOW) -> Path:
-    """Train a case and write it as an ordinary model folder, whose task holds out what was never shown."""
+def plant(case: plan.Case, folder: Path, how: planting.Planting | None = None) -> Path:
+    """Train a case and write it as an ordinary model folder, whose task holds out what was never shown. how: its round's."""
     causal, task, alignment_of = _described(case)
     kept = plan.kept(task, case.seed)
-    how = replace(how, kept=kept)
+    if how is None:
+        how = second.HOW if isinstance(case, second.SecondCase) else HOW
+    silence = second.SILENCE if isinstance(causal, second.LossyWrongPart | second.SilentlyStored) else 0.0
+    how = replace(how, kept=kept, silence=silence)
     if not case.planted:
-        how = replace(how, interchange=0.0, strictness=0.0, reading=0.0)
+        how = replace(how, interchange=0.0, strictness=0.0, reading=0.0, silence=0.0)
     run = Run(
         case.architecture, plan.diagnosed(task, kept), steps=0, init_seed=case.seed, data_seed=case.seed,
         evaluation_episodes=256,
@@ -75,11 +82,15 @@ def verify(case: plan.Case, folder: Path) -> dict[str, Any]:
         **{split: scores[split]["score"] for split in ("test", "ood")},
         **found,
     }
+    if isinstance(case, second.SecondCase):
+        row["missed"] = "; ".join(second.planted_well(case.kind, row)) if case.planted else ""
+    else:
+        row = {name: row[name] for name in CHECKED}
     return {name: round(value, DIGITS) if isinstance(value, float) else value for name, value in row.items()}
 
 
 def _described(case: plan.Case) -> tuple[planting.Causal, plan.Task, Any]:
-    kind, _, layers = plan.KINDS[case.kind]
+    kind, _, layers = (second if isinstance(case, second.SecondCase) else plan).KINDS[case.kind]
     task = plan.task_of(case.family, case.seed)
     return kind(task), task, lambda model: planting.Alignment.after(model, *layers)
 
@@ -91,9 +102,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("file", metavar="FILE", type=Path, nargs="?", help="the CSV that rows are appended to")
     parser.add_argument("--cases", nargs="+", metavar="NAME", help="only these (default all)")
     parser.add_argument("--twins", action="store_true", help="twins, too")
+    parser.add_argument("--round", choices=("first", "second"), default="first", help="whose cases (default first)")
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    every = plan.cases()
+    every: dict[str, Any] = second.cases() if given.round == "second" else dict(plan.cases())
     if unknown := sorted(set(given.cases or ()) - set(every)):
         parser.error(f"no case {', '.join(unknown)}; there are {', '.join(every)}")
     if given.what != "plant" and given.file is None:
@@ -109,8 +121,8 @@ def main(arguments: list[str] | None = None) -> int:
     for case in left:
         folder = given.folder / case.name
         if given.what == "verify":
-            append(given.file, CHECKED, verify(case, folder))
-        elif case.planted:
+            append(given.file, SECOND if given.round == "second" else CHECKED, verify(case, folder))
+        elif case.planted or given.round == "second":
             append(given.file, COLUMNS, diagnosed(case.name, folder, CLASSES))
     return 0
 
