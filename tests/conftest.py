@@ -1,4 +1,7 @@
-"""Small worlds that the tests share; one thread, no network, no display."""
+"""Small worlds that the tests share; one thread, no network, no display.
+
+What takes seconds to import is imported where it is used: the process that hands the tests out to others runs none.
+"""
 
 import gc
 import os
@@ -13,37 +16,21 @@ os.environ["MPLBACKEND"] = "Agg"
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or every process that a test begins compiles the package for itself
 
 import pytest
-import torch
-from hypothesis import settings
 from once import done_once
 
-from compolens import HypernetworkTransformer, Hyperteacher, Run, SoftmaxTransformer, train
-from compolens.models import (
-    HYLA,
-    FixedThreshold,
-    LinearSelfAttention,
-    RegularizedSelfAttention,
-    RelativeTransfer,
-    SoftmaxSelfAttention,
-    SparseCoding,
-)
-from compolens.tasks import (
-    BurstyClassification,
-    ClassesPrior,
-    FuzzyLogic,
-    HarmonicInputs,
-    InterleavedTokens,
-    LinearRegression,
-    Relations,
-    RepresentationRegression,
-    SRaven,
-    UncertainRegression,
-)
-
 gc.set_threshold(20_000, 20, 20)  # looking through all that was imported, again and again, takes a twelfth of the tests' time
-torch.set_num_threads(1)
-settings.register_profile("unhurried", deadline=None)  # an example that takes long says that the machine is busy
-settings.load_profile("unhurried")
+
+
+def pytest_sessionstart(session):
+    """Before tests are collected, in processes that run some."""
+    if session.config.getoption("dist", "no") != "no":
+        return
+    import torch
+    from hypothesis import settings
+
+    torch.set_num_threads(1)
+    settings.register_profile("unhurried", deadline=None)  # an example that takes long says that the machine is busy
+    settings.load_profile("unhurried")
 
 
 @pytest.fixture(scope="session")
@@ -63,6 +50,8 @@ class Tiny(Mapping[str, Path]):
     """
 
     def __init__(self, root, pairs):
+        from compolens import Run, train
+
         self.root = root
         short = {"steps": 2, "batch_size": 8, "keep": (0, 1), "evaluations": 1, "evaluation_episodes": 64}
         runs = {name: Run(architecture, task, **short) for name, (architecture, task) in pairs.items()}
@@ -82,12 +71,16 @@ class Tiny(Mapping[str, Path]):
 @pytest.fixture(scope="session")
 def tiny_task():
     """6 modules, pairs held out: 0+3, 1+4, 2+5; episodes of 6 examples and 3 queries."""
+    from compolens import Hyperteacher
+
     return Hyperteacher(d_x=4, d_y=2, d_hidden=6, n_modules=6, n_context=6, n_queries=3)
 
 
 @pytest.fixture(scope="session")
 def tiny_models(tiny_task, shared):
     """A network of each kind on a family with a continuous code."""
+    from compolens import HypernetworkTransformer, SoftmaxTransformer
+
     sizes = {"n_layers": 2, "d_model": 16, "n_heads": 2}
     architectures = {
         "softmax": SoftmaxTransformer(**sizes),
@@ -100,6 +93,21 @@ def tiny_models(tiny_task, shared):
 def tiny_categorical_models(shared):
     """The same on families whose code is categorical: S-RAVEN with two features, fuzzy logic, relations, labelled items; and
     regressions, one that says how sure it is, one of function classes and one on a representation."""
+    from compolens import SoftmaxTransformer
+    from compolens.models import HYLA, FixedThreshold, RelativeTransfer, SparseCoding
+    from compolens.tasks import (
+        BurstyClassification,
+        ClassesPrior,
+        FuzzyLogic,
+        HarmonicInputs,
+        InterleavedTokens,
+        LinearRegression,
+        Relations,
+        RepresentationRegression,
+        SRaven,
+        UncertainRegression,
+    )
+
     sizes, raven = {"n_layers": 2, "d_model": 16, "n_heads": 4}, SRaven(n_features=2)
     pairs = {
         "hyla": (HYLA(**sizes, n_ctx=18), raven),
@@ -131,6 +139,9 @@ def tiny_categorical_models(shared):
 @pytest.fixture(scope="session")
 def tiny_regression_models(shared):
     """The same on linear regression, in token space: linear, softmax and regularised attention."""
+    from compolens.models import LinearSelfAttention, RegularizedSelfAttention, SoftmaxSelfAttention
+    from compolens.tasks import LinearRegression
+
     task, softmax = LinearRegression(d_x=3, n_context=4), {"n_layers": 2, "attends_to_itself": True, "n_heads": 2}
     pairs = {
         "descent": (LinearSelfAttention(n_layers=2, tied=True, init_scale=1.0), task),

@@ -10,6 +10,7 @@ in `backticks`. A dataclass documents the fields that it adds.
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -63,7 +64,7 @@ def raised(function):
     """Errors of ours that a function raises itself."""
     found = {name_of(node.exc) for node in ast.walk(function) if isinstance(node, ast.Raise) and node.exc}
     calls = {name_of(node) for node in ast.walk(function) if isinstance(node, ast.Call)}
-    return (OUR_ERRORS & found) | ({"ConfigError"} if "require" in calls else set())
+    return (our_errors() & found) | ({"ConfigError"} if "require" in calls else set())
 
 
 def complaints(node, names):
@@ -135,24 +136,38 @@ def problems(tree, others=()):
     return [f"{label} {said}" for label, node, names in documented(tree, known) for said in complaints(node, names)]
 
 
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(SOURCE.rglob("*.py"))}
-CLASSES = {name: node for tree in TREES.values() for name, node in classes_of(tree).items()}
-OUR_ERRORS = {
-    node.name for tree in TREES.values() for node in ast.walk(tree)
-    if isinstance(node, ast.ClassDef) and any(re.search("Error$|^DoesNotApply$", name_of(base)) for base in node.bases)
-}  # fmt: skip
-PACKAGES = sorted({path.relative_to(SOURCE).parts[0] for path in TREES})
+FILES = sorted(SOURCE.rglob("*.py"))
+PACKAGES = sorted({path.relative_to(SOURCE).parts[0] for path in FILES})
+
+
+@cache
+def trees():
+    """path -> syntax tree of every file of the package."""
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
+
+
+@cache
+def all_classes():
+    """The classes of the package by name."""
+    return {name: node for tree in trees().values() for name, node in classes_of(tree).items()}
+
+
+@cache
+def our_errors():
+    """The names of the package's errors."""
+    found = (node for tree in trees().values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    return {node.name for node in found if any(re.search("Error$|^DoesNotApply$", name_of(base)) for base in node.bases)}
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_docstrings_name_every_parameter(package):
-    own = {path: tree for path, tree in TREES.items() if path.relative_to(SOURCE).parts[0] == package}
-    found = [f"{path.relative_to(SOURCE)}: {said}" for path, tree in own.items() for said in problems(tree, CLASSES)]
+    own = {path: tree for path, tree in trees().items() if path.relative_to(SOURCE).parts[0] == package}
+    found = [f"{path.relative_to(SOURCE)}: {said}" for path, tree in own.items() for said in problems(tree, all_classes())]
     assert not found, "\n".join(found)
 
 
 def test_there_is_something_to_check():
-    found = [names for tree in TREES.values() for _, _, names in documented(tree, CLASSES | classes_of(tree))]
+    found = [names for tree in trees().values() for _, _, names in documented(tree, all_classes() | classes_of(tree))]
     assert sum(map(bool, found)) > 700
 
 

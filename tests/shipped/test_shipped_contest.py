@@ -16,16 +16,15 @@ from compolens.zoo.folders import read_run
 ROOT = Path(__file__).parents[2]
 ZOO = ROOT / "trained_models"
 PAGE = (ROOT / "docs" / "findings" / "what_predicts.md").read_text(encoding="utf-8")
-ENTRANTS = [
-    folder for folder in tables.find([ZOO]) if tables.has(folder, "predictors") and tables.has(folder, "generalization")
-]
 pytestmark = pytest.mark.filterwarnings("ignore::compolens.tables.StaleTable")
 
 
 @cache
 def contest():
     """The frame that is judged, and what is found."""
-    frame = gathered(ENTRANTS, ["predictors"])
+    needed = ("predictors", "generalization")
+    entrants = [folder for folder in tables.find([ZOO]) if all(tables.has(folder, name) for name in needed)]
+    frame = gathered(entrants, ["predictors"])
     return frame, judge(frame)
 
 

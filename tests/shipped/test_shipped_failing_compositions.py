@@ -12,14 +12,13 @@ from compolens.diagnosis.failing_compositions import gathered, judge, references
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "findings" / "what_predicts.md").read_text(encoding="utf-8")
-ENTRANTS = [f for f in tables.find([ROOT / "trained_models"]) if tables.has(f, "composition_predictors")]
 pytestmark = pytest.mark.filterwarnings("ignore::compolens.tables.StaleTable")
 
 
 @cache
 def found():
     """The frame, the predictors' places, and the references."""
-    frame = gathered(ENTRANTS)
+    frame = gathered([f for f in tables.find([ROOT / "trained_models"]) if tables.has(f, "composition_predictors")])
     return frame, judge(frame), references(frame)
 
 
