@@ -8,6 +8,7 @@ import pkgutil
 import re
 import textwrap
 from collections.abc import Iterable
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -214,10 +215,25 @@ def anchor(name: str) -> str:
     return name.lower()
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """The syntax tree of a recipe; not to be changed."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def shipped_tables() -> dict[str, list[Path]]:
+    """Probe -> the tables of it that are shipped, packed or not, in the order of their folders."""
+    found: dict[str, list[Path]] = {}
+    for path in sorted((ROOT / "trained_models").rglob("tables/*.csv*")):
+        found.setdefault(path.name.partition(".csv")[0], []).append(path)
+    return found
+
+
 def controls(probe: str, at_most: int = 3) -> list[str]:
     """The controls that stand in a probe's table, in its order, from some shipped models' tables."""
     found: dict[str, None] = {}
-    for path in sorted((ROOT / "trained_models").rglob(f"tables/{probe}.csv*"))[:at_most]:
+    for path in shipped_tables().get(probe, [])[:at_most]:
         values = pd.read_csv(path, usecols=["control"], dtype=str, keep_default_na=False)["control"]
         found |= dict.fromkeys(value for value in values.unique() if value)
     return list(found)
@@ -225,8 +241,7 @@ def controls(probe: str, at_most: int = 3) -> list[str]:
 
 def recipe_section(name: str, path: Path, function: str) -> str:
     """What `--help` says of a recipe: its function's docstring and arguments."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    (found,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function)
+    (found,) = (node for node in tree_of(path).body if isinstance(node, ast.FunctionDef) and node.name == function)
     docstring = ast.get_docstring(found) or ""
     parts, told = sections(docstring), described(docstring)
     text = f"\n## {name}\n\n*{recipes.docstring(path)}*\n\n{as_markdown(parts[''])}\n"
@@ -250,7 +265,7 @@ def as_list(told: dict[str, str]) -> str:
 
 def needs(path: Path) -> str:
     """The tables that an analysis names."""
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    for node in tree_of(path).body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "needs":
             return ", ".join(f"`{name}`" for name in ast.literal_eval(node.value))
     return ""
@@ -258,11 +273,9 @@ def needs(path: Path) -> str:
 
 def recipe_papers(path: Path) -> list[str]:
     """The arXiv numbers in a recipe's docstrings; of a probe also those that a model with its table cites for it."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    described = [node for node in ast.walk(tree) if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef)]
+    described = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef)]
     found = citations.ARXIV.findall("\n".join(ast.get_docstring(node) or "" for node in described))
-    measured = any((ROOT / "trained_models").rglob(f"tables/{path.stem}.csv*"))
-    return list(dict.fromkeys([*found, *(citations.of_probe(path) if measured else [])]))
+    return list(dict.fromkeys([*found, *(citations.of_probe(path) if path.stem in shipped_tables() else [])]))
 
 
 def links(numbers: Iterable[str]) -> str:

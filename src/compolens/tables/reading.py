@@ -265,17 +265,33 @@ def _whole(folder: str | Path, name: str) -> pd.DataFrame:
 @functools.lru_cache(maxsize=128)
 def _frame(content: bytes) -> pd.DataFrame:
     """A table from the bytes of its file; ValueError where they hold none. Its rows are shared: to be copied."""
-    header = pd.read_csv(io.BytesIO(content), nrows=0).columns
-    lacking = [column for column in COLUMNS if column not in header]
-    if lacking:
-        raise ValueError(f"it lacks the column {lacking[0]!r}")
-    text = dict.fromkeys([c for c in header if c in TEXT or c.startswith("label.")], "")
-    frame = pd.read_csv(io.BytesIO(content), dtype={c: str for c in text}, keep_default_na=True).fillna(text)
+    labels = [c for c in _header(content) if c.startswith("label.")] if b"label." in content else []
+    text = {*TEXT, *labels}
+    try:
+        frame = pd.read_csv(io.BytesIO(content), dtype=dict.fromkeys(text, str))
+    except ValueError:
+        _require_columns(_header(content))
+        raise
+    _require_columns(frame.columns)
+    frame = frame.fillna({column: "" for column in frame if column in text})
     for column in NUMBERS:
         if not pd.api.types.is_numeric_dtype(frame[column]):
             raise ValueError(f"its column {column!r} holds what is no number")
-    frame = cells.unescaped(frame)
-    return frame.replace({column: words for column, words in RENAMED.items() if column in frame})
+    if b"'" in content or "␍".encode() in content:  # else nothing was escaped
+        frame = cells.unescaped(frame)
+    there = {column: words for column, words in RENAMED.items() if column in frame}
+    older = {column: words for column, words in there.items() if any(word.encode() in content for word in words)}
+    return frame.replace(older) if older else frame
+
+
+def _header(content: bytes) -> pd.Index:
+    return pd.read_csv(io.BytesIO(content), nrows=0).columns
+
+
+def _require_columns(header: pd.Index) -> None:
+    lacking = [column for column in COLUMNS if column not in header]
+    if lacking:
+        raise ValueError(f"it lacks the column {lacking[0]!r}")
 
 
 def _line(error: Exception) -> str:
