@@ -75,6 +75,27 @@ def test_a_shipped_model_scores_what_its_card_says(folder):
     assert ("latent_code" in tables.names(folder)) == ("continuous" in trained.task.code_kinds.values())
 
 
+@pytest.mark.filterwarnings("ignore::compolens.tables.StaleTable")
+def test_the_page_says_where_the_code_can_be_read():
+    folders = {a: [ZOO / f"F-{a}-{s}" for s in range(5)] for a in ("softmax", "hypernetwork")}
+    found = {a: tables.gather(of, "latent_code").query("step == 6000 and metric == 'r2'") for a, of in folders.items()}
+    mean = {a: frame[frame["dimension"] == "mean"] for a, frame in found.items()}
+
+    def r2(architecture, site, role, fit, split, control=""):
+        rows = mean[architecture].query("site == @site and role == @role and fit == @fit and split == @split")
+        return f"{rows.loc[rows['control'] == control, 'value'].mean():.2f}"[1:]
+
+    last = ("softmax", "blocks.2.hook_resid_post", "readout")
+    here = [r2(*last, "fitted on train", split) for split in ("test", "ood")]
+    raw = mean["softmax"].query("control == 'raw input' and fit == 'fitted on train' and split == 'ood'")["value"].mean()
+    plain = " ".join(FINDINGS["hyperteacher"].split())
+    assert f"has an R² of {here[0]} there and {here[1]} on held-out ones" in plain
+    assert f"Fitted within the held-out compositions it has {r2(*last, 'within', 'ood')}." in plain
+    assert f"the raw input moments ({raw:.2f})".replace("(0", "(") in plain
+    explicit = r2("hypernetwork", "hook_code", "all", "fitted on train", "ood")
+    assert f"The explicit code of the hypernetwork transformer is ({explicit})." in plain
+
+
 def test_weights_along_the_way_are_kept_for_one_seed():
     for name in ("F-softmax-0", "F-hypernetwork-0"):
         steps = compolens.zoo.kept_steps(ZOO / name)
