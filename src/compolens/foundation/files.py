@@ -106,6 +106,11 @@ def leads_out(path: Path, folder: Path) -> bool:
     Returns:
         False for what lies in the folder, or among the hub's blobs.
     """
+    for part in (path, *path.parents):  # mostly nothing on the way is a link, which is seen without following all of them
+        if part == folder:
+            return False
+        if part.name == ".." or part.is_symlink():
+            break
     real, root = path.resolve(), folder.resolve()
     blobs = [above.parent / "blobs" for above in root.parents if above.name == "snapshots"]
     return not real.is_relative_to(root) and real.parent not in blobs
