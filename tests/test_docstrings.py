@@ -126,6 +126,7 @@ def documented(tree, classes):
                 yield f"{node.name}.{method.name}", method, parameters(method, True)
 
 
+@cache
 def classes_of(tree):
     return {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
 

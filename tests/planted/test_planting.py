@@ -48,6 +48,7 @@ def test_a_model_written_down_meets_every_term_at_its_own_alignment_and_at_no_ot
     assert wrong.interchange > 0.1 and wrong.strictness > 0.1 and wrong.behaviour < 1e-4
     told = planting.verified(model, causal, task, right, task.compositions("ood"), n=64)
     assert min(told["interchange"], told["behaviour"], told["strict"]) > 0.999 and told["wrong mechanism"] < 0.9
+    assert told["wrong mechanism"] == pytest.approx(told["apart"], abs=1e-3)
 
 
 @torch.no_grad()

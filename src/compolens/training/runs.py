@@ -97,7 +97,10 @@ class Run:
         dimensions = self.task.dimensions
         with torch.random.fork_rng(devices=[]):
             check_model(self.architecture, dimensions)
-            torch.manual_seed(self.init_seed)
+            if torch.accelerator.is_available():
+                torch.manual_seed(self.init_seed)
+            else:  # that would keep a note, with where it was called from, for each device that is not there
+                torch.default_generator.manual_seed(self.init_seed)
             try:
                 model = self.architecture.build(**dimensions)
             except RuntimeError as error:

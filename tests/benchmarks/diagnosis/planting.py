@@ -304,7 +304,7 @@ def verified(
     nodes, against the answers of a right one, which a planted failure must not give. "strict": the worst over strict sites,
     against what must be answered then. "reading": how well a ridge readout fitted to training compositions tells the first
     variable. "told": how much a ridge readout, fitted to other held-out compositions, tells at the best silent site of what
-    the causal model does not know. "apart": the causal model's answers against right ones."""
+    the causal model does not know. "apart": the causal model's answers to the same interchange, against right ones."""
     (base,) = draw(task, "ood", n, seed, "cpu", kept, batch=n)
     source, answers = torch.arange(n).roll(1), list(task.answers)
     donors, values = base.take(source), causal.values(base)
@@ -342,7 +342,7 @@ def verified(
         "wrong mechanism": max(r2(found, right) for found in nodes),
         "strict": min(strict, default=1.0),
         "told": told,
-        "apart": r2(causal.answer(last, values[-1], base), right),
+        "apart": r2(causal.answer(last, values[-1][source], base), right),
     }
 
 

@@ -5,7 +5,9 @@
 
 Appends a row for every model of DIR that FILE does not have, as `blind_run` does, with the label that was predicted before any
 was trained. Beside it, apart from all rules, whose answers the held-out ones resemble: squared distances to right answers, to
-those of the best training composition, and to those of the nearest of the regressions.
+those of the best training composition, and to those of the nearest of the regressions; and what the best of the regressions
+would score on held-out compositions. Where `compolens probe repair` was measured: what the right code gains, written where the
+code is read.
 """
 
 from __future__ import annotations
@@ -31,18 +33,30 @@ REGRESSIONS = (
     "in-context smoothing",
     "nearest example",
 )
-NEAR = ("to truth", "to training composition", "to regression", "regression")
+NEAR = ("to truth", "to training composition", "to regression", "regression", "best regression")
+BESIDE = (*NEAR, "repaired")
 
 
 def resembles(folder: Path) -> dict[str, float | str]:
-    """`NEAR`: squared distances of held-out answers, over the variance of right ones, and which regression is the nearest."""
+    """`NEAR`: squared distances of held-out answers, over the variance of right ones; which regression is the nearest; and
+    the score of the best."""
     rows = tables.read(folder, "which_prior")
     rows = rows[(rows["metric"] == "distance") & (rows["split"] == "ood") & (rows["composition"] == "all")]
-    rows = rows[(rows["control"] == "") & (rows["learner"] == "model")]
-    far = rows.set_index("reference")["value"].to_dict()
-    nearest = min(REGRESSIONS, key=lambda name: far[name])
-    found = far["truth"], far["best training composition"], far[nearest]
-    return dict(zip(NEAR, (*(round(value, 3) for value in found), nearest), strict=True))
+    own = rows[(rows["control"] == "") & (rows["learner"] == "model")].set_index("reference")["value"].to_dict()
+    right = rows[(rows["control"] == "reference") & (rows["reference"] == "truth")].set_index("learner")["value"].to_dict()
+    nearest = min(REGRESSIONS, key=lambda name: own[name])
+    distances = (own["truth"], own["best training composition"], own[nearest])
+    best = 1 - min(right[name] for name in REGRESSIONS)
+    return dict(zip(NEAR, (*(round(value, 3) for value in distances), nearest, round(best, 3)), strict=True))
+
+
+def repaired(folder: Path) -> float | str:
+    """What the right code gains on held-out compositions, written where the code is read; "" where it was not measured."""
+    if not tables.has(folder, "repair"):
+        return ""
+    rows = tables.read(folder, "repair")
+    rows = rows[(rows["metric"] == "gain") & (rows["repair"] == "code written") & (rows["where"] == "blamed")]
+    return round(float(rows[(rows["split"] == "ood") & (rows["composition"] == "all")]["value"].iloc[0]), 3)
 
 
 def main(folder: Path, file: Path) -> int:
@@ -51,7 +65,7 @@ def main(folder: Path, file: Path) -> int:
     for name in runs:
         if name not in there and (folder / name / "scores.json").exists():
             row = {"expected": expected[name][0], **diagnosed(name, folder / name, ()), **resembles(folder / name)}
-            append(file, ("case", "expected", *COLUMNS[1:], *NEAR), row)
+            append(file, ("case", "expected", *COLUMNS[1:], *BESIDE), row | {"repaired": repaired(folder / name)})
     return 0
 
 
