@@ -20,7 +20,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::compolens.tables.StaleTable")
 
 
 @cache
-@tables.read_once()
 def contest():
     """The frame that is judged, and what is found."""
     needed = ("predictors", "generalization")

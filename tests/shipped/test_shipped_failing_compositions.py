@@ -16,7 +16,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::compolens.tables.StaleTable")
 
 
 @cache
-@tables.read_once()
 def found():
     """The frame, the predictors' places, and the references."""
     frame = gathered([f for f in tables.find([ROOT / "trained_models"]) if tables.has(f, "composition_predictors")])

@@ -1,0 +1,11 @@
+"""Shipped tables are what they are: no test here changes one."""
+
+import pytest
+
+from compolens import tables
+
+
+@pytest.fixture(scope="module", autouse=True)
+def each_table_is_read_once():
+    with tables.read_once():
+        yield
