@@ -33,21 +33,23 @@ REGRESSIONS = (
     "in-context smoothing",
     "nearest example",
 )
-NEAR = ("to truth", "to training composition", "to regression", "regression", "best regression")
+NEAR = ("to truth", "to training composition", "to regression", "regression", "best regression", "like memory")
 BESIDE = (*NEAR, "repaired")
 
 
 def resembles(folder: Path) -> dict[str, float | str]:
-    """`NEAR`: squared distances of held-out answers, over the variance of right ones; which regression is the nearest; and
-    the score of the best."""
+    """`NEAR`: squared distances of held-out answers, over the variance of right ones; which regression is the nearest; the
+    score of the best; and the cosine between the errors and those of the best training composition."""
     rows = tables.read(folder, "which_prior")
     rows = rows[(rows["metric"] == "distance") & (rows["split"] == "ood") & (rows["composition"] == "all")]
     own = rows[(rows["control"] == "") & (rows["learner"] == "model")].set_index("reference")["value"].to_dict()
     right = rows[(rows["control"] == "reference") & (rows["reference"] == "truth")].set_index("learner")["value"].to_dict()
     nearest = min(REGRESSIONS, key=lambda name: own[name])
-    distances = (own["truth"], own["best training composition"], own[nearest])
+    memory = "best training composition"
     best = 1 - min(right[name] for name in REGRESSIONS)
-    return dict(zip(NEAR, (*(round(value, 3) for value in distances), nearest, round(best, 3)), strict=True))
+    cosine = (own["truth"] + right[memory] - own[memory]) / (2 * (own["truth"] * right[memory]) ** 0.5)
+    found = (own["truth"], own[memory], own[nearest], nearest, best, cosine)
+    return dict(zip(NEAR, (value if isinstance(value, str) else round(value, 3) for value in found), strict=True))
 
 
 def repaired(folder: Path) -> float | str:
