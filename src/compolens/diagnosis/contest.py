@@ -141,15 +141,15 @@ def _predictors(folder: Path, probe: str) -> list[dict[str, Any]]:
         allowed = " or ".join(map(repr, LEAGUES))
         raise ConfigError(f"{probe} is no predictor: every row needs a column league, {allowed}; see docs/contest.md")
     half = frame["half"].fillna("") if "half" in frame else pd.Series("", index=frame.index)
-    found = []
+    found: list[dict[str, Any]] = []
     for (name, league), part in frame.groupby(["metric", "league"], sort=False):
         of = {h: part[half[part.index] == h]["value"] for h in ("", "first", "second")}
         values = {h: float(v.iloc[0]) if len(v) else np.nan for h, v in of.items()}
         found.append(
             {"predictor": name, "league": league, "value": values[""], "first": values["first"], "second": values["second"]}
         )
-    read = next((row["value"] for row in found if row["predictor"] == READ), np.inf)
-    return found if read > 0 else [row for row in found if row["predictor"] not in OF_PARTS]
+    unread = any(row["predictor"] == READ and not row["value"] > 0 for row in found)
+    return [row for row in found if row["predictor"] not in OF_PARTS] if unread else found
 
 
 # ---- judging ---------------------------------------------------------------------------------------------------------
