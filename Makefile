@@ -53,8 +53,8 @@ demo: setup  ## train two small models side by side, measure them, write the rep
 test: setup  ## everything that .ci/run runs; types are checked while the tests run, on one core alone they take a minute
 	@$(MAKE) --no-print-directory -j 2 lint tests
 
-tests: setup  ## three processes for two cores: now and then one waits, for a browser, a clock or another process
-	$(BIN)/python -m pytest -n 3
+tests: setup
+	$(BIN)/python -m pytest -n 2
 
 check: setup lint  ## lint, types, and the tests of what `git diff` names; everything is `make test`
 	$(BIN)/python -m pytest -n 2 $$($(BIN)/python tests/changed.py)
