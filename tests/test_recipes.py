@@ -600,7 +600,7 @@ def test_a_code_that_is_there_transfers_perfectly_and_is_chosen_as_the_best_site
             np.testing.assert_allclose(own["value"], 1, atol=1e-6)
     np.testing.assert_allclose(at_code(table, metric="r2", fit="leave one out", control="")["value"], 1, atol=1e-6)
     assert set(seen["site"]) == {"hook_code"} and seen["active_set_exact"].all()
-    np.testing.assert_allclose(np.stack(seen["decoded"]), np.stack(seen["code"]), atol=1e-5)
+    np.testing.assert_allclose(np.stack(seen["decoded"]), np.stack(seen["code"]), atol=1e-4)  # the least penalty shrinks
 
 
 def test_controls_do_not_find_a_code_that_is_there(told_table):

@@ -12,9 +12,12 @@ import torch
 from compolens.activations.sites import Site, positions
 from compolens.activations.streams import draw, record
 from compolens.hooks import HookedModel
-from compolens.measures.readouts import PENALTIES, Moments, leave_groups_out
+from compolens.measures import readouts
+from compolens.measures.readouts import Moments, leave_groups_out
 from compolens.tasks import TaskFamily
 
+PENALTIES = readouts.PENALTIES[::2]
+"""Every other penalty of the common grid: predictors are read at every site of many models."""
 FOLDS = 8
 """Groups of training compositions that are left out together."""
 RAW = Site(-1, "raw input", "context")
