@@ -251,3 +251,22 @@ def test_the_page_counts_what_the_answers_say():
     unlearned = (answers == "has not learned its training compositions").sum()
     right = sum(answers[name] == case.expected for name, case in every.items())
     assert f"{unlearned} models are said not to have learned" in shown and f"So {right} of {len(every)} get" in shown
+
+
+def test_the_page_has_every_model_of_the_second_round_with_what_it_missed_and_its_label():
+    page = (HERE.parents[2] / "docs" / "findings" / "diagnosis_benchmark.md").read_text()
+    checked = pd.read_csv(HERE / "planting_second_checked.csv", keep_default_na=False).set_index("case")
+    said = pd.read_csv(HERE / "planting_second_results.csv").set_index("case")["label"]
+    every = second.cases()
+    assert set(said.index) == set(checked.index) <= set(every)
+    for name, row in checked.iterrows():
+        case = every[name]
+        assert row["expected"] == case.expected and row["missed"] == "; ".join(second.planted_well(case.kind, row))
+        numbers = " | ".join(f"{row[one]:.2f}".removeprefix("0") for one in ("behaviour", "test", "ood"))
+        assert f"| {name} | {case.expected} | {row['missed'] or 'nothing'} | {numbers} | {said[name]} |" in page
+    planted = [name for name, case in every.items() if case.planted]
+    shown = " ".join(page.split())
+    assert f"{len(said)} of the {len(planted)} models were planted so far" in shown
+    well = [name for name in said.index if not checked["missed"][name]]
+    right = sum(said[name] == every[name].expected for name in well)
+    assert f"Of the {len(well)} that pass all thresholds {right} get" in shown
