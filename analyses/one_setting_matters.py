@@ -60,8 +60,9 @@ def analyze(models: list[Path], *, knob: str = "support", first: str = "cube", s
         x, apart = (others[0], others[1:]) if others else (knob, [])
         for values, part in pairs.groupby(apart) if apart else [((), pairs)]:
             name = ", ".join([config["title"], *(f"{k} {_word(v)}" for k, v in zip(apart, values, strict=True))])
-            panels.append(Panel(name, x, f"score, {first} less {second}", tuple(_marks(part, x))))
-            told += [f"{name}: {sentence}" for sentence in _told(part, x)]
+            held_out = _means(part, x, "ood")
+            panels.append(Panel(name, x, f"score, {first} less {second}", tuple(_marks(part, x, held_out))))
+            told += [f"{name}: {sentence}" for sentence in _told(held_out, x)]
     out = sum(int((~pairs["learned"]).sum()) for _, pairs in frames)
     caption = (
         f"Points: pairs of runs of one seed that differ in {knob} alone, {first} less {second}; lines: means, with 95 % "
@@ -108,17 +109,17 @@ def _means(pairs: pd.DataFrame, x: str, split: str) -> pd.DataFrame:
     return pd.DataFrame(found, columns=[x, "mean", "lo", "hi", "pairs"])
 
 
-def _marks(pairs: pd.DataFrame, x: str) -> list[Mark]:
-    marks: list[Mark] = [Line(_means(pairs, x, "ood"), x, "mean", label=SPLITS["ood"], lo="lo", hi="hi")]
+def _marks(pairs: pd.DataFrame, x: str, held_out: pd.DataFrame) -> list[Mark]:
+    marks: list[Mark] = [Line(held_out, x, "mean", label=SPLITS["ood"], lo="lo", hi="hi")]
     marks.append(Line(_means(pairs, x, "test"), x, "mean", label=SPLITS["test"], dash=True))
     marks.append(Points(pairs[pairs["learned"]], x, "ood", label=SPLITS["ood"], hover="pair", keyed=False))
     return [*marks, Rule(0.0, "no difference")]
 
 
-def _told(pairs: pd.DataFrame, x: str) -> list[str]:
+def _told(held_out: pd.DataFrame, x: str) -> list[str]:
     """The mean differences on held-out compositions in words."""
     told = []
-    for at, mean, lo, hi, count in _means(pairs, x, "ood").itertuples(index=False):
+    for at, mean, lo, hi, count in held_out.itertuples(index=False):
         interval = f" [{lo:+.3f}, {hi:+.3f}]" if lo == lo else " (no interval)"
         told.append(f"at {x} {_word(at)}, {mean:+.3f}{interval} over {count} pairs.")
     return told or ["no pair of runs learned."]

@@ -6,10 +6,26 @@ import numpy as np
 import pandas as pd
 
 from compolens import recipes, tables
-from compolens.foundation import versions
+from compolens.foundation import map_files, versions
 from compolens.foundation.builtin import built_in
 from compolens.foundation.configs import describe
 from compolens.foundation.table_files import TableFiles
+
+
+def write_map(folder, table, **described):
+    """A map's folder: its table, and a config.json with this description."""
+    config = {
+        "format": 1,
+        "kind": "map",
+        "title": "planted",
+        "learned": 0.9,
+        "generalized": 0.9,
+        "predicted": [],
+        "measures": {},
+    }
+    folder.mkdir(parents=True)
+    map_files.write(folder, config | {"keep": [], "cells": {}} | described, table, None, {"environments": [], "command": ""})
+    return folder
 
 
 def write(folder, run):

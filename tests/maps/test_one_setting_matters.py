@@ -3,10 +3,10 @@
 import numpy as np
 import pandas as pd
 import pytest
+from handmade import write_map
 
 from compolens import recipes
 from compolens.figures import Line, Points
-from compolens.foundation import map_files
 from compolens.foundation.configs import ConfigError
 from compolens.measures.intervals import mean_interval
 
@@ -33,14 +33,7 @@ def planted(seeds=range(5), failed=()):
 
 
 def written(folder, table):
-    config = {
-        "format": 1, "kind": "map", "title": "planted", "x": "d_y", "y": "support", "panels": ["student width"],
-        "knobs": ["support", "d_y", "student width"], "learned": 0.9, "generalized": 0.9, "predicted": [], "measures": {},
-        "keep": [], "cells": {},
-    }  # fmt: skip
-    folder.mkdir(parents=True)
-    map_files.write(folder, config, table, None, {"environments": [], "command": ""})
-    return folder
+    return write_map(folder, table, x="d_y", y="support", panels=["student width"], knobs=["support", "d_y", "student width"])
 
 
 @pytest.fixture

@@ -2,10 +2,10 @@
 
 import pandas as pd
 import pytest
+from handmade import write_map
 
 from compolens import recipes
 from compolens.figures import Line, Points
-from compolens.foundation import map_files
 from compolens.foundation.configs import ConfigError
 from compolens.measures.intervals import mean_interval
 
@@ -30,13 +30,7 @@ def planted(seeds=range(5), failed=()):
 
 
 def written(folder, table, knobs=("term", "strength")):
-    config = {
-        "format": 1, "kind": "map", "title": "planted", "x": "strength", "y": "", "panels": ["term"], "knobs": list(knobs),
-        "learned": 0.9, "generalized": 0.9, "predicted": [], "measures": {}, "keep": [], "cells": {},
-    }  # fmt: skip
-    folder.mkdir(parents=True)
-    map_files.write(folder, config, table, None, {"environments": [], "command": ""})
-    return folder
+    return write_map(folder, table, x="strength", y="", panels=["term"], knobs=list(knobs))
 
 
 @pytest.fixture
