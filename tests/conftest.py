@@ -18,6 +18,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or every process that a test 
 import pytest
 from once import done_once
 
+os.fsync = lambda descriptor: None  # no test pulls the plug, and what the kernel was given outlives every kill
 gc.set_threshold(20_000, 20, 20)  # looking through all that was imported, again and again, takes a twelfth of the tests' time
 
 
@@ -31,6 +32,11 @@ def pytest_sessionstart(session):
     torch.set_num_threads(1)
     settings.register_profile("unhurried", deadline=None)  # an example that takes long says that the machine is busy
     settings.load_profile("unhurried")
+
+
+def pytest_sessionfinish():
+    """Pytest looks through everything that was imported five times more before it ends."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
