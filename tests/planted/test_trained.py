@@ -25,7 +25,7 @@ def test_the_page_has_every_trained_model_with_its_prediction_and_its_label():
     kinds = ROWS.index.str.rsplit("-", n=1).str[0]
     for (kind, predicted, label), rows in ROWS.groupby([kinds, "expected", "label"]):
         assert f"| {kind}, {len(rows)} | {predicted} | {label} |" in PAGE
-    assert f"{len(ROWS)} of the 24 were trained and diagnosed again" in " ".join(PAGE.split())
+    assert len(ROWS) == 24 and "all 24 were trained and diagnosed again" in " ".join(PAGE.split())
 
 
 def test_the_page_has_every_disagreement_with_what_speaks_for_either_side():
@@ -57,3 +57,17 @@ def test_what_makes_a_prediction_wrong_uses_no_rule_of_the_diagnosis():
     assert (pairs["to training composition"] < pairs["to truth"]).all()
     low, high = pairs["like memory"].agg(["min", "max"])
     assert f"a cosine of {short(low)} to {short(high)} with" in shown
+
+
+def test_the_rings_are_called_what_was_predicted_with_the_confidence_on_the_page():
+    rings = ROWS[ROWS.index.str.startswith("ring")]
+    assert len(rings) == 8 and (rings["label"] == rings["expected"]).all()
+    assert (ROWS["label"] == ROWS["expected"]).sum() == 12
+    close = ROWS.loc["ring-hypernetwork-3"]
+    assert rings["confidence"].idxmin() == close.name
+    shown = " ".join(PAGE.split())
+    lost = f"{close['test'] - close['ood']:.3f}".removeprefix("0")
+    parts = [f"{close[part]:.3f}".removeprefix("0") for part in ("inference", "execution")]
+    assert f"(confidence {short(close['confidence'])}: inference {parts[0]}, execution {parts[1]} of {lost})" in shown
+    others = rings["confidence"].drop(close.name)
+    assert f"apart in the others (confidence {short(others.min())} to {short(others.max())})" in shown
