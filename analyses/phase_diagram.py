@@ -12,6 +12,7 @@ from compolens.measures.phases import Crossing, by_cell, crossing
 
 of = "maps"
 needs = ()
+HELD_OUT = "held-out compositions"
 
 
 def analyze(models: list[Path], *, score: str = "ood", levels: str = "0.95,0.99") -> Drawing:
@@ -116,13 +117,15 @@ def _lines(name: str, config: dict, table: pd.DataFrame, score: str, levels: lis
     marks: list = []
     told: list[str] = []
     groups = table.groupby(rest, sort=False) if rest else [((), table)]
+    held_out = HELD_OUT if score == "ood" else score
     for i, (values, part) in enumerate(groups):
         color = SERIES_COLORS[i % len(SERIES_COLORS)]
         values = values if isinstance(values, tuple) else (values,)
-        label = ", ".join(f"{k} {v}" for k, v in zip(rest, values, strict=True)) or score
+        label = ", ".join(f"{k} {v}" for k, v in zip(rest, values, strict=True)) or held_out
+        trained = f"{label}, test" if rest else "training compositions"
         cells = by_cell(part.sort_values(x), [x], config["learned"])
         marks.append(Line(cells, x, "ood", label=label, color=color, lo="lo", hi="hi"))
-        marks.append(Line(cells, x, "test", label=f"{label}, test", color=color, dash=True, keyed=False))
+        marks.append(Line(cells, x, "test", label=trained, color=color, dash=True, keyed=not rest))
         runs = part.assign(cell=part["cell"])
         fit = runs["test"] >= config["learned"]
         if fit.any():
@@ -141,4 +144,5 @@ def _lines(name: str, config: dict, table: pd.DataFrame, score: str, levels: lis
         marks.append(Line(points, "x", "y", label=f"{line['name']} ({line['source']})", color="#000000", dash=True))
         told.append(f"Expected: {line['expects']} ({line['source']}).")
     told.append("Bands: lowest and highest seed.")
-    return Panel(name, x, score, tuple(marks)), told
+    units = ", ".join(dict.fromkeys(table["score_name"])) if score == "ood" and "score_name" in table else score
+    return Panel(name, x, units, tuple(marks)), told

@@ -170,6 +170,8 @@ def test_line() -> None:
     assert trace.connectgaps is None
     assert line.is_dashed() and trace.line.dash != "solid"
     assert to_hex(line.get_color()).upper() == trace.line.color == SERIES_COLORS[0]
+    (entry,) = line.figure.legends[0].get_lines()
+    assert entry.is_dashed() and entry.get_marker() in ("", "None") and entry.get_color() == line.get_color()
 
 
 def test_points_on_numbers_stay_where_they_are() -> None:

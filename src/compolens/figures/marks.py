@@ -151,6 +151,10 @@ class Line(Mark):
             _shade(axes, shaded, facecolor=color, edgecolor="none", alpha=0.2, zorder=2.1)
         style: dict[str, Any] = {"ls": (0, DASHES[0]) if self.dash else "-", "marker": "o" if len(rows) <= 40 else ""}
         (line,) = axes.plot(scene.positions(rows["x"]), rows["y"], color=color, lw=1.2, ms=2.2, zorder=3, **style)
+        if self.dash:  # in the legend, a point would hide what is between two dashes
+            from matplotlib.lines import Line2D
+
+            line = Line2D([], [], color=color, lw=1.2, ls=style["ls"])
         scene.legend.enter(self.label if self.keyed else "", color, line)
 
     def trace(self, figure: PlainFigure, scene: Stage) -> None:
