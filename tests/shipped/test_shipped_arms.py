@@ -4,12 +4,22 @@ import dataclasses
 import sys
 from pathlib import Path
 
+import findings
+import numpy as np
 import pytest
 
-from compolens import HypernetworkTransformer, Hyperteacher, SoftmaxTransformer
+from compolens import HypernetworkTransformer, Hyperteacher, SoftmaxTransformer, tuned
+from compolens.cli.train import read_runs
+from compolens.diagnosis.sentences import per_composition
+from compolens.foundation import files
+from compolens.measures.intervals import paired_interval
+from compolens.zoo.folders import read_run
 
 ZOO = Path(__file__).parents[2] / "trained_models"
-PAGE = " ".join((ZOO.parent / "docs" / "findings" / "hyperteacher.md").read_text(encoding="utf-8").split())
+TEXT = (ZOO.parent / "docs" / "findings" / "hyperteacher.md").read_text(encoding="utf-8")
+PAGE = " ".join(TEXT.split())
+VANILLA, GIVEN, HYPERNETWORK = "tuned/F-softmax", "arms/given", "tuned/F-hypernetwork"
+ROWS = {"vanilla transformer, tuned": VANILLA, "`given`": GIVEN, "hypernetwork transformer, tuned": HYPERNETWORK}
 NAMES = ("given", "two-layers", "tanh", "code-16", "code-4")
 
 
@@ -27,7 +37,7 @@ def test_every_arm_is_told_with_what_is_expected_of_it(tunings):
     assert sorted(described) == sorted(NAMES)
     assert all(f"| `{name}` | " in PAGE for name in NAMES)
     trained = sorted(path.parent.name for path in (ZOO / "arms").glob("*/scores.json"))
-    assert trained or "None of the arms is trained yet." in PAGE
+    assert trained == [f"given-{s}" for s in range(5)] and "The arm `given` is trained; the other four are not yet." in PAGE
 
 
 def test_executors_see_the_task_of_f_and_none_contains_the_teacher(tunings):
@@ -49,3 +59,58 @@ def test_the_code_is_given_to_the_vanilla_transformer_and_nothing_else_differs(t
     assert dataclasses.replace(run.task, code_given=False) == next(iter(tunings["F-executors"].runs.values())).task
     episodes = run.task.sample(4, "ood", run.task.rng(0, "ood"))
     assert (episodes.tokens[..., -8:] == episodes.codes["modules"][:, None]).all()
+
+
+# ---- given -----------------------------------------------------------------------------------------------------------
+def shown(value):
+    return f"{value:.3f}".replace("0.", ".", 1).replace("-", "\N{MINUS SIGN}")
+
+
+def with_interval(found):
+    mean, lo, hi = map(shown, found)
+    return f"{mean} [{lo}, {hi}]"
+
+
+def scores(name, split):
+    return np.array([files.read_json(ZOO / f"{name}-{s}" / "scores.json")[split]["score"] for s in range(5)])
+
+
+def by_composition(name, split="ood"):
+    return [per_composition(ZOO / f"{name}-{s}", split) for s in range(5)]
+
+
+def lost(name, share=1.0):
+    """A share of what is lost from training compositions to each held-out one."""
+    pairs = zip(scores(name, "test"), by_composition(name), strict=True)
+    return [rows.assign(value=share * (test - rows["value"])) for test, rows in pairs]
+
+
+def test_arms_are_those_that_the_recipe_describes_at_the_rate_that_was_tuned():
+    described = read_runs(ZOO / "arms.py")
+    choice = tuned(ZOO / "tuning" / "F-given")["given"].choice
+    assert not choice.edges and f"Its rate is {shown(choice.settings['lr']).rstrip('0')}." in PAGE
+    for s in range(5):
+        run = read_run(ZOO / "arms" / f"given-{s}")
+        assert run == described[f"given-{s}"] and run.optimizer.lr == choice.settings["lr"]
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_the_page_tells_the_scores_with_and_without_z(row):
+    test, held_out = (scores(ROWS[row], split) for split in ("test", "ood"))
+    assert row != "`given`" or f"holds out {shown(held_out.mean())}: about half" in PAGE
+    told = [*map(shown, (test.mean(), held_out.mean(), (test - held_out).mean())), " ".join(map(shown, held_out))]
+    assert findings.cells(TEXT, "z is given, or inferred", row) == told
+
+
+def test_the_verdict_follows_from_the_rule():
+    beyond = paired_interval(lost(GIVEN), lost(VANILLA, 0.5))
+    assert f"That is {with_interval(beyond)} more than half" in PAGE and "execution cannot be told" in PAGE
+    assert beyond[1] < 0 < beyond[0] < beyond[2], "else it is told"
+
+
+def test_the_page_tells_what_is_gained_by_giving_z():
+    gains = [paired_interval(by_composition(GIVEN, split), by_composition(VANILLA, split)) for split in ("ood", "test")]
+    assert f"better**, by {with_interval(gains[0])}. It answers training compositions better as well, by " in PAGE
+    assert with_interval(gains[1]) in PAGE and gains[0][1] > 0 and gains[1][1] > 0
+    above = paired_interval(by_composition(HYPERNETWORK), by_composition(GIVEN))
+    assert f"it scores {with_interval(above)} higher" in PAGE and above[1] < 0 < above[2]
