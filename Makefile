@@ -129,6 +129,7 @@ figures: setup  ## redraw every figure of docs/findings from the shipped tables
 	$(BIN)/compolens analyze what_predicts_generalization $(ZOO) --out $(ZOO)/figures/contest $(PRINT)
 	$(BIN)/compolens analyze which_composition_fails $(ZOO) --out $(ZOO)/figures/contest $(PRINT)
 	$(BIN)/compolens analyze raised_predictors $(MAPS)/auxiliary --out $(ZOO)/figures/contest $(PRINT)
+	$(BIN)/compolens analyze phase_diagram $(MAPS)/diversity --out $(ZOO)/figures/contest $(PRINT)
 
 zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept) and measure it
 	$(BIN)/compolens train trained_models/runs.py --out trained_models --jobs $(JOBS)
