@@ -270,7 +270,8 @@ def _frame(content: bytes) -> pd.DataFrame:
     twice as long to pick.
     """
     with pd.option_context("mode.string_storage", "python"):
-        return _read(content)
+        frame = _read(content)
+    return frame.set_axis(list(frame.columns), axis=1)
 
 
 def _read(content: bytes) -> pd.DataFrame:
