@@ -39,3 +39,6 @@ def test_the_page_counts_what_was_measured_and_names_every_model_whose_label_dif
             for label, confidence in zip(rows["label"], rows["confidence"], strict=True)
         )
         assert f"| {name} | {told} |" in page
+    steady = ROWS[ROWS["model"].isin(same.index[same])].groupby("model")["confidence"].min()
+    least = steady.idxmin()
+    assert f"({least}: {f'{steady.min():.2f}'.removeprefix('0')} and more)" in shown and steady.drop(least).min() >= 0.99
