@@ -126,14 +126,13 @@ def _lines(name: str, config: dict, table: pd.DataFrame, score: str, levels: lis
         cells = by_cell(part.sort_values(x), [x], config["learned"])
         marks.append(Line(cells, x, "ood", label=label, color=color, lo="lo", hi="hi"))
         marks.append(Line(cells, x, "test", label=trained, color=color, dash=True, keyed=not rest))
-        runs = part.assign(cell=part["cell"])
-        fit = runs["test"] >= config["learned"]
+        fit = part["test"] >= config["learned"]
         if fit.any():
-            marks.append(Points(runs[fit], x, "ood", label=label, color=color, hover="cell", keyed=False))
+            marks.append(Points(part[fit], x, "ood", label=label, color=color, hover="cell", keyed=False))
         if (~fit).any():
             marks.append(
                 Points(
-                    runs[~fit], x, "ood", label="training compositions not learned", color="#888888", hover="cell", open=True
+                    part[~fit], x, "ood", label="training compositions not learned", color="#888888", hover="cell", open=True
                 )
             )
         if pd.api.types.is_numeric_dtype(part[x]):

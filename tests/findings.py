@@ -1,4 +1,14 @@
-"""Reading the pages of findings, whose numbers tests hold against tables."""
+"""Reading the pages of findings, whose numbers tests hold against tables; and the numbers of groups of five shipped seeds."""
+
+import warnings
+from pathlib import Path
+
+from compolens import tables
+from compolens.diagnosis.sentences import per_composition
+from compolens.foundation import files
+from compolens.measures.intervals import paired_interval
+
+ZOO = Path(__file__).parents[1] / "trained_models"
 
 
 def cells(page: str, table: str, row: str) -> list[str]:
@@ -34,3 +44,31 @@ def rows(page: str, table: str) -> list[list[str]]:
 def columns(line: str) -> list[str]:
     """The texts of a table's line, one per column."""
     return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def shown(value: float) -> str:
+    """A score as pages show it."""
+    return f"{value:.3f}".replace("0.", ".", 1)
+
+
+def with_interval(found: tuple[float, float, float]) -> str:
+    """(value, lo, hi) as pages show it."""
+    mean, lo, hi = (shown(value).replace("-", "\N{MINUS SIGN}") for value in found)
+    return f"{mean} [{lo}, {hi}]"
+
+
+def scores(name: str, split: str = "ood") -> list[float]:
+    """The scores on the cards of five seeds, named by their folders without the seed."""
+    return [files.read_json(ZOO / f"{name}-{s}" / "scores.json")[split]["score"] for s in range(5)]
+
+
+def by_composition(name: str, split: str = "ood") -> list:
+    """The scores of five seeds by composition."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", tables.StaleTable)  # intervals of older tables; the values are the same
+        return [per_composition(ZOO / f"{name}-{s}", split) for s in range(5)]
+
+
+def gap(left: str, right: str, split: str = "ood") -> tuple[float, float, float]:
+    """(mean, lo, hi) of the difference of two groups, paired by seed and composition."""
+    return paired_interval(by_composition(left, split), by_composition(right, split))

@@ -10,22 +10,21 @@ those that `arms_tuning.py` chose; seed s draws the teacher, weights and data of
 from dataclasses import replace
 from pathlib import Path
 
-from arms_tuning import executors, given, tunings
-from tuning import steps
+from arms_tuning import tunings
 
-from compolens import Hyperteacher, Run, tuned
+from compolens import Run, tuned
 from compolens.foundation.configs import ConfigError
 
 runs: dict[str, Run] = {}
-for name, architectures in {"F-given": given, "F-executors": executors}.items():
+for name, tuning in tunings.items():
     folder = Path(__file__).parent / "tuning" / name
-    if not tunings[name].ended(folder):
+    if not tuning.ended(folder):
         continue
     best = tuned(folder)
     for s in range(5):
-        task = replace(Hyperteacher(teacher_seed=s, split_seed=s), code_given=name == "F-given")
-        for who, architecture in architectures.items():
-            runs[f"{who}-{s}"] = best[who].run(Run(architecture, task, steps=steps["F"], init_seed=s, data_seed=s))
+        for who, run in tuning.runs.items():
+            task = replace(run.task, teacher_seed=s, split_seed=s, validation=0)
+            runs[f"{who}-{s}"] = best[who].run(replace(run, task=task, init_seed=s, data_seed=s))
 if not runs:
     raise ConfigError(
         "no tuning has ended yet; compolens tune trained_models/arms_tuning.py --out trained_models/tuning goes on"

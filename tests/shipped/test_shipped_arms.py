@@ -2,20 +2,17 @@
 
 import dataclasses
 import sys
-from pathlib import Path
 
 import findings
 import numpy as np
 import pytest
+from findings import ZOO, by_composition, gap, scores, shown, with_interval
 
 from compolens import HypernetworkTransformer, Hyperteacher, SoftmaxTransformer, tuned
 from compolens.cli.train import read_runs
-from compolens.diagnosis.sentences import per_composition
-from compolens.foundation import files
 from compolens.measures.intervals import paired_interval
 from compolens.zoo.folders import read_run
 
-ZOO = Path(__file__).parents[2] / "trained_models"
 TEXT = (ZOO.parent / "docs" / "findings" / "hyperteacher.md").read_text(encoding="utf-8")
 PAGE = " ".join(TEXT.split())
 VANILLA, GIVEN, HYPERNETWORK = "tuned/F-softmax", "arms/given", "tuned/F-hypernetwork"
@@ -45,11 +42,7 @@ def test_executors_see_the_task_of_f_and_none_contains_the_teacher(tunings):
     for name, run in tunings["F-executors"].runs.items():
         assert run.task == Hyperteacher(teacher_seed=100, split_seed=100, validation=4)
         own = dataclasses.asdict(run.architecture)
-        apart = {
-            field
-            for field, value in own.items()
-            if value != named.get(field, {"n_hidden": 1, "activation": "relu"}.get(field))
-        }
+        apart = {field for field, value in own.items() if value != named[field]}
         assert apart == {"two-layers": {"n_hidden"}, "tanh": {"activation"}}.get(name, {"d_code"})
 
 
@@ -62,23 +55,6 @@ def test_the_code_is_given_to_the_vanilla_transformer_and_nothing_else_differs(t
 
 
 # ---- given -----------------------------------------------------------------------------------------------------------
-def shown(value):
-    return f"{value:.3f}".replace("0.", ".", 1).replace("-", "\N{MINUS SIGN}")
-
-
-def with_interval(found):
-    mean, lo, hi = map(shown, found)
-    return f"{mean} [{lo}, {hi}]"
-
-
-def scores(name, split):
-    return np.array([files.read_json(ZOO / f"{name}-{s}" / "scores.json")[split]["score"] for s in range(5)])
-
-
-def by_composition(name, split="ood"):
-    return [per_composition(ZOO / f"{name}-{s}", split) for s in range(5)]
-
-
 def lost(name, share=1.0):
     """A share of what is lost from training compositions to each held-out one."""
     pairs = zip(scores(name, "test"), by_composition(name), strict=True)
@@ -96,7 +72,7 @@ def test_arms_are_those_that_the_recipe_describes_at_the_rate_that_was_tuned():
 
 @pytest.mark.parametrize("row", ROWS)
 def test_the_page_tells_the_scores_with_and_without_z(row):
-    test, held_out = (scores(ROWS[row], split) for split in ("test", "ood"))
+    test, held_out = (np.array(scores(ROWS[row], split)) for split in ("test", "ood"))
     assert row != "`given`" or f"holds out {shown(held_out.mean())}: about half" in PAGE
     told = [*map(shown, (test.mean(), held_out.mean(), (test - held_out).mean())), " ".join(map(shown, held_out))]
     assert findings.cells(TEXT, "z is given, or inferred", row) == told
@@ -109,8 +85,8 @@ def test_the_verdict_follows_from_the_rule():
 
 
 def test_the_page_tells_what_is_gained_by_giving_z():
-    gains = [paired_interval(by_composition(GIVEN, split), by_composition(VANILLA, split)) for split in ("ood", "test")]
+    gains = [gap(GIVEN, VANILLA, split) for split in ("ood", "test")]
     assert f"better**, by {with_interval(gains[0])}. It answers training compositions better as well, by " in PAGE
     assert with_interval(gains[1]) in PAGE and gains[0][1] > 0 and gains[1][1] > 0
-    above = paired_interval(by_composition(HYPERNETWORK), by_composition(GIVEN))
+    above = gap(HYPERNETWORK, GIVEN)
     assert f"it scores {with_interval(above)} higher" in PAGE and above[1] < 0 < above[2]

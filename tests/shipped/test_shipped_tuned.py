@@ -7,13 +7,12 @@ from pathlib import Path
 import findings
 import numpy as np
 import pytest
+from findings import gap, scores, shown, with_interval
 
 from compolens import tables, tuned
 from compolens.cli import main
 from compolens.cli.train import read_runs
-from compolens.diagnosis.sentences import per_composition
-from compolens.foundation import files, map_files
-from compolens.measures.intervals import paired_interval
+from compolens.foundation import map_files
 from compolens.zoo.folders import read_run
 
 ROOT = Path(__file__).parents[2]
@@ -21,10 +20,6 @@ ZOO = ROOT / "trained_models"
 PAGE = (ROOT / "docs" / "findings" / "hyperteacher.md").read_text()
 NAMES = {"vanilla transformer": "softmax", "hypernetwork transformer": "hypernetwork"}
 NAMES |= {"wide bottleneck": "bottleneck-wide", "bottleneck": "bottleneck"}
-
-
-def shown(value):
-    return f"{value:.3f}".replace("0.", ".", 1)
 
 
 def model(told):
@@ -46,23 +41,6 @@ def test_the_page_tells_what_was_chosen(told):
     slow = table[(table["who"] == who) & (table["lr"] == 1e-3)]
     assert found[4] == shown(slow.loc[slow["validation"].idxmax(), "ood"])
     assert choice.tried == {"F": 15, "R": 18}[size]
-
-
-def scores(folder, split="ood"):
-    return [files.read_json(ZOO / f"{folder}-{s}" / "scores.json")[split]["score"] for s in range(5)]
-
-
-def gap(left, right, split="ood"):
-    """(mean, lo, hi) of the difference of two groups, paired by seed and composition."""
-    sides = ([per_composition(ZOO / f"{one}-{s}", split) for s in range(5)] for one in (left, right))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", tables.StaleTable)  # intervals of older tables; the values are the same
-        return paired_interval(*sides)
-
-
-def with_interval(found):
-    mean, lo, hi = (shown(value).replace("-", "\N{MINUS SIGN}") for value in found)
-    return f"{mean} [{lo}, {hi}]"
 
 
 @pytest.mark.parametrize("told", ["vanilla transformer", "hypernetwork transformer"])
