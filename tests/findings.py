@@ -46,9 +46,9 @@ def columns(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
-def shown(value: float) -> str:
+def shown(value: float, digits: int = 3) -> str:
     """A score as pages show it."""
-    return f"{value:.3f}".replace("0.", ".", 1)
+    return f"{value:.{digits}f}".replace("0.", ".", 1)
 
 
 def with_interval(found: tuple[float, float, float]) -> str:

@@ -1,9 +1,11 @@
 """The models of `trained`: what the page says of them is what was measured."""
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
+from findings import shown
 
 HERE = Path(__file__).parents[1] / "benchmarks" / "diagnosis"
 if str(HERE) not in sys.path:
@@ -12,11 +14,8 @@ from trained import expected  # noqa: E402
 
 PAGE = (HERE.parents[2] / "docs" / "findings" / "diagnosis_benchmark.md").read_text()
 ROWS = pd.read_csv(HERE / "trained_results.csv").set_index("case")
+short = partial(shown, digits=2)
 SHOWN = ("test", "ood", "to truth", "to training composition", "to regression", "best regression", "like memory")
-
-
-def short(value):
-    return f"{value:.2f}".replace("0.", ".", 1) if value < 0.995 else f"{value:.2f}"
 
 
 def test_the_page_has_every_trained_model_with_its_prediction_and_its_label():

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from findings import shown
 
 from compolens import tables
 from compolens.cli.train import read_runs
@@ -30,10 +31,6 @@ HALVES = {
     "new block, the untrained control's upper two blocks, frozen": "untrained",
     "new block, the untrained control's upper two blocks, trained": "all trained",
 }
-
-
-def shown(value, digits=3):
-    return f"{value:.{digits}f}".replace("0.", ".", 1)
 
 
 def scores(folder, control, split, metric="score", embedding=None):
