@@ -7,9 +7,10 @@ import numpy as np
 import pandas as pd
 
 from compolens.diagnosis import label
-from compolens.diagnosis.decomposition import IN_WORDS, NOT_LOCATED, PARTS, Loss, Measured
+from compolens.diagnosis.decomposition import IN_WORDS, NOT_LOCATED, PARTS, Loss
 from compolens.diagnosis.groups import SEEDS, Group, group, telling
 from compolens.diagnosis.label import MARGIN, Diagnosis
+from compolens.diagnosis.measured import Measured
 from compolens.figures import Bars, Drawing, HeatMap, Mark, Panel, Points, Rule, color_of
 from compolens.figures.words import displayed
 from compolens.foundation.configs import ConfigError

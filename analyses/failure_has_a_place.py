@@ -8,6 +8,7 @@ import pandas as pd
 from compolens import tables
 from compolens.diagnosis import decomposition, label
 from compolens.diagnosis.groups import SEEDS, SPLITS, Group, group, over_seeds, title
+from compolens.diagnosis.measured import Measured
 from compolens.figures import Bars, Drawing, Line, Mark, Panel, Points, Rule
 
 needs = ("generalization", "inference_or_execution")
@@ -34,7 +35,7 @@ def analyze(models: list[Path]) -> Drawing:
         second panel: the ceiling, the model's own answer, and the best code that was found.
     """
     groups, panels = group(models), []
-    measured = [[decomposition.Measured.read(folder) for folder in g.folders] for g in groups]
+    measured = [[Measured.read(folder) for folder in g.folders] for g in groups]
     tops = [label.mean_scores(m)["ceiling"] for m in measured]
     parts = [_parts(g, m, top) for g, m, top in zip(groups, measured, tops, strict=True)]
     largest = {
@@ -57,7 +58,7 @@ def analyze(models: list[Path]) -> Drawing:
     return Drawing("Where is the loss on held-out compositions?", tuple(panels), caption, columns=2)
 
 
-def _parts(g: Group, measured: list[decomposition.Measured], top: float) -> pd.DataFrame:
+def _parts(g: Group, measured: list[Measured], top: float) -> pd.DataFrame:
     """part, split, value, lo, hi and model: rows of the group (model "") and of each of its seeds."""
     rows = []
     for name, models in [("", measured), *((name, [one]) for name, one in zip(g.names, measured, strict=True))]:

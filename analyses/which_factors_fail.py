@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from compolens.diagnosis.decomposition import Measured, by_composition, by_factor, factors_of
+from compolens.diagnosis.decomposition import by_composition, by_factor, factors_of
 from compolens.diagnosis.groups import SEEDS, group, name_among
+from compolens.diagnosis.measured import Measured
 from compolens.figures import Band, Drawing, Mark, Panel, Points, Rule
 from compolens.measures.intervals import weighted_mean
 

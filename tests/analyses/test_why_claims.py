@@ -10,6 +10,7 @@ from handmade import analyze, marks, put_back, save, write
 from compolens import HypernetworkTransformer, Run, SoftmaxTransformer
 from compolens.diagnosis import decomposition
 from compolens.diagnosis import label as diagnosis
+from compolens.diagnosis.measured import Measured
 from compolens.foundation.configs import ConfigError
 
 COMPOSITIONS = ("0+3", "1+4", "2+5")
@@ -346,5 +347,5 @@ def test_a_factor_that_breaks_what_it_takes_part_in_stands_out_of_what_chance_de
     assert loss["0"] > band.loc["0", "hi"]
     assert (loss.drop("0") <= band.drop("0")["hi"]).all()
     execution = marks(drawing, "Points", label="execution").set_index("x")["y"].astype(float)
-    unexplained = decomposition.by_factor(decomposition.Measured.read(folder), 1.0).set_index("factor")["unexplained"]
+    unexplained = decomposition.by_factor(Measured.read(folder), 1.0).set_index("factor")["unexplained"]
     assert execution["0"] + unexplained["module 0"] == pytest.approx(0.5)

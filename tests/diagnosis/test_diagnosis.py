@@ -11,6 +11,8 @@ from compolens import HypernetworkTransformer, Run, tables
 from compolens.diagnosis import decomposition, groups, sentences
 from compolens.diagnosis import label as diagnosis
 from compolens.diagnosis.cards import card
+from compolens.diagnosis.measured import LEFT_OUT, Measured, Rungs, named_site
+from compolens.diagnosis.power import BELOW, SPREAD, Power, power
 
 COMPOSITIONS = ("0+3", "1+4", "2+5", "0+2", "1+3")
 SCORE = st.floats(-2, 1)
@@ -370,7 +372,7 @@ def without(folder, value, table="inference_or_execution", **where):
     like = frame[(frame["metric"] == "recovered") & (frame["control"] == "")]
     for column, wanted in where.items():
         like = like[like[column] == wanted]
-    row = like.iloc[0].to_dict() | {"metric": decomposition.LEFT_OUT, "value": value, "weight": 1.0}
+    row = like.iloc[0].to_dict() | {"metric": LEFT_OUT, "value": value, "weight": 1.0}
     rows = [row | {"composition": composition} for composition in ("all", *COMPOSITIONS)]
     put_back(path, pd.concat([frame, pd.DataFrame(rows)], ignore_index=True))
 
@@ -481,7 +483,7 @@ def test_answers_near_those_of_a_fitted_learner_are_no_regression_if_a_code_mend
 # ---- per composition, per factor, and what may have been overlooked ----------------------------------------------------
 def test_a_factors_loss_is_the_mean_over_its_compositions_and_adds_up(tmp_path, tiny_task):
     folder = make(tmp_path, tiny_task, ood=0.6, written=0.7, true=0.9, best=0.95)
-    model = decomposition.Measured.read(folder)
+    model = Measured.read(folder)
     rows = decomposition.by_composition(model, 1.0).set_index("composition")
     assert list(rows.columns[:3]) == ["factors", "weight", "loss"], "what it is, then what is known of it"
     assert rows.loc["0+3", "loss"] == pytest.approx(1 - (0.6 + 0.004 * (1 - 3))) and set(rows.index) == set(COMPOSITIONS)
@@ -519,7 +521,7 @@ def test_a_rung_that_lacks_a_composition_is_pooled_over_the_others(tmp_path, tin
     table = folder / "tables" / "inference_or_execution.csv"
     frame = pd.read_csv(table, keep_default_na=False)
     put_back(table, frame[(frame["rung"] != "best code") | (frame["composition"] != "0+2")])
-    rungs = decomposition.Measured.read(folder).rungs("ood")
+    rungs = Measured.read(folder).rungs("ood")
     others = [0.95 + 0.004 * (i - 3) for i, name in enumerate(COMPOSITIONS, 1) if name != "0+2"]
     assert rungs.pooled()["best code"] == pytest.approx(np.mean(others))
     assert np.isnan(rungs.alone()["best code"][rungs.names.index("0+2")])
@@ -540,9 +542,9 @@ def test_a_model_that_cannot_be_judged_is_left_out_and_named(tmp_path, tiny_task
 
 
 def test_a_place_is_named_by_its_layer_unless_it_is_the_explicit_code():
-    assert decomposition.named_site("hook_code", 3, "all") == "the explicit code"
+    assert named_site("hook_code", 3, "all") == "the explicit code"
     for site in ("blocks.0.hook_resid_post", "later"):
-        assert decomposition.named_site(site, 2.0, "readout") == "layer 2, readout tokens"
+        assert named_site(site, 2.0, "readout") == "layer 2, readout tokens"
 
 
 def test_states_are_compared_where_the_code_is_read_or_else_at_the_place_that_differs_most():
@@ -552,12 +554,12 @@ def test_states_are_compared_where_the_code_is_read_or_else_at_the_place_that_di
     for site, share in {"A": 0.5, "C": 0.1}.items():
         ladder = pd.DataFrame([{"rung": "own answer", "chosen": 1, "site": site, "role": "r", "layer": 1}])
         empty = pd.DataFrame()
-        model = decomposition.Measured(empty, ladder, empty, empty, forms)
+        model = Measured(empty, ladder, empty, empty, forms)
         assert (model.among_training_states, model.read_when_left_out) == (share, 0.25)
 
 
 def test_the_power_is_told_in_percent_at_its_worst_and_when_spread_evenly():
-    found = {"use": decomposition.Power(0.8, "in one", {"evenly": 0.95, "in one": 0.8})}
+    found = {"use": Power(0.8, "in one", {"evenly": 0.95, "in one": 0.8})}
     (clause,) = sentences._power(found, [])
     assert "at least in use in 80 % of resamples (lost in one); lost evenly in all compositions: use 95 %" in clause.text
     assert sentences._power({}, []) == []
@@ -573,7 +575,7 @@ def test_a_composition_of_which_no_episode_was_drawn_has_no_loss(tmp_path, tiny_
     table = folder / "tables" / "inference_or_execution.csv"
     frame = pd.read_csv(table, keep_default_na=False)
     put_back(table, frame.assign(weight=frame["weight"] * (frame["composition"] != "0+2")))
-    rows = decomposition.by_composition(decomposition.Measured.read(folder), 1.0)
+    rows = decomposition.by_composition(Measured.read(folder), 1.0)
     assert set(rows["composition"]) == set(COMPOSITIONS) - {"0+2"} and list(rows.index) == list(range(len(rows)))
 
 
@@ -582,13 +584,13 @@ class Noisy:
 
     def __init__(self, rng, part, loss, share=1.0, n=16, noise=0.06):
         self.n, self.noise, self.rng = n, noise, rng
-        self.lowered = {"ood": (decomposition.BELOW[part], loss, share), "test": ((), 0.0)}
+        self.lowered = {"ood": (BELOW[part], loss, share), "test": ((), 0.0)}
 
     def rungs(self, split):
         names, scores = tuple(map(str, range(self.n))), {}
         for rung in ("own answer", "own code written", "true code written", "best code"):
             scores[rung] = (0.9 + self.noise * self.rng.standard_normal(self.n), np.ones(self.n))
-        return decomposition.Rungs(names, scores).lowered(*self.lowered[split])
+        return Rungs(names, scores).lowered(*self.lowered[split])
 
 
 @pytest.mark.parametrize(
@@ -598,9 +600,9 @@ class Noisy:
 )  # fmt: skip
 def test_the_power_is_how_often_such_a_loss_is_found_in_other_measurements(part, loss, spread):
     """Predicted from one measurement without the loss, counted in others with it, evenly spread or concentrated."""
-    rng, share = np.random.default_rng(0), decomposition.SPREAD[spread]
+    rng, share = np.random.default_rng(0), SPREAD[spread]
     foretold = np.mean([
-        decomposition.power(decomposition.ladders([Noisy(rng, part, 0.0)]), 1.0, part, loss).by_spread[spread]
+        power(decomposition.ladders([Noisy(rng, part, 0.0)]), 1.0, part, loss).by_spread[spread]
         for _ in range(10)
     ])  # fmt: skip
     found = np.mean(
@@ -613,7 +615,7 @@ def test_the_power_is_how_often_such_a_loss_is_found_in_other_measurements(part,
 def test_the_power_that_is_told_is_that_of_the_spread_that_hides_a_loss_best():
     """An even loss is always found beside little noise; in one composition it lies beyond what resampling can see."""
     rng = np.random.default_rng(0)
-    found = decomposition.power(decomposition.ladders([Noisy(rng, "use", 0.0, n=12, noise=0.005)]), 1.0, "use", 0.05)
+    found = power(decomposition.ladders([Noisy(rng, "use", 0.0, n=12, noise=0.005)]), 1.0, "use", 0.05)
     assert found.by_spread["evenly"] == 1 and found.by_spread["in one composition"] < 0.2
     assert (found.value, found.spread) == (found.by_spread["in one composition"], "in one composition")
 
@@ -621,8 +623,8 @@ def test_the_power_that_is_told_is_that_of_the_spread_that_hides_a_loss_best():
 def test_a_planted_loss_lowers_the_pooled_score_by_its_size_however_it_is_spread():
     rng = np.random.default_rng(0)
     scores, weights = rng.uniform(size=(2, 9))
-    rungs = decomposition.Rungs(tuple("abcdefghi"), {"own answer": (scores, weights), "best code": (scores, weights)})
-    for share in decomposition.SPREAD.values():
+    rungs = Rungs(tuple("abcdefghi"), {"own answer": (scores, weights), "best code": (scores, weights)})
+    for share in SPREAD.values():
         lower = rungs.lowered(("own answer",), 0.05, share)
         assert rungs.pooled()["own answer"] - lower.pooled()["own answer"] == pytest.approx(0.05)
         assert lower.pooled()["best code"] == rungs.pooled()["best code"]
@@ -635,7 +637,7 @@ def test_only_losses_that_were_not_found_have_a_power_and_it_grows_with_them(tmp
     found = diagnosis.diagnose(folders)
     assert set(found.power) == {"use", "execution"}
     seeds = decomposition.ladders(diagnosis.measured(folders))
-    powers = [decomposition.power(seeds, 1.0, "execution", loss).by_spread["evenly"] for loss in (0.0, 0.02, 0.05, 0.4)]
+    powers = [power(seeds, 1.0, "execution", loss).by_spread["evenly"] for loss in (0.0, 0.02, 0.05, 0.4)]
     assert powers == sorted(powers) and powers[0] < 0.1 and powers[-1] == 1
     assert found.power["execution"].by_spread["evenly"] == powers[2]
 
@@ -656,9 +658,7 @@ def test_where_no_site_is_known_the_loss_is_whole_and_no_power_is_told(tmp_path,
 def test_scores_drawn_at_random_are_those_of_the_compositions_drawn():
     rng = np.random.default_rng(0)
     scores, weights = rng.uniform(size=(2, 5))
-    rungs = decomposition.Rungs(
-        COMPOSITIONS, {"own answer": (scores, weights), "best code": (scores, weights * [0, 0, 0, 0, 1])}
-    )
+    rungs = Rungs(COMPOSITIONS, {"own answer": (scores, weights), "best code": (scores, weights * [0, 0, 0, 0, 1])})
     picked = rng.integers(5, size=(7, 5))
     pooled = rungs.pooled(np.array([np.bincount(pick, minlength=5) for pick in picked], dtype=float))
     for i, pick in enumerate(picked):

@@ -9,6 +9,7 @@ import pytest
 from compolens import tables
 from compolens.cli import main
 from compolens.diagnosis import decomposition, label
+from compolens.diagnosis.measured import Measured
 
 REPOSITORY = Path(__file__).parents[2]
 ZOO = REPOSITORY / "trained_models"
@@ -37,7 +38,7 @@ def test_the_diagnoses_on_the_page_are_the_commands_output(capsys, monkeypatch):
 
 @pytest.mark.parametrize("folder", of("F-hypernetwork"), ids=lambda f: f.name)
 def test_at_f_the_executor_answers_held_out_compositions_given_a_code_and_an_untrained_one_does_not(folder):
-    frame = decomposition.Measured.read(folder).ladder
+    frame = Measured.read(folder).ladder
     frame = frame[(frame["metric"] == "score") & (frame["split"] == "ood") & (frame["composition"] == "all")]
     best = frame[frame["rung"] == "best code"].set_index("control")["value"]
     assert best[""] >= 0.99

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 from compolens import tables
 from compolens.diagnosis import label as diagnosis
-from compolens.diagnosis.decomposition import NEEDS, NOTHING, Loss
+from compolens.diagnosis.decomposition import NOTHING, Loss
 from compolens.diagnosis.evidence import Clause
 from compolens.diagnosis.groups import SEEDS
+from compolens.diagnosis.measured import NEEDS
 from compolens.diagnosis.sentences import Judgement
 
 NO_LABEL = "no diagnosis"

@@ -9,34 +9,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from compolens import tables
 from compolens.diagnosis.decomposition import (
-    BELOW,
-    CONDITIONAL,
-    DONORS,
-    FURTHER,
-    LINEAR,
     MOVES,
-    NEEDS,
     NOTHING,
-    READABLE,
-    RECOVERED,
     Loss,
-    Measured,
-    Power,
     by_the_better_editor,
     in_parts,
     in_words,
     ladders,
     located,
     lost_parts,
-    power,
 )
+from compolens.diagnosis.likeness import FITTED, OWN_ERRORS, UNLIKE, Beside, Like
+from compolens.diagnosis.measured import CONDITIONAL, DONORS, FURTHER, LINEAR, NEEDS, READABLE, RECOVERED, Measured
+from compolens.diagnosis.power import BELOW, Power, power
 from compolens.diagnosis.readings import NEARLY_ALL, Reading, noise_in, reading_of
 from compolens.diagnosis.stability import Stability, stability
 from compolens.measures.intervals import two_level_interval
@@ -57,20 +48,10 @@ AS_TRAINED = 0.5
 half of what it lacks must be lacking on training compositions. Its held-out score is then measured against its own test score,
 with the same `MARGIN`. It must have this share of what can be had above the floor, or its training score would be as
 little above it."""
-NEAR = 0.1
-"""Answers whose squared distance to a learner's is below this share of the answers' variance are taken for that learner's."""
-NEARER = 0.5
-"""…if they are no more than this share as far from that learner's as from the truth."""
-ALONG = 0.85
-"""Cosine between a model's errors and a learner's from which the errors are taken for that learner's. A model that mixes right
-answers with a learner's has a cosine of 1, however little of the learner's is in them; that of a wrong code, whose answers
-are a training composition's too, comes to three quarters."""
-UNLIKE = 0.76
-"""…and up to which they are surely not: no planted model that is no memory came further. Between the two, a code that no
-readout tells may be a failure of inference or a memory."""
 IN_PARTS = 0.5
-"""…and share of it that the parts of other compositions must tell, or the code does not add up. That is a remark:
-products, signs with magnitudes and entries per composition all lack such parts, and only the last is a memory."""
+"""Share of what a composition's own episodes tell of its code that the parts of other compositions must tell, or the code does
+not add up. That is a remark: products, signs with magnitudes and entries per composition all lack such parts, and only the
+last is a memory."""
 TELLS = 0.1
 """R² below which no readout, up to the capacity declared in `nonlinear_code`, tells a training composition's code from what
 others show. Together with a code that does not add up, and with held-out states that are made of training states, that is a
@@ -109,28 +90,6 @@ LABELS = {
 }
 
 
-class Like(NamedTuple):
-    """A learner that a model answers like.
-
-    Args:
-        learner: its name.
-        distance: of the model's answers to that learner's, squared.
-        cosine: between the errors of both.
-        share: how far the model goes with them, 0 at the truth, 1 at the learner's answers.
-    """
-
-    learner: str
-    distance: float
-    cosine: float
-    share: float
-
-    def __str__(self) -> str:
-        return (
-            f'the learner "{self.learner}" (distance {self.distance:.3f}; errors at cosine {self.cosine:.2f}, '
-            f"{self.share:.0%} of the way)"
-        )
-
-
 @dataclass(frozen=True)
 class Diagnosis:
     """A label with its reasons.
@@ -145,7 +104,7 @@ class Diagnosis:
         place: the site where the code is read, in words.
         change: what would change the label.
         power: part of which no loss was found (its interval reaches down to nothing) -> how likely one of `FAILS` would have
-            been, however it is spread (see `decomposition.power`); empty where no site is known.
+            been, however it is spread (see `compolens.diagnosis.power.power`); empty where no site is known.
         errors_like: of each label of `OWN_ERRORS` the learner whose errors on held-out compositions are most like the models'
             own.
         remarks: what else the tables say, which no label rests on.
@@ -198,82 +157,6 @@ def share_of_what_can_be_had(models: Sequence[Measured], scores: dict[str, float
     found = two_level_interval([model.per_composition() for model in models], draws=draws)
     scale = max(scores["ceiling"] - scores["floor"], 1e-9)
     return Loss(*((value - scores["floor"]) / scale for value in found))
-
-
-# ---- whose answers -----------------------------------------------------------------------------------------------------
-FITTED = ("frozen features", "linearised net")
-"""The learners of `which_prior` that know nothing of compositions, but are fitted to training compositions. All that lack a
-code err towards the mean, as these do: only answers that are near to theirs, and that no code mends, are taken for theirs."""
-OWN_ERRORS = {
-    "generic regression": (*tables.IN_CONTEXT, "copy of a panel"),
-    "memorised": ("best training composition",),
-}
-"""Label -> the learners whose errors nothing else shares: they know the context alone, or training compositions alone."""
-
-
-NO_ERROR = 1e-6
-"""Mean squared errors below this have no direction: answers are float32."""
-
-
-def _means(rows: Sequence[pd.Series]) -> dict[str, float]:
-    """name -> mean over models that have it; nothing where a model has none at all."""
-    if any(row.empty for row in rows):
-        return {}
-    found: dict[str, list[float]] = {}
-    for row in rows:
-        for name, value in zip(row.index, row.to_numpy(float), strict=True):
-            found.setdefault(str(name), []).append(float(value))
-    return {name: float(np.mean(found[name])) for name in sorted(found)}
-
-
-class Beside(NamedTuple):
-    """The models beside learners, on one split.
-
-    Args:
-        wrong: the models' own mean squared error, NaN without a table.
-        learners: name -> comparison, nearest first.
-    """
-
-    wrong: float
-    learners: dict[str, Like]
-
-    @classmethod
-    def on(cls, models: Sequence[Measured], split: str) -> Beside:
-        """How the models' answers p compare with a learner's, q, beside the truth t: means over models that all have tables.
-
-        Distances are squared, all in one unit, so that of the third side of a triangle tells the angle:
-        2 <p - t, q - t> = |p - t|² + |q - t|² - |p - q|². (For classes: the vectors that are 1 at the answer.)
-
-        Args:
-            models: tables of models that differ in seeds alone.
-            split: "test" or "ood".
-
-        Returns:
-            The comparison.
-        """
-        own, theirs = _means([m.distances(split) for m in models]), _means([m.errors_of_learners(split) for m in models])
-        wrong, found = own.pop("truth", np.nan), {}
-        for learner, far in sorted(own.items(), key=lambda item: item[1]):
-            error = theirs.get(learner, 0.0)
-            if wrong > NO_ERROR and error > NO_ERROR:
-                both = (wrong + error - far) / 2
-                found[learner] = Like(learner, far, both / float(np.sqrt(wrong * error)), both / error)
-        return cls(wrong, found)
-
-    def taken_for(self, among: Sequence[str]) -> Like | None:
-        """The nearest of the learners `among` whose answers the models give, nearer than the truth; None if none is."""
-        like = [self.learners[learner] for learner in self.learners if learner in among]
-        return next((one for one in like if one.distance <= min(NEAR, NEARER * self.wrong)), None)
-
-    def most_like(self, among: Sequence[str]) -> Like | None:
-        """Of the learners `among`, the one whose errors are most along the models' own; None if none is there."""
-        like = [self.learners[learner] for learner in among if learner in self.learners]
-        return max(like, key=lambda one: one.cosine, default=None)
-
-    def errs_like(self, among: Sequence[str]) -> Like | None:
-        """`most_like` of the learners `among`, if the models' errors are its own; else None."""
-        like = self.most_like(among)
-        return like if like is not None and like.cosine >= ALONG else None
 
 
 def told_by_parts(models: Sequence[Measured]) -> tuple[float, str]:
@@ -571,7 +454,7 @@ NO_STATE = "the split between inference and execution is undecided"
 def natural_states(models: Sequence[Measured]) -> str:
     """Whether the right code of held-out compositions was there in states that are natural enough to ask what it wins.
 
-    Donors are asked in the order of `decomposition.DONORS`, the last assembled from two training donors.
+    Donors are asked in the order of `DONORS`, the last assembled from two training donors.
 
     Args:
         models: tables of models that differ in seeds alone.

@@ -20,6 +20,9 @@ from compolens.diagnosis.confirming import confirmed
 from compolens.diagnosis.evidence import Clause, Evidence, have, per_composition
 from compolens.diagnosis.findings import of_attention, of_code, of_learner, of_regression, of_scores
 from compolens.diagnosis.groups import SEEDS, Group, group
+from compolens.diagnosis.likeness import ALONG
+from compolens.diagnosis.measured import Measured
+from compolens.diagnosis.power import Power
 from compolens.foundation.configs import ConfigError
 from compolens.foundation.moved import elsewhere
 from compolens.measures.intervals import paired_interval
@@ -143,7 +146,7 @@ def _diagnosed(group: Group) -> Judgement:
     )
 
 
-def _stable(group: Group, models: Sequence[decomposition.Measured], stable: stability.Stability, top: float) -> list[Clause]:
+def _stable(group: Group, models: Sequence[Measured], stable: stability.Stability, top: float) -> list[Clause]:
     """How often the label and the site come out again where other compositions are drawn, and the site's best rival."""
     others = "".join(f"; {name} in {100 * share:.0f} %" for name, share in stable.others.items())
     seeds = " and seeds" if len(models) > 1 else ""
@@ -188,7 +191,7 @@ def _errors_like(group: Group, found: diagnosis.Diagnosis) -> list[Clause]:
     told = " and ".join(f"{like.cosine:.2f} to those of {like.learner}" for like in found.errors_like)
     where = [{"metric": "distance", "split": "ood", "reference": like.learner} for like in found.errors_like]
     far = [Evidence("which_prior", w, group.names, one.distance) for w, one in zip(where, found.errors_like, strict=True)]
-    text = f"its errors on held-out compositions lie at cosine {told}: from {diagnosis.ALONG} on they would be that learner's"
+    text = f"its errors on held-out compositions lie at cosine {told}: from {ALONG} on they would be that learner's"
     return [Clause(text, tuple(far))]
 
 
@@ -201,7 +204,7 @@ def _caused(group: Group) -> list[Clause]:
     ]
 
 
-def _power(found: dict[str, decomposition.Power], lost: Sequence[Evidence]) -> list[Clause]:
+def _power(found: dict[str, Power], lost: Sequence[Evidence]) -> list[Clause]:
     """How likely the kinds of loss that were not found would have been, had they been there: the worst of all spreads."""
     if not found:
         return []

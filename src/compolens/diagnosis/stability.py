@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from compolens.diagnosis.decomposition import LEFT_OUT, READABLE, Measured, Rungs, named_site
+from compolens.diagnosis.measured import LEFT_OUT, READABLE, Measured, Rungs, named_site
 from compolens.diagnosis.readings import Named, Told
 from compolens.measures.intervals import weighted_mean
 
