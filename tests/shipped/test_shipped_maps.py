@@ -64,7 +64,7 @@ def test_the_verdict_on_task_diversity_follows_from_its_rule(diversity):
     (name,) = re.findall(r"`trained_models/maps/diversity/cells/([^`]+)`", PAGE)
     cell = diversity.set_index("cell").loc[name]
     run = read_run(MAPS / "diversity" / "cells" / name)
-    assert run.task.prior.half_angle == 90 and f"and holds out {cell['ood']:.3f}".replace("0.", ".") in PAGE
+    assert run.task.prior.half_angle == 90 and f"and scores {cell['ood']:.3f} there".replace("0.", ".") in PAGE
 
 
 def test_what_is_said_of_the_ratio_of_errors(diversity):
