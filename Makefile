@@ -27,6 +27,8 @@ MAPS := $(ZOO)/maps
 LEARNERS := $(REGRESSION)/linear-* $(REGRESSION)/softmax-4heads-?
 DUAL := $(ZOO)/F-softmax-[012] $(ZOO)/fuzzy-softmax-? $(ZOO)/sraven3-softmax-0
 WHY := $(ZOO)/F-softmax-? $(ZOO)/F-hypernetwork-?
+FAILING := $(ZOO)/fuzzy-* $(ZOO)/[FR]-softmax-? $(ZOO)/[FR]-hypernetwork-? $(ZOO)/F-bottleneck-wide-? $(ZOO)/tuned $(ZOO)/contest $(ZOO)/few_shot \
+	$(HEADS) $(BOOLEAN)/conjunction-? $(BOOLEAN)/dnf-? $(BOOLEAN)/parity-? $(RELATIONS)/[12]L-*relative-? $(RELATIONS)/2L-positions-*-output-?
 FUZZY := $(ZOO)/fuzzy-softmax-? $(ZOO)/fuzzy-hyla-? $(ZOO)/fuzzy-linear-? $(ZOO)/fuzzy-hyla-linear-?
 SPARSE := $(RELATIONS)/2L-*-relative-? $(RELATIONS)/images-*-relative-?
 
@@ -152,7 +154,8 @@ zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept
 	$(BIN)/compolens probe components $(ZOO)/sraven3-softmax-[12] $(ZOO)/sraven3-hyla-? --episodes 64 --jobs $(JOBS)
 	$(BIN)/compolens probe edges $(ZOO)/sraven3-softmax-? $(ZOO)/sraven3-hyla-? --jobs $(JOBS)
 	$(BIN)/compolens probe factor_circuits $(ZOO)/F-softmax-? $(ZOO)/F-hypernetwork-? $(ZOO)/fuzzy-softmax-? --jobs $(JOBS)
-	$(BIN)/compolens probe generalization $(ZOO)/fuzzy-*-0 $(ZOO)/sraven3-*-0 --steps all --jobs $(JOBS)
+	$(BIN)/compolens probe generalization $(ZOO)/fuzzy-* $(ZOO)/sraven3-* --episodes 16384 --jobs $(JOBS)
+	$(BIN)/compolens probe generalization $(ZOO)/fuzzy-softmax-0 $(ZOO)/fuzzy-hyla-0 --episodes 16384 --steps all --jobs $(JOBS)
 	$(BIN)/compolens train trained_models/relations.py --out $(RELATIONS) --jobs $(JOBS)
 	$(BIN)/compolens probe generalization transfer $(RELATIONS) --episodes 512 --jobs $(JOBS)
 	$(BIN)/compolens probe activation_sparsity $(SPARSE) --episodes 512 --jobs $(JOBS)
@@ -179,8 +182,12 @@ zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept
 	$(BIN)/compolens train trained_models/function_classes.py --out $(CLASSES) --jobs $(JOBS)
 	$(BIN)/compolens probe function_classes $(CLASSES) --jobs $(JOBS)
 	$(BIN)/compolens train trained_models/contest.py --out $(ZOO)/contest --jobs $(JOBS)
+	$(BIN)/compolens train trained_models/few_shot.py --out $(ZOO)/few_shot --jobs $(JOBS)
+	$(BIN)/compolens probe $(MEASURES) task_vectors $(ZOO)/few_shot --jobs $(JOBS)
 	$(BIN)/compolens contest $(ZOO) --jobs $(JOBS)
+	$(BIN)/compolens probe composition_predictors $(FAILING) --jobs $(JOBS)
 	$(BIN)/compolens map trained_models/maps/auxiliary.py --out $(MAPS) --jobs $(JOBS)
+	$(BIN)/compolens map trained_models/maps/diversity.py --out $(MAPS) --jobs $(JOBS)
 	find $(ZOO) -path '*/tables/*.csv' -size +48k -exec gzip -fn9 {} +
 
 notebooks: setup  ## execute the notebooks in place

@@ -119,13 +119,13 @@ def _collect(task: TaskFamily, model: HookedModel, split: str, n: int, seed: str
         error, weight = task.errors(batch.prediction, batch.episodes.targets)
         composition, score = (np.repeat(v.cpu().numpy(), count) for v in (batch.episodes.composition, 1 - error / weight))
         parts.append(Data(features, labels, composition, score, live))
-    first = parts[0]
+    first, sizes = parts[0], [len(p.composition) for p in parts]
     return Data(
         {key: np.concatenate([p.features[key] for p in parts]) for key in first.features},
         {key: np.concatenate([p.labels[key] for p in parts]) for key in first.labels},
         np.concatenate([p.composition for p in parts]),
         np.concatenate([p.score for p in parts]),
-        {layer: float(np.mean([p.live[layer] for p in parts])) for layer in first.live},
+        {layer: float(np.average([p.live[layer] for p in parts], weights=sizes)) for layer in first.live},
     )
 
 

@@ -73,7 +73,7 @@ def probe(
 
     Args:
         trained: the trained model, with its run, task and folder.
-        episodes: pairs of episodes per split, 2 or more; all of one split are one batch. Circuits are cut by scores of one
+        episodes: pairs of episodes per split, 4 or more; all of one split are one batch. Circuits are cut by scores of one
             half of them and tested on the other.
         seed: seed of the episodes, which are never those of a training, even with an equal seed.
         points: of the integrated estimate, 2 or more.
@@ -269,7 +269,8 @@ def _rows_of(way: Way, found: list[Evaluation], where: dict) -> Iterator[dict]:
         yield _row("faithfulness", pooled.score, lo=lo, hi=hi, share=share, **common)
     yield _row("CMD", areas(SHARES, curve).cmd, **common)
     enough = [min(curve[at:]) >= ENOUGH for at in range(len(curve))]
-    yield _row("sufficient share", SHARES[enough.index(True)], **common)
+    known = {} if any(enough) else {"note": f"not available: no share of the edges is faithful to {ENOUGH}"}
+    yield _row("sufficient share", SHARES[enough.index(True)] if any(enough) else np.nan, **known, **common)
 
 
 def _random_rows(draws: list[list[Evaluation]], where: dict) -> Iterator[dict]:

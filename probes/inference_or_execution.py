@@ -72,8 +72,8 @@ def probe(
         trained: the trained model, with its run, task and folder.
         episodes: episodes per split, 2 or more, for all rungs but the last.
         fitted: training episodes for readouts and writers, and held-out ones for readouts, which are never fitted to the
-            composition that they read.
-        searched: episodes per split for the search; few, since each is searched for step by step.
+            composition that they read; 16 or more.
+        searched: episodes per split for the search, 1 or more; few, since each is searched for step by step.
         search_steps: Adam steps of the search, 1 or more.
         seed: seed of the episodes, which are never those of a training, even with an equal seed.
 
@@ -96,12 +96,15 @@ def probe(
 
     Raises:
         DoesNotApply: the family cannot show the same inputs under another code.
-        ConfigError: episodes is below 2.
+        ConfigError: episodes is below 2, fitted below 16, or searched or search_steps below 1.
     """
     task = trained.task
     if task.why_no_render:
         raise DoesNotApply(f"no answers are known under other codes; {type(task).__name__}: {task.why_no_render}")
     require(episodes >= 2, f"need at least 2 episodes, got {episodes}; type --episodes 512")
+    require(fitted >= 16, f"need at least 16 training episodes to fit to, got {fitted}; type --fitted 1024")
+    require(searched >= 1, f"need at least 1 episode to search codes for, got {searched}; type --searched 64")
+    search = Search(search_steps)
     code_features(task, next(draw(task, "train", 1, seed)).codes)
     rows: list[dict] = []
     kept, given = [], None  # the untrained control is looked at where the model is
@@ -112,7 +115,7 @@ def probe(
         for split in ("test", "ood"):
             seen = ladder.climb(split, episodes, found)
             kept += [seen] if control == "" else []
-            ladder.search(split, searched, found, Search(search_steps))
+            ladder.search(split, searched, found, search)
         rows += ladder.rows
     alone = ("left-out R²", BY_COMPOSITION, LEFT_OUT)  # no rows of the untrained control
     own = (row for row in rows if row["control"] in ("", "another code") and row["metric"] not in alone)
@@ -160,7 +163,7 @@ class _Ladder:
             known = {at.site: at for at in self.codes}
             effective, sources = (tuple(known[at.site] for at in part) for part in (given.effective, given.sources))
             return _Found(known[given.read.site], effective, sources, given.moves)
-        most = [at for at, value in zip(self.codes, moved, strict=True) if value >= NEARLY * max(moved)]
+        most = [at for at, value in zip(self.codes, moved, strict=True) if value >= NEARLY * max(moved) or value == max(moved)]
         if max(moved) >= STILL:
             self._leave_out(batches, pairs, most)
         best = [at for at in self.codes if at.left_out >= max(other.left_out for other in self.codes) - AS_WELL]
@@ -222,14 +225,15 @@ class _Ladder:
         self, split: str, seen: list[Activations], true: list[Tensor], sources: Sequence[CodeAt], others: Iterable[Episodes]
     ) -> list[Tensor]:
         """The code as read at the best of the sources: is it known anywhere?"""
-        best: tuple[float, list[Tensor]] = (-np.inf, [])
-        whole = torch.cat(true)
+        best, least, whole = [], np.inf, torch.cat(true)
+        spread = float((whole - whole.mean(0)).square().sum())
         for at, codes in zip(sources, readings(self.model, self.task, sources, seen, others), strict=True):
-            error = (torch.cat(codes) - whole).square().sum()
-            r2 = 1 - float(error / (whole - whole.mean(0)).square().sum())
-            self._row("r2", "decoded", split, at.site, r2, n=len(whole))
-            best = max(best, (r2, codes), key=lambda pair: pair[0])
-        return best[1]
+            error = float((torch.cat(codes) - whole).square().sum())
+            note: dict[str, Any] = {} if spread > 0 else {"note": "not available: all of these episodes have the same code"}
+            self._row("r2", "decoded", split, at.site, 1 - error / spread if spread > 0 else np.nan, n=len(whole), **note)
+            if error < least:
+                best, least = codes, error
+        return best
 
     def _errors(self, at: CodeAt, one: Activations, code: Tensor | None) -> np.ndarray:
         """(3, n): error, weight and composition of one batch with a code written, or untouched."""

@@ -101,9 +101,10 @@ def probe(
 
     Raises:
         DoesNotApply: the family's codes have no parts to read.
-        ConfigError: episodes is below 8.
+        ConfigError: episodes is below 8, or l2 below 0.
     """
     require(episodes >= 8, f"need at least 8 episodes, got {episodes}; type --episodes 4096")
+    require(l2 is None or l2 >= 0, f"a penalty is 0 or more, got --l2 {l2}; leave it out to have one chosen")
     if "continuous" not in trained.task.code_kinds.values():
         return _categorical(trained, episodes, seed, PENALTIES_OF_CLASSES if l2 is None else (l2,))
     dimensions = _dimensions(trained)
@@ -415,6 +416,8 @@ def _class_results(
     known = held_out.composition.unique()
     shown = scored["ood"]
     kept = torch.isin(shown.composition, known)
+    if not bool(kept.any()):
+        return  # no composition was drawn twice, so there is nothing that was both fitted and scored
     shown = _some(shown, site, kept)
 
     def again(rows: Tensor, more: LabelledFeatures | None) -> list[tuple[Fits, LogisticReadouts]]:

@@ -76,7 +76,7 @@ def probe(
 
     Args:
         trained: the trained model, with its run, task and folder.
-        episodes: pairs per split, and for learning, 2 or more.
+        episodes: pairs per split, and for learning, 4 or more.
         seed: seed of the episodes, which are never those of a training, even with an equal seed.
         search_steps: Adam steps of the search for a subspace, 1 or more, on 64 pairs each, per site.
         draws: random subspaces, 2 or more; 20 give 5 % and 95 % quantiles.
@@ -113,8 +113,9 @@ def probe(
 
     Raises:
         DoesNotApply: the family cannot show the same inputs under another code.
-        ConfigError: draws is below 2, or search_steps below 1.
+        ConfigError: episodes is below 4, draws below 2, or search_steps below 1.
     """
+    require(episodes >= 4, f"episodes must be 4 or more, got {episodes}")
     require(
         draws >= 2 and search_steps >= 1, f"needs 2 draws and 1 step at least, got draws={draws}, search_steps={search_steps}"
     )

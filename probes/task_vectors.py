@@ -52,7 +52,8 @@ def probe(trained: TrainedModel, *, episodes: int = 256, seed: int = 0, heads: i
 
     Args:
         trained: the trained model, with its run, task and folder.
-        episodes: pairs per split, and as many to take means over, 8 or more.
+        episodes: pairs per split, and a quarter of what means are taken over, 8 or more. Pairs of the split test that ask for
+            a composition of which no mean was taken are left out.
         seed: seed of the episodes, which are never those of a training, even with an equal seed.
         heads: how many heads a function vector has, 1 or more.
 
@@ -87,6 +88,7 @@ def probe(trained: TrainedModel, *, episodes: int = 256, seed: int = 0, heads: i
         chosen = _heads(trained, model, there, means, heads, seed) if there else []
         for split in ("test", "ood"):
             pairs = _pairs(trained, split, episodes, seed)
+            pairs = _known(pairs, means) if split == "test" else pairs
             found = list(_rows(task, model, pairs, split, streams, chosen, there, means, control))
             rows += [row for row, _ in found]
             kept += [frame for _, frame in found if frame is not None and control == ""]
@@ -110,6 +112,14 @@ def _pairs(trained: TrainedModel, split: str, n: int, seed: int | str) -> Asked:
     other = wanted.composition != base.composition
     require(bool(other.any()), f"all {n} episodes of split {split!r} have one composition, so no other can be put in")
     return Asked(base.take(other), wanted.take(other))
+
+
+def _known(pairs: Asked, means: Means) -> Asked:
+    """Those that ask for a composition whose mean is known."""
+    known = torch.tensor(list(next(iter(means.own.values()))), device=pairs.wanted.composition.device)
+    kept = torch.isin(pairs.wanted.composition, known)
+    require(bool(kept.any()), f"none of {len(kept)} episodes asks for a composition whose mean was taken: draw more")
+    return Asked(pairs.base.take(kept), pairs.wanted.take(kept))
 
 
 def _design(task: TaskFamily, codes: dict[str, Tensor]) -> Tensor:

@@ -43,7 +43,7 @@ def rows(page: str, table: str) -> list[list[str]]:
 
 def columns(line: str) -> list[str]:
     """The texts of a table's line, one per column."""
-    return [cell.strip() for cell in line.strip("|").split("|")]
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
 
 
 def shown(value: float, digits: int = 3) -> str:

@@ -92,6 +92,8 @@ def test_filters_compare_numbers_and_match_words():
     assert names("n_layers=2.0") == "a" and names("architecture=softmax*", "ood<1") == "b"
     assert [row["model"] for row in ordered(rows, "-ood")] == ["a", "b", "c"]
     assert [row["model"] for row in ordered(rows, "n_layers")] == ["a", "c", "b"]  # 2 before 10: numbers, not words
+    with_other = [*rows, {"model": "d", "task.n_layers": 2}]
+    assert [row["model"] for row in chosen(with_other, [Filter.read("n_layers=2")])] == ["a"]  # one setting, as in the columns
     with pytest.raises(ConfigError, match="none of these models has 'odd'; did you mean"):
         names("odd>1")
     with pytest.raises(ConfigError, match="no model has ood>2"):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -19,7 +20,7 @@ from compolens import (
     cli,
     tables,
 )
-from compolens.foundation import digests, map_files
+from compolens.foundation import digests, files, map_files
 from compolens.foundation.configs import ConfigError
 from compolens.jobs import Local
 from compolens.maps import cost, make, tuned
@@ -127,6 +128,48 @@ def test_rows_that_a_killed_command_left_are_taken_in(made, tmp_path):
     assert collect(tmp_path / "map", described)["test"].tolist() == [0.5] and not path.exists()
 
 
+@pytest.mark.parametrize("refused", ["table.csv", "history.csv", "provenance.json"])
+def test_a_map_goes_on_after_the_disk_refused_one_of_its_files(made, tmp_path, monkeypatch, refused):
+    described, folder = one_of(made / "grid.py", "maps", "toy"), tmp_path / "map"
+    make(str(made / "grid.py"), "maps", "toy", described.cells[:1], folder, Local(1))
+    write = files.write_atomically
+
+    def full(path, *content):
+        if path == folder / refused and (refused != "provenance.json" or "next" in map_files.provenance(folder)):
+            raise files.SaveError("no space left")
+        write(path, *content)
+
+    monkeypatch.setattr(files, "write_atomically", full)
+    with pytest.raises(files.SaveError):
+        make(str(made / "grid.py"), "maps", "toy", described.cells, folder, Local(1))
+    monkeypatch.undo()
+    assert not map_files.damaged(folder) and len(map_files.read_table(folder)) in (1, 4)
+    make(str(made / "grid.py"), "maps", "toy", described.cells, folder, Local(1))
+    for name in ("table.csv", "history.csv"):
+        whole, after = (map_files.read_table(f, name).drop(columns="map") for f in (made / "maps" / "toy", folder))
+        pd.testing.assert_frame_equal(*(t.drop(columns="seconds", errors="ignore") for t in (whole, after)))
+    assert "next" not in map_files.provenance(folder)
+
+
+def test_what_a_killed_command_took_in_already_is_not_taken_in_twice(made, tmp_path, monkeypatch):
+    described, folder = one_of(made / "grid.py", "maps", "toy"), tmp_path / "map"
+    monkeypatch.setattr(Path, "unlink", lambda path, **more: None)
+    make(str(made / "grid.py"), "maps", "toy", described.cells[:1], folder, Local(1))
+    monkeypatch.undo()
+    before = map_files.read_table(folder, "history.csv")
+    collect(folder, described)
+    pd.testing.assert_frame_equal(map_files.read_table(folder, "history.csv"), before)
+
+
+def test_knobs_that_are_words_stay_words(tmp_path):
+    words = '"support": support, "word": {"cube": "None"}.get(support, "064")'
+    lines = FILE.replace('"support": support, "wide": False', words)
+    (tmp_path / "grid.py").write_text(lines)
+    assert cli.main(["map", str(tmp_path / "grid.py"), "--out", str(tmp_path)]) == 0
+    collect(tmp_path / "toy", one_of(tmp_path / "grid.py", "maps", "toy"))
+    assert sorted(map_files.read_table(tmp_path / "toy")["word"]) == ["064", "064", "None", "None"]
+
+
 def test_a_cell_that_is_described_otherwise_is_refused(made, tmp_path):
     described = one_of(made / "grid.py", "maps", "toy")
     first = described.cells[0]
@@ -221,6 +264,25 @@ def settings(lr, error, se=0.02, ood=0.5, steps=100, test=None):
         "lr": lr, "weight_decay": 0.01, "steps": steps, "validation": 1 - lacks, "validation se": se * lacks, "ood": ood,
         "test": test_score,
     }  # fmt: skip
+
+
+def test_an_architecture_that_always_diverges_is_told_and_keeps_no_other_from_being_tuned(made, tmp_path, capsys):
+    tuning = one_of(made / "grid.py", "tunings", "toy")
+    inside = planted(tuning, {"softmax": 3e-3, "hypernetwork": 3e-3})(tuning.values)
+    lost = inside.assign(validation=inside["validation"].where(inside["who"] == "softmax"))
+    assert tuning.extended(lost) == tuning.extended(inside)
+    assert tuning.extended(inside.assign(validation=np.nan)) == tuning.values
+    lines = FILE.replace("lr=(1e-3, 3e-3)", "lr=(1e29, 1e30)").replace("most=4", "most=2")
+    (tmp_path / "grid.py").write_text(lines)
+    assert cli.main(["tune", str(tmp_path / "grid.py"), "--out", str(tmp_path)]) == 0
+    assert "softmax: diverged at each of 2 settings" in "".join(capsys.readouterr())
+    assert tuned(tmp_path / "toy") == {}
+
+
+def test_a_rate_next_to_one_that_diverged_is_not_at_the_edge():
+    rows = pd.DataFrame([settings(lr, e) for lr, e in ((1e-4, -1.0), (1e-3, -2.0), (1e-2, np.nan))])
+    best = choose(rows)
+    assert best.settings["lr"] == 1e-3 and best.edges == () and best.tried == 3
 
 
 def test_the_best_is_chosen_on_validation_and_what_could_as_well_have_been_is_told():

@@ -101,6 +101,8 @@ def test_an_empty_control_stays_a_string_and_a_missing_number_stays_missing(mode
 def test_compositions_are_read_as_names(model, recipe):
     save(model, recipe, table().assign(composition=["3", "10"]))
     assert tables.read(model, "codes")["composition"].tolist() == ["3", "10"]
+    save(model, recipe, table().assign(composition=["None", "NA"]))
+    assert tables.read(model, "codes")["composition"].tolist() == ["None", "NA"]
 
 
 def test_words_of_earlier_versions_are_translated_and_others_left_alone(model, recipe):

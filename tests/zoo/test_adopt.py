@@ -2,6 +2,7 @@
 control."""
 
 import copy
+import dataclasses
 import json
 import runpy
 import shutil
@@ -231,6 +232,13 @@ def test_a_saved_network_is_an_ordinary_folder(adopted, tokens, tmp_path):
     scores = json.loads((folder / "scores.json").read_text())
     assert scores["step"] == 0 and scores["parameters"] == sum(p.numel() for p in adopted.model.module.parameters())
     assert pd.read_csv(folder / "history.csv")["ood"].item() == pytest.approx(scores["ood"]["score"])
+
+
+def test_compositions_for_choosing_settings_are_scored_too(net, tiny_task, tmp_path):
+    task = dataclasses.replace(tiny_task, validation=1)
+    folder = adopt(net, task, sites=SITES, call=third_answers, reinit=Stepped, evaluation_episodes=8).save(tmp_path / "net")
+    scores = json.loads((folder / "scores.json").read_text())
+    assert set(task.splits) <= set(scores) and "| validation | " in (folder / "README.md").read_text()
 
 
 def test_a_folder_names_what_it_needs_and_never_where_it_lies(adopted, tmp_path, capsys):

@@ -70,8 +70,9 @@ def _measure(files: list[Path], folders: list[Path], options: argparse.Namespace
     mine = [Path(name) for name in part_of([str(folder) for folder in folders], options.shard)]
     arguments = {}
     for file in files:
-        known = recipes.options(recipes.load_recipe("probes", file))
-        arguments[file] = {"episodes": options.episodes} if "episodes" in known and file.stem != "generalization" else {}
+        defaults = {name: p.default for name, p in recipes.options(recipes.load_recipe("probes", file)).items()}
+        given = {"episodes": options.episodes} if "episodes" in defaults and file.stem != "generalization" else {}
+        arguments[file] = defaults | given
     work = [job for job in to_measure(mine, arguments, options, "final") if not _has(job)]
     outcome = engine_of(options, folders[0].parent).run(work)
     outcome.inapplicable.clear()

@@ -41,10 +41,17 @@ class Filter:
             raise argparse.ArgumentTypeError(f"{made.key}{made.sign} must be followed by a number, got {made.value!r}")
         return made
 
-    def holds(self, row: Row) -> bool:
-        """Whether it is so in `row`; a row without the key has no value that equals, exceeds or falls below anything."""
-        key = find(self.key, [row])
-        held = None if key is None else row[key]
+    def holds(self, row: Row, key: str) -> bool:
+        """Whether it is so in a row.
+
+        Args:
+            row: of one model.
+            key: the full name of the condition's key, the same for all rows.
+
+        Returns:
+            Yes or no; a row without the key has no value that equals, exceeds or falls below anything.
+        """
+        held = row.get(key)
         if self.sign in COMPARISONS:
             here, there = number(held), number(self.value)
             return here is not None and there is not None and COMPARISONS[self.sign](here, there)
@@ -109,8 +116,8 @@ def chosen(rows: list[Row], filters: Iterable[Filter]) -> list[Row]:
         Those rows, in their order.
     """
     for condition in filters:
-        known(condition.key, rows)
-        rows = [row for row in rows if condition.holds(row)] or _none_left(condition)
+        key = known(condition.key, rows)
+        rows = [row for row in rows if condition.holds(row, key)] or _none_left(condition)
     return rows
 
 

@@ -66,13 +66,16 @@ def _table(folder: Path) -> Any:
 
 def _show(name: str, table: Any) -> None:
     """The choice for every architecture, beside what could as well have been chosen."""
-    from compolens.measures.tuned import SETTINGS, choose
+    from compolens.measures.tuned import SETTINGS, choose, learned
 
     if not len(table):
         say(f"{name}: nothing is measured yet")
         return
     rows = []
     for who, part in table.groupby("who", sort=False):
+        if not learned(part).any():
+            say(f"{name} {who}: diverged at each of {len(part)} settings; describe it with smaller rates")
+            continue
         best = choose(part)
         low, high = best.held_out_range
         told_settings = [f"{best.settings[s]:g}" for s in SETTINGS]

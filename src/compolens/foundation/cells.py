@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 FORMULA = re.compile(r"'*[=+\-@\t]")
 ESCAPED = re.compile(r"'+[=+\-@\t]")
+MISSING = ["", "nan", "NaN"]
+"""What stands for no value when a CSV is read; other words, such as None or NA, are words."""
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|nan)")
 
 

@@ -52,10 +52,12 @@ def write(
     content = {CONFIG: files.json_bytes(config), TABLE: _csv(table)}
     if history is not None and len(history):
         content[HISTORY] = _csv(history)
+    known = {name: digests.of_bytes(written) for name, written in content.items()}
+    if is_map(folder):  # a call that ends between the files leaves some of them old and some new: both are ours
+        files.write_json(folder / PROVENANCE, digests.sealed({**provenance(folder), "next": known}))
     for name, written in content.items():
         if not (folder / name).is_file() or (folder / name).read_bytes() != written:
             files.write_atomically(folder / name, written)
-    known = {name: digests.of_bytes(written) for name, written in content.items()}
     files.write_json(folder / PROVENANCE, digests.sealed({"format": 1, **about, "files": known}))
 
 
@@ -85,17 +87,23 @@ def provenance(folder: str | Path) -> dict[str, Any]:
 def damaged(folder: str | Path) -> list[str]:
     """A sentence for every file of the map in `folder` that is not what was written."""
     try:
-        known = provenance(folder)["files"]
+        known = _known(folder)
     except DamagedFile as error:
         return [str(error)]
-    wrong = [name for name, digest in known.items() if digests.of_file(Path(folder) / name) != digest]
+    wrong = [name for name, written in known.items() if digests.of_file(Path(folder) / name) not in written]
     return [f"{Path(folder) / name} changed after it was written; restore it, or make the map again" for name in wrong]
+
+
+def _known(folder: str | Path) -> dict[str, set[str]]:
+    """File -> digests that it may have: more than one after a call that ended between writing the files."""
+    about = provenance(folder)
+    every = (about["files"], about.get("next", {}))
+    return {name: {known[name] for known in every if name in known} for name in every[0] | every[1]}
 
 
 def _checked(folder: str | Path, name: str) -> Path:
     path = Path(folder) / name
-    known = provenance(folder)["files"].get(name)
-    if known != digests.of_file(path):
+    if digests.of_file(path) not in _known(folder).get(name, set()):
         raise DamagedFile(f"{path} changed after it was written; restore it, or make the map again in another folder")
     return path
 
@@ -138,8 +146,15 @@ def read_table(folder: str | Path, name: str = TABLE) -> pd.DataFrame:
 
     if not (Path(folder) / name).is_file():
         raise ConfigError(f"{folder} has no {name}; it is kept where the map is described with keep_history=True")
-    text = ["cell", "run", "architecture", "task", "score_name", "note"]
+    text = {"cell", "run", "architecture", "task", "score_name", "note", *_knobs_in_words(Path(folder) / CONFIG)}
     content = _checked(folder, name).read_bytes()
     header = pd.read_csv(io.BytesIO(content), nrows=0).columns
-    frame = pd.read_csv(io.BytesIO(content), dtype={c: str for c in text if c in header})
+    words = {c: str for c in text if c in header}
+    frame = pd.read_csv(io.BytesIO(content), dtype=words, keep_default_na=False, na_values=cells.MISSING)
     return cells.unescaped(frame).copy().assign(map=Path(folder).name)  # whole again, where columns are many
+
+
+def _knobs_in_words(config: Path) -> set[str]:
+    """The knobs whose values are words, which may look like numbers."""
+    described = files.read_json(config).get("cells", {}).values() if config.is_file() else ()
+    return {name for cell in described for name, value in cell.get("knobs", {}).items() if isinstance(value, str)}

@@ -133,7 +133,10 @@ def whole_codes(task: TaskFamily, episodes: Episodes) -> Pairs:
     other = torch.zeros(len(episodes.tokens), dtype=torch.bool, device=episodes.tokens.device)
     for name, code in episodes.codes.items():
         other |= (code != source.codes[name]).flatten(1).any(1) if code.ndim > 1 else code != source.codes[name]
-    require(bool(other.any()), f"all {len(other)} episodes have the same code, so nothing can be swapped; draw more")
+    require(
+        bool(other.any()),
+        f"all {len(other)} episodes have the same code, so nothing can be swapped: draw more, or hold out more compositions",
+    )
     return Pairs(episodes, source, wanted, torch.ones_like(other)[:, None]).take(other)
 
 

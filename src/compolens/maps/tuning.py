@@ -19,7 +19,7 @@ import pandas as pd
 from compolens.foundation import map_files
 from compolens.foundation.configs import ConfigError, nearest, require
 from compolens.maps.grid import Cell
-from compolens.measures.tuned import SETTINGS, Choice, choose
+from compolens.measures.tuned import SETTINGS, Choice, choose, learned
 from compolens.tasks.base import VALIDATION
 from compolens.training import Run
 
@@ -173,7 +173,10 @@ class Tuning:
             known = values[name]
             if len(known) < 2:
                 continue
-            best = {choose(table[table["who"] == who]).settings[name] for who in self.runs}
+            every = [table[table["who"] == who] for who in self.runs]
+            best = {choose(rows).settings[name] for rows in every if learned(rows).any()}
+            if not best:
+                return None  # all of them diverged at every setting
             below, above = int(min(best) <= known[0]), int(max(best) >= known[-1])
             for low, high in ((below, above), (0, above), (below, 0)):  # what there is room for, larger values first
                 if not low and not high:
@@ -232,7 +235,7 @@ def tuned(folder: str | Path) -> dict[str, Tuned]:
         folder: the tuning's.
 
     Returns:
-        Name of the architecture -> what was chosen for it.
+        Name of the architecture -> what was chosen for it; one that diverged at every setting is not in there.
 
     Raises:
         ConfigError: nothing was tuned there, or not all settings of the grid; the message names the command to type.
@@ -247,4 +250,5 @@ def tuned(folder: str | Path) -> dict[str, Tuned]:
         "who" in table and not left,
         f"{folder}: {len(left)} of {len(described)} settings are not measured yet; the command that began it goes on",
     )
-    return {str(who): Tuned(str(who), choose(rows)) for who, rows in table.groupby("who", sort=False)}
+    every = {str(who): rows for who, rows in table.groupby("who", sort=False)}
+    return {who: Tuned(who, choose(rows)) for who, rows in every.items() if learned(rows).any()}

@@ -58,6 +58,20 @@ def errors(scores: pd.Series | np.ndarray) -> np.ndarray:
         return np.log(1 - np.asarray(scores, dtype=float))
 
 
+def learned(rows: pd.DataFrame) -> np.ndarray:
+    """Which settings have a score on validation compositions: the others diverged.
+
+    Args:
+        rows: one per setting, with the column "validation", which is not there where all of them diverged.
+
+    Returns:
+        (n,) bool.
+    """
+    if "validation" not in rows:
+        return np.zeros(len(rows), dtype=bool)
+    return np.isfinite(rows["validation"].to_numpy(dtype=float))
+
+
 def choose(rows: pd.DataFrame) -> Choice:
     """The best of an architecture's settings.
 
@@ -70,7 +84,8 @@ def choose(rows: pd.DataFrame) -> Choice:
     Raises:
         ValueError: there is no row with a finite score.
     """
-    rows = rows[np.isfinite(rows["validation"].to_numpy(dtype=float))].sort_values(["steps", "lr", "weight_decay"])
+    tried, ends = len(rows), {name: (rows[name].min(), rows[name].max()) for name in SETTINGS}
+    rows = rows[learned(rows)].sort_values(["steps", "lr", "weight_decay"])
     if rows.empty:
         raise ValueError("no setting has a score on validation compositions")
     error = errors(rows["validation"])
@@ -79,7 +94,6 @@ def choose(rows: pd.DataFrame) -> Choice:
     spread = float(chosen["validation se"]) / max(1e-12, 1 - float(chosen["validation"]))
     near = rows[error <= error[best] + spread]
     trained = errors(rows["test"])
-    ends = {name: (rows[name].min(), rows[name].max()) for name in SETTINGS}
     edges = tuple(name for name, (low, high) in ends.items() if low < high and chosen[name] in (low, high))
     return Choice(
         settings={name: float(chosen[name]) for name in SETTINGS},
@@ -91,5 +105,5 @@ def choose(rows: pd.DataFrame) -> Choice:
         close=len(near),
         by_training={name: float(rows.iloc[int(np.argmin(trained))][name]) for name in SETTINGS},
         edges=edges,
-        tried=len(rows),
+        tried=tried,
     )

@@ -278,7 +278,8 @@ def _read(content: bytes) -> pd.DataFrame:
     labels = [c for c in _header(content) if c.startswith("label.")] if b"label." in content else []
     text = {*TEXT, *labels}
     try:
-        frame = pd.read_csv(io.BytesIO(content), dtype=dict.fromkeys(text, str))
+        words = dict.fromkeys(text, str)
+        frame = pd.read_csv(io.BytesIO(content), dtype=words, keep_default_na=False, na_values=cells.MISSING)
     except ValueError:
         _require_columns(_header(content))
         raise

@@ -115,7 +115,7 @@ class AdoptedNetwork(TrainedModel):
     """A network that was trained elsewhere, with its task. `folder` is where it would lie; nothing is there before `save`."""
 
     def save(self, folder: str | Path, note: str = "") -> Path:
-        """Write an ordinary model folder, scored on train, test and ood.
+        """Write an ordinary model folder, scored on every split of the task.
 
         The folder keeps weights, and names of classes and functions. That it can be loaded again is tried first.
 
@@ -142,7 +142,7 @@ class AdoptedNetwork(TrainedModel):
         check_folder(run, folder)
         scores: dict[str, Any] = {"step": 0, "score": run.task.score_name}
         n = 4 * run.evaluation_episodes
-        for split in SPLITS:
+        for split in run.task.splits:
             found = evaluate(self.model, run.task, split, n, f"final/{run.data_seed}", str(self.device), 256)
             scores[split] = {"score": found.score, "se": found.se, "episodes": different(run.task, split, n)}
         scores |= stored_of(run.task)
