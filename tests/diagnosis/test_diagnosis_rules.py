@@ -2,11 +2,13 @@
 
 import json
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from compolens import tables
 from compolens.diagnosis import groups, sentences
+from compolens.diagnosis.label import share_of_what_can_be_had
 from compolens.foundation import versions
 from compolens.foundation.builtin import built_in
 from compolens.training import Run
@@ -156,3 +158,26 @@ def test_groups_of_one_architecture_are_told_apart_by_what_differs(tmp_path, tin
     ]
     assert [g.label for g in groups.group(folders)] == ["BottleneckMLP (d_hidden 64)", "BottleneckMLP (d_hidden 256)"]
     assert groups.group(folders[:1])[0].label == "BottleneckMLP"
+
+
+class Alone:
+    """A model with scores on a few held-out compositions."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def per_composition(self):
+        return pd.DataFrame({"composition": [str(i) for i in range(len(self.values))], "value": self.values, "weight": 1.0})
+
+
+@pytest.mark.parametrize("compositions", [2, 3, 5, 10])
+def test_one_models_share_is_above_the_truth_no_more_often_than_it_says(compositions):
+    rng, frame = np.random.default_rng(0), {"ceiling": 1.0, "floor": 0.0}
+    lower = [share_of_what_can_be_had([Alone(rng.normal(0.9, 0.03, compositions))], frame).lo for _ in range(2000)]
+    assert 0.015 < np.mean(np.array(lower) > 0.9) < 0.035, "2.5 % is nominal"
+
+
+def test_nothing_is_claimed_of_one_composition_and_a_perfect_model_is_certain():
+    frame = {"ceiling": 1.0, "floor": 0.0}
+    assert np.isnan(share_of_what_can_be_had([Alone([0.93])], frame).lo)
+    assert share_of_what_can_be_had([Alone([1.0] * 8)], frame) == (1.0, 1.0, 1.0)

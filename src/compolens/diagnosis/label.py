@@ -30,7 +30,7 @@ from compolens.diagnosis.measured import CONDITIONAL, DONORS, FURTHER, LINEAR, N
 from compolens.diagnosis.power import BELOW, Power, power
 from compolens.diagnosis.readings import NEARLY_ALL, Reading, noise_in, reading_of
 from compolens.diagnosis.stability import Stability, stability
-from compolens.measures.intervals import two_level_interval
+from compolens.measures.intervals import Scale, summarise, two_level_interval
 
 LEARNED = 0.9
 """Test score as a share of the ceiling from which training compositions count as learned: below it the model has not finished
@@ -152,11 +152,19 @@ def share_of_what_can_be_had(models: Sequence[Measured], scores: dict[str, float
         draws: of the interval's bootstrap.
 
     Returns:
-        The share with its two-level interval.
+        The share with its two-level interval; of one model alone the jackknife's over compositions, as percentiles of few
+        compositions are too narrow. Of one composition there is none, NaN.
     """
-    found = two_level_interval([model.per_composition() for model in models], draws=draws)
+    rows = [model.per_composition() for model in models]
+    found = two_level_interval(rows, draws=draws) if len(rows) > 1 else _over_compositions(rows[0])
     scale = max(scores["ceiling"] - scores["floor"], 1e-9)
     return Loss(*((value - scores["floor"]) / scale for value in found))
+
+
+def _over_compositions(rows: pd.DataFrame) -> tuple[float, float, float]:
+    weight = rows["weight"].to_numpy(float)
+    found = summarise((1 - rows["value"].to_numpy(float)) * weight, weight, np.arange(len(rows)))
+    return found.score, *found.interval_on(Scale.PLAIN)  # the other scale has no interval where nothing lacks anywhere
 
 
 def told_by_parts(models: Sequence[Measured]) -> tuple[float, str]:
