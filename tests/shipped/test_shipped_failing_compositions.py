@@ -60,7 +60,10 @@ def test_the_page_tells_which_models_entered_and_what_follows():
     assert not {"Relations"} & evidence.by_family.keys() and leak.by_family["BooleanFunctions"] == pytest.approx(
         0.5, abs=0.005
     )
-    assert beside["leak of a seen conjunction, untrained"].lo < 0.5
+    control, between = beside["leak of a seen conjunction, untrained"], placed["interference of its parts"]
+    assert control.lo < 0.5 and f"not above chance for certain ({two(control.agreement)}, interval from below .5)" in plain
+    seen = verdict(between, len(judged)).partition("(")[2].split()[0].lstrip("0")
+    assert f"Its agreement is {two(between.agreement)}, and an agreement of {seen} would have been seen" in plain
     told = [one.name for one in judged if verdict(one, len(judged)) == "holds"]
     assert told == [evidence.name, leak.name] and placed["interference of its parts"].hi < 0.6
     learned = placed["score of training compositions with its parts"]
