@@ -177,7 +177,8 @@ class Tuning:
             best = {choose(rows).settings[name] for rows in every if learned(rows).any()}
             if not best:
                 return None  # all of them diverged at every setting
-            below, above = int(min(best) <= known[0]), int(max(best) >= known[-1])
+            nearly = 1e-7  # a table keeps eight digits
+            below, above = int(min(best) <= known[0] * (1 + nearly)), int(max(best) >= known[-1] * (1 - nearly))
             for low, high in ((below, above), (0, above), (below, 0)):  # what there is room for, larger values first
                 if not low and not high:
                     continue
