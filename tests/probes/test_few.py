@@ -1,6 +1,7 @@
 """Few episodes and few compositions: probes measure what there is, or say what is missing before they measure."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -36,6 +37,16 @@ def test_there_is_a_site_of_reading_also_where_writing_moves_answers_away(alone)
 def test_codes_that_never_vary_are_not_swapped(alone):
     with pytest.raises(ConfigError, match=r"have the same code.*hold out more compositions"):
         load_recipe("probes", "swap_code")(alone, episodes=8, search_steps=1, draws=2)
+
+
+def test_one_training_composition_is_read_and_not_written(tiny_categorical_models):
+    trained = load(tiny_categorical_models["fuzzy"])
+    others = tuple(itertools.combinations(range(trained.task.n_known), 2))[1:]
+    task = dataclasses.replace(trained.task, held_out=others, allow_unseen_terms=True)
+    assert len(task.compositions("train")) == 1
+    one = dataclasses.replace(trained, task=task, run=dataclasses.replace(trained.run, task=task))
+    with pytest.raises(ConfigError, match=r"these 32 training episodes show a single one; draw more"):
+        load_recipe("probes", "inference_or_execution")(one, episodes=8, fitted=32, searched=2, search_steps=1)
 
 
 def test_task_vectors_ask_for_compositions_whose_mean_is_known(tiny_categorical_models):

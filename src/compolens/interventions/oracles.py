@@ -29,7 +29,7 @@ from torch import Tensor
 
 from compolens.activations.sites import Site, positions, put
 from compolens.activations.streams import Activations, record
-from compolens.foundation.configs import DoesNotApply, require_positive
+from compolens.foundation.configs import DoesNotApply, require, require_positive
 from compolens.foundation.progress import progress
 from compolens.hooks import HookedModel
 from compolens.measures.erasure import Range, Writer
@@ -155,6 +155,11 @@ def fit_codes(
     seen = list(record(model, batches, hook_names))
     code = torch.cat([features(task, a.episodes.codes) for a in seen])
     composition = torch.cat([a.episodes.composition for a in seen])
+    require(
+        len(composition.unique()) > 1,
+        f"readouts are chosen by leaving a composition out, and these {len(composition)} training episodes show a single one; "
+        "draw more, or train on more compositions",
+    )
     found = []
     for site in progress(where, "codes read at site"):
         at = positions(model, site.role)

@@ -286,8 +286,10 @@ def leave_groups_out(
         standardize: as in `Moments.fit`.
 
     Returns:
-        The penalty, and every penalty's pooled R² over left-out groups.
+        The penalty, and every penalty's pooled R² over left-out groups; of one group alone the last penalty, and NaN.
     """
+    if len(groups) < 2:
+        return float(penalties[-1]), [float("nan")] * len(penalties)
     whole = Moments.total(groups)
     errors = torch.zeros(len(penalties), dtype=torch.float64)
     for group in groups:
