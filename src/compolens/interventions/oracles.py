@@ -150,6 +150,9 @@ def fit_codes(
 
     Returns:
         One fit for every site, in their order.
+
+    Raises:
+        ConfigError: the episodes show a single composition.
     """
     hook_names = list(dict.fromkeys(site.hook_name for site in where))
     seen = list(record(model, batches, hook_names))
