@@ -34,6 +34,13 @@ def test_there_is_a_site_of_reading_also_where_writing_moves_answers_away(alone)
     assert len(own) and (own["effective"] == 1).all()
 
 
+def test_edges_of_a_code_that_never_varies_have_no_sufficient_share(alone):
+    table = load_recipe("probes", "edges")(alone, episodes=8, points=2, exact=3, draws=1)
+    table = table[0] if isinstance(table, tuple) else table
+    share = table[(table["metric"] == "sufficient share") & (table["split"] == "ood") & table["value"].isna()]
+    assert len(share) and share["note"].str.startswith("not available: no share of the edges").all()
+
+
 def test_codes_that_never_vary_are_not_swapped(alone):
     with pytest.raises(ConfigError, match=r"have the same code.*hold out more compositions"):
         load_recipe("probes", "swap_code")(alone, episodes=8, search_steps=1, draws=2)
