@@ -9,7 +9,7 @@ import pandas as pd
 from compolens.figures import SERIES_COLORS, Band, Drawing, Line, Panel, Points
 from compolens.foundation import map_files
 from compolens.foundation.configs import ConfigError
-from compolens.measures.tuned import SETTINGS, Choice, choose, errors
+from compolens.measures.tuned import SETTINGS, Choice, choices, errors
 
 of = "maps"
 needs = ()
@@ -37,11 +37,12 @@ def analyze(models: list[Path], *, overlap: bool = True) -> Drawing:
         who = next((knob for knob in WHO if knob in table and knob in config["knobs"]), None)
         if who is None or table.empty:
             continue
-        table = table[np.isfinite(table["test"].to_numpy(dtype=float))].rename(columns={who: "who"})
+        every = table.rename(columns={who: "who"})
+        table = every[np.isfinite(every["test"].to_numpy(dtype=float))]
         names = list(dict.fromkeys(table["who"]))
         colors = {name: SERIES_COLORS[i % len(SERIES_COLORS)] for i, name in enumerate(names)}
         if config["kind"] == "tuning":
-            best = {name: choose(table[table["who"] == name]) for name in names}
+            best = choices(every)
             panels += [_rates(config["title"], table, colors), _ranges(config["title"], best, colors)]
             told += [f"{config['title']}, {name}: {_said(one)}." for name, one in best.items()]
         panels.append(_errors(config["title"], table, colors, overlap))

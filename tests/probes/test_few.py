@@ -20,23 +20,26 @@ def alone(tiny_categorical_models):
     return dataclasses.replace(trained, task=task, run=dataclasses.replace(trained.run, task=task))
 
 
-def test_a_code_that_never_varies_has_no_r2_and_the_ladder_is_climbed(alone):
-    table, _ = load_recipe("probes", "inference_or_execution")(alone, episodes=16, fitted=64, searched=4, search_steps=2)
-    r2 = table[(table["metric"] == "r2") & (table["split"] == "ood")]
+@pytest.fixture(scope="module")
+def ladder(alone):
+    """Its table `inference_or_execution`."""
+    return load_recipe("probes", "inference_or_execution")(alone, episodes=16, fitted=64, searched=4, search_steps=2)[0]
+
+
+def test_a_code_that_never_varies_has_no_r2_and_the_ladder_is_climbed(ladder):
+    r2 = ladder[(ladder["metric"] == "r2") & (ladder["split"] == "ood")]
     assert len(r2) and r2["value"].isna().all() and r2["note"].str.startswith("not available: all of these episodes").all()
-    rungs = table[(table["split"] == "ood") & (table["metric"] == "score") & (table["control"] == "")]
+    rungs = ladder[(ladder["split"] == "ood") & (ladder["metric"] == "score") & (ladder["control"] == "")]
     assert {"own answer", "own code written", "true code written"} <= set(rungs["rung"]) and rungs["value"].notna().all()
 
 
-def test_there_is_a_site_of_reading_also_where_writing_moves_answers_away(alone):
-    table, _ = load_recipe("probes", "inference_or_execution")(alone, episodes=16, fitted=64, searched=4, search_steps=2)
-    own = table[(table["rung"] == "true code written") & (table["control"] == "") & (table["chosen"] == 1)]
+def test_there_is_a_site_of_reading_also_where_writing_moves_answers_away(ladder):
+    own = ladder[(ladder["rung"] == "true code written") & (ladder["control"] == "") & (ladder["chosen"] == 1)]
     assert len(own) and (own["effective"] == 1).all()
 
 
 def test_edges_of_a_code_that_never_varies_have_no_sufficient_share(alone):
-    table = load_recipe("probes", "edges")(alone, episodes=8, points=2, exact=3, draws=1)
-    table = table[0] if isinstance(table, tuple) else table
+    table, _ = load_recipe("probes", "edges")(alone, episodes=8, points=2, exact=3, draws=1)
     share = table[(table["metric"] == "sufficient share") & (table["split"] == "ood") & table["value"].isna()]
     assert len(share) and share["note"].str.startswith("not available: no share of the edges").all()
 
@@ -87,8 +90,7 @@ def test_counts_are_checked_before_anything_is_measured(tiny_models, monkeypatch
 
 def test_live_units_are_a_share_of_all_episodes(tiny_categorical_models):
     trained, hook = load(tiny_categorical_models["hyla"]), "blocks.1.attn.hook_post"
-    table = load_recipe("probes", "attention_code")(trained, episodes=258)
-    table = table[0] if isinstance(table, tuple) else table
+    table, _ = load_recipe("probes", "attention_code")(trained, episodes=258)
     told = table[(table["metric"] == "live units") & (table["site"] == hook) & (table["control"] == "")]
     told = told.drop_duplicates("split").set_index("split")
     for split in ("test", "ood"):

@@ -1,11 +1,12 @@
 """The models of the contest as shipped, and what the page tells of it."""
 
 import re
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import findings
 import pytest
+from findings import shown
 
 from compolens import tables
 from compolens.cli.train import read_runs
@@ -17,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 ZOO = ROOT / "trained_models"
 PAGE = (ROOT / "docs" / "findings" / "what_predicts.md").read_text(encoding="utf-8")
 pytestmark = pytest.mark.filterwarnings("ignore::compolens.tables.StaleTable")
+two = partial(shown, digits=2)
 
 
 @cache
@@ -47,10 +49,6 @@ def test_every_model_differs_from_the_first_of_its_family_in_one_setting():
             base = settings(ZOO / "contest" / f"{family}-{first}-{s}")
             others = [p for p in ZOO.glob(f"contest/{family}-*-{s}") if p.name != f"{family}-{first}-{s}"]
             assert len(others) > 5 and all(_knobs(base, settings(p)) == 1 for p in others)
-
-
-def two(value):
-    return f"{value:.2f}".replace("0.", ".", 1) if value < 1 else f"{value:.2f}"
 
 
 @pytest.mark.parametrize("league", LEAGUES)

@@ -1,10 +1,11 @@
 """Which composition of a shipped model fails: the page tells what the tables hold."""
 
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import findings
 import pytest
+from findings import shown
 
 from compolens import tables
 from compolens.diagnosis.contest import verdict
@@ -13,6 +14,7 @@ from compolens.diagnosis.failing_compositions import gathered, judge, references
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "findings" / "what_predicts.md").read_text(encoding="utf-8")
 pytestmark = pytest.mark.filterwarnings("ignore::compolens.tables.StaleTable")
+two = partial(shown, digits=2)
 
 
 @cache
@@ -20,10 +22,6 @@ def found():
     """The frame, the predictors' places, and the references."""
     frame = gathered([f for f in tables.find([ROOT / "trained_models"]) if tables.has(f, "composition_predictors")])
     return frame, judge(frame), references(frame)
-
-
-def two(value):
-    return f"{value:.2f}".replace("0.", ".", 1) if value < 1 else f"{value:.2f}"
 
 
 def test_the_page_tells_every_predictors_place():

@@ -66,17 +66,16 @@ def _table(folder: Path) -> Any:
 
 def _show(name: str, table: Any) -> None:
     """The choice for every architecture, beside what could as well have been chosen."""
-    from compolens.measures.tuned import SETTINGS, choose, learned
+    from compolens.measures.tuned import SETTINGS, choices
 
     if not len(table):
         say(f"{name}: nothing is measured yet")
         return
-    rows = []
-    for who, part in table.groupby("who", sort=False):
-        if not learned(part).any():
-            say(f"{name} {who}: diverged at each of {len(part)} settings; describe it with smaller rates")
-            continue
-        best = choose(part)
+    found, rows = choices(table), []
+    for who, tried in table["who"].value_counts(sort=False).items():
+        if who not in found:
+            say(f"{name} {who}: diverged at each of {tried} settings; describe it with smaller rates")
+    for who, best in found.items():
         low, high = best.held_out_range
         told_settings = [f"{best.settings[s]:g}" for s in SETTINGS]
         rows.append(

@@ -383,9 +383,16 @@ class Measured:
         return Foreseen(float(found[0]["value"]), float(found[0]["lo"]), float(found[1]["value"]))
 
     def parts_told(self, readable: float) -> tuple[float, str]:
-        """(share, site): R² of a training composition's codes as other compositions' parts predict them, over what its own
-        episodes do, where the model reads its code: at its explicit code if it has one, else at the first layer from there on
-        at which the latter is at least `readable`. (NaN, "") if there is none, or no table."""
+        """How much of a training composition's code is made of parts that other compositions have too.
+
+        Args:
+            readable: R² from its own episodes that a layer must have.
+
+        Returns:
+            (share, site). The share is the R² as other compositions' parts predict the code, over that from its own episodes.
+            The site is the explicit code if there is one. Else it is the first readable layer, from where the model reads its
+            code on. (NaN, "") if there is none, or no table.
+        """
         if self.structure.empty:
             return np.nan, ""
         rows, read = self.structure[self.structure["metric"] == "left out"], self._reading.iloc[0]

@@ -16,8 +16,6 @@ BELOW = {
     "execution": ("own answer", "own answer, searched", "own code written", "true code written", "best code"),
 }
 """Part -> the rungs that such a loss lowers."""
-
-
 SPREAD = {"in one composition": 0.0, "in a quarter of them": 0.25, "evenly": 1.0}
 """How a loss may be spread over held-out compositions -> the share of them that it is planted in, at least one."""
 

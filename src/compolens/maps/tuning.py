@@ -19,7 +19,7 @@ import pandas as pd
 from compolens.foundation import map_files
 from compolens.foundation.configs import ConfigError, nearest, require
 from compolens.maps.grid import Cell
-from compolens.measures.tuned import SETTINGS, Choice, choose, learned
+from compolens.measures.tuned import SETTINGS, Choice, choices
 from compolens.tasks.base import VALIDATION
 from compolens.training import Run
 
@@ -169,14 +169,11 @@ class Tuning:
 
     def _wider(self, values: dict[str, tuple[float, ...]], table: pd.DataFrame) -> dict[str, tuple[float, ...]] | None:
         """The next grid; None where no best value of `table` is at an edge or beyond it, or none that there is room for."""
-        for name in LOOKED_FOR:
-            known = values[name]
+        found = [choice for who, choice in choices(table).items() if who in self.runs]
+        for name in LOOKED_FOR if found else ():
+            known, best = values[name], {choice.settings[name] for choice in found}
             if len(known) < 2:
                 continue
-            every = [table[table["who"] == who] for who in self.runs]
-            best = {choose(rows).settings[name] for rows in every if learned(rows).any()}
-            if not best:
-                return None  # all of them diverged at every setting
             nearly = 1e-7  # a table keeps eight digits
             below, above = int(min(best) <= known[0] * (1 + nearly)), int(max(best) >= known[-1] * (1 - nearly))
             for low, high in ((below, above), (0, above), (below, 0)):  # what there is room for, larger values first
@@ -251,5 +248,4 @@ def tuned(folder: str | Path) -> dict[str, Tuned]:
         "who" in table and not left,
         f"{folder}: {len(left)} of {len(described)} settings are not measured yet; the command that began it goes on",
     )
-    every = {str(who): rows for who, rows in table.groupby("who", sort=False)}
-    return {who: Tuned(who, choose(rows)) for who, rows in every.items() if learned(rows).any()}
+    return {who: Tuned(who, choice) for who, choice in choices(table).items()}

@@ -120,11 +120,10 @@ def _timed(run: Run) -> tuple[float, float]:
     short = dataclasses.replace(run, steps=max(1_000, TIMED + 1), keep=(), evaluations=1)
     with tempfile.TemporaryDirectory() as place, at_work("cpu"):
         training = Training(short, Path(place), "cpu", lambda _: None)
-        start = 0.0
-        for done in range(1 + TIMED):
-            start = time.process_time() if done <= 1 else start  # the first update is not timed
-            with suppress(Diverged):  # such an update takes as long
-                training.advance()
+        _advance(training)  # the first update is not timed
+        start = time.process_time()
+        for _ in range(TIMED):
+            _advance(training)
         update = (time.process_time() - start) / TIMED
         episodes = run.task.sample(run.batch_size, "test", run.task.rng(0, "test"))
         start = time.process_time()
@@ -132,6 +131,12 @@ def _timed(run: Run) -> tuple[float, float]:
             training.model(episodes.tokens)
         scored = time.process_time() - start
     return update, scored / run.batch_size
+
+
+def _advance(training: Training) -> None:
+    """One update; one that diverges takes as long."""
+    with suppress(Diverged):
+        training.advance()
 
 
 # ---- one cell --------------------------------------------------------------------------------------------------------

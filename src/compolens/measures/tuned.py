@@ -58,15 +58,20 @@ def errors(scores: pd.Series | np.ndarray) -> np.ndarray:
         return np.log(1 - np.asarray(scores, dtype=float))
 
 
-def learned(rows: pd.DataFrame) -> np.ndarray:
-    """Which settings have a score on validation compositions: the others diverged.
+def choices(table: pd.DataFrame) -> dict[str, Choice]:
+    """The choice for every architecture of a tuning.
 
     Args:
-        rows: one per setting, with the column "validation", which is not there where all of them diverged.
+        table: as in `choose`, with the column "who".
 
     Returns:
-        (n,) bool.
+        Architecture -> its choice, in the table's order; one that diverged at every setting is not in there.
     """
+    return {str(who): choose(rows) for who, rows in table.groupby("who", sort=False) if _learned(rows).any()}
+
+
+def _learned(rows: pd.DataFrame) -> np.ndarray:
+    """(n,) which settings have a score on validation compositions; there is no such column where all of them diverged."""
     if "validation" not in rows:
         return np.zeros(len(rows), dtype=bool)
     return np.isfinite(rows["validation"].to_numpy(dtype=float))
@@ -85,7 +90,7 @@ def choose(rows: pd.DataFrame) -> Choice:
         ValueError: there is no row with a finite score.
     """
     tried, ends = len(rows), {name: (rows[name].min(), rows[name].max()) for name in SETTINGS}
-    rows = rows[learned(rows)].sort_values(["steps", "lr", "weight_decay"])
+    rows = rows[_learned(rows)].sort_values(["steps", "lr", "weight_decay"])
     if rows.empty:
         raise ValueError("no setting has a score on validation compositions")
     error = errors(rows["validation"])
