@@ -114,6 +114,24 @@ def test_what_is_there_is_not_trained_again_and_new_cells_are(made, tmp_path):
     pd.testing.assert_frame_equal(whole, pieces)
 
 
+def test_the_recorded_command_names_the_cells_that_were_asked_for(made, tmp_path):
+    """Words to type again: commands for some cells each stand one after the other until one asks for all of them."""
+    file, out = made / "grid.py", tmp_path / "maps"
+    names = [cell.name for cell in one_of(file, "maps", "toy").cells]
+
+    def said(*more):
+        assert cli.main(["map", str(file), "toy", "--out", str(out), *more]) == 0
+        return map_files.provenance(out / "toy")["command"]
+
+    whole = f"compolens map {file} toy --out {out}"
+    first, second = (f"{whole} --cells {name}" for name in names[:2])
+    assert said("--cells", names[0]) == first
+    assert said("--cells", names[1]) == f"{first} && {second}"
+    assert said("--cells", names[0]) == f"{first} && {second}"
+    assert said() == whole
+    assert said("--cells", names[1]) == whole
+
+
 def test_rows_that_a_killed_command_left_are_taken_in(made, tmp_path):
     described = one_of(made / "grid.py", "maps", "toy")
     collect(tmp_path / "map", described)

@@ -115,4 +115,5 @@ def command_of(options: argparse.Namespace, command: str) -> str:
     Returns:
         A line to type.
     """
-    return shlex.join(["compolens", command, options.file, *options.names, "--out", options.out])
+    parts = [word for pattern in getattr(options, "cells", ()) for word in ("--cells", pattern)]
+    return shlex.join(["compolens", command, options.file, *options.names, "--out", options.out, *parts])

@@ -276,12 +276,20 @@ def collect(folder: Path, described: Described, command: str = "") -> pd.DataFra
             about["environments"] += [e for e in left["environments"] if e not in about["environments"]]
         table = pd.DataFrame([rows[name] for name in sorted(rows)])
         along = pd.DataFrame(history).sort_values(["cell", "step"], ignore_index=True) if history else None
-        about |= {"version": __version__, "command": command or about.get("command", "")}
+        about |= {"version": __version__, "command": _commands(about.get("command", ""), command)}
         empty = pd.DataFrame(columns=["cell", "seed", "run"])
         map_files.write(folder, described.config(), table if len(table) else empty, along, about)
         for path in waiting:
             path.unlink()
     return table
+
+
+def _commands(before: str, now: str) -> str:
+    """The line that makes the rows of both: a command for some cells alone stands behind those before it, joined by &&."""
+    if not now or (before and "--cells" not in before and "--cells" in now):
+        return before
+    earlier = before.split(" && ") if before and "--cells" in now else []
+    return " && ".join(dict.fromkeys([*earlier, now]))
 
 
 def _before(folder: Path, described: Described) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]:
