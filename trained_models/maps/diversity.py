@@ -35,4 +35,8 @@ transition = Boundary(
     ((120.0, 0.0), (120.0, 1.0)),
     "tasks beyond the cap are solved from a half-angle of about 120 degrees",
 )
-maps = {"diversity": Map("Task diversity", cells, x="half-angle", panels=("d_x",), predicted=(transition,), keep=("*seed=0",))}
+maps = {
+    "diversity": Map(
+        "Task diversity", cells, x="half-angle", panels=("d_x",), predicted=(transition,), keep=("*half-angle=90.0_seed=0",)
+    )
+}
