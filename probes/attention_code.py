@@ -13,10 +13,12 @@ from compolens import tables
 from compolens.activations.streams import draw, record
 from compolens.hooks import HookedModel
 from compolens.measures.classifiers import LogisticReadout, balanced_accuracy, confusion, macro_f1
+from compolens.measures.intervals import Replicates, Scale, student_interval
 from compolens.tasks.base import TaskFamily
 from compolens.zoo.folders import TrainedModel
 
-version = 1  # raised whenever its numbers change
+version = 2  # raised whenever its numbers change
+values_since = 1  # its values; version 2 changed intervals alone
 
 METRICS = {"balanced accuracy": balanced_accuracy, "macro F1": macro_f1}
 AS_TRAINED = "as trained"
@@ -189,8 +191,9 @@ def _scores(
             "classes": int((total.sum(1) > 0).sum()),
         }
         for metric, measure in METRICS.items():
-            lo, hi = np.quantile(measure(resampled), [0.025, 0.975])
-            yield {"metric": metric, "value": float(measure(total)), "lo": lo, "hi": hi, "class": "all"} | where
+            value, drawn = float(measure(total)), measure(resampled)
+            lo, hi = student_interval(value, drawn, len(ids), Scale.LOG_LACK, Replicates.BOOTSTRAP)
+            yield {"metric": metric, "value": value, "lo": lo, "hi": hi, "class": "all"} | where
         if known["control"] == "":
             for k in np.flatnonzero(total.sum(1)):
                 nothing = {"metric": "recall", "lo": np.nan, "hi": np.nan}

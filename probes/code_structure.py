@@ -25,15 +25,17 @@ from compolens.measures.factorisation import (
     linear_factorisation_r2,
     r2,
 )
+from compolens.measures.intervals import Replicates, Scale, student_interval
 from compolens.measures.readouts import PENALTIES, Moments, leave_groups_out
 from compolens.measures.subspaces import column_space, overlap, random_overlaps
 from compolens.zoo.folders import TrainedModel
 
-version = 1  # raised whenever its numbers change
+version = 2  # raised whenever its numbers change
+values_since = 1  # its values; version 2 changed intervals alone
 
 FOLDS = 6
 DRAWS = 200
-"""Resamples of compositions, and random subspaces, behind an interval."""
+"""Random directions and subspaces behind an interval."""
 
 
 class Sample(NamedTuple):
@@ -176,21 +178,20 @@ def _share(error: np.ndarray, total: np.ndarray) -> tuple[float, float, float]:
     """1 - error / total, summed over compositions, and its interval over them; NaN without any."""
     if not total.sum() > 0:
         return np.nan, np.nan, np.nan
-    pick = _drawn(len(total))
-    drawn = 1 - error[pick].sum(1) / total[pick].sum(1)
-    return 1 - error.sum() / total.sum(), *np.quantile(drawn, [0.025, 0.975])
-
-
-def _drawn(n: int) -> np.ndarray:
-    """(draws, n): compositions drawn with replacement, the same ones for every number of a table."""
-    return np.random.default_rng(0).integers(n, size=(DRAWS, n))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        left = 1 - (error.sum() - error) / (total.sum() - total)
+    return _with_interval(float(1 - error.sum() / total.sum()), left)
 
 
 def _bounded(means: np.ndarray, fitted: np.ndarray) -> tuple[float, float, float]:
-    drawn = np.array([r2(means[p], fitted[p]) for p in _drawn(len(means))])
-    drawn = drawn[np.isfinite(drawn)]
-    bounds = np.quantile(drawn, [0.025, 0.975]) if len(drawn) else (np.nan, np.nan)
-    return r2(means, fitted), *bounds
+    """R² of compositions' means, and its interval over them."""
+    left = np.array([r2(np.delete(means, i, 0), np.delete(fitted, i, 0)) for i in range(len(means))])
+    return _with_interval(r2(means, fitted), left)
+
+
+def _with_interval(value: float, left: np.ndarray) -> tuple[float, float, float]:
+    """A share, with its 95 % t interval over compositions from what it is without each of them."""
+    return value, *student_interval(value, left, len(left), Scale.LOG_LACK, Replicates.JACKKNIFE)
 
 
 def _geometry(site: Site, fit: Sample, additive: AdditiveCode, control: str) -> list[dict]:

@@ -31,6 +31,7 @@ from compolens.measures.intervals import Scale, summarise
 from compolens.measures.similarity import (
     Terms,
     another_factor,
+    dealt,
     factors_against_left_out,
     joint_reliability,
     own_part,
@@ -39,7 +40,8 @@ from compolens.measures.similarity import (
 from compolens.tasks.base import Episodes, TaskFamily, stream
 from compolens.zoo.folders import TrainedModel
 
-version = 1  # raised whenever its numbers change
+version = 2  # raised whenever its numbers change
+# 2 keeps the pairs of one base in one half, and "share own" counts patterns alone, not how strong a factor is
 
 SPLITS = ("test", "ood")
 PARTS, EDGES = "heads and MLPs", "edges"
@@ -61,6 +63,7 @@ class Measured(NamedTuple):
         shift: (episode,) what there is to move.
         error: (episode,) 1 - score of the base's answer.
         composition: (episode,) of the base.
+        unit: (episode,) the number of the base: one may be in several pairs.
     """
 
     base: Episodes
@@ -69,10 +72,11 @@ class Measured(NamedTuple):
     shift: np.ndarray
     error: np.ndarray
     composition: np.ndarray
+    unit: np.ndarray
 
     def terms(self, by: str) -> Terms:
         """As `similarity` wants them, of heads and MLPs or of edges."""
-        return summed(self.along[by], self.shift, self.error, self.composition)
+        return summed(self.along[by], self.shift, self.error, self.composition, self.unit)
 
 
 class Circuits(NamedTuple):
@@ -190,8 +194,8 @@ def _measured(at: Circuits, parts: list[Component], pairs: Pairs, points: int) -
         runs = written(model, graph, base), written(model, graph, wanted)
         effects[EDGES] = edge_terms(model, task, graph, base, *runs, goal, points)
     error, weight = (part.detach().double().cpu().numpy() for part in task.errors(own.prediction, base.targets))
-    composition = base.composition.cpu().numpy()
-    return Measured(base, wanted, effects, goal.weight.cpu().numpy(), error / weight, composition)
+    composition, (_, unit) = base.composition.cpu().numpy(), base.tokens.flatten(1).unique(dim=0, return_inverse=True)
+    return Measured(base, wanted, effects, goal.weight.cpu().numpy(), error / weight, composition, unit.cpu().numpy())
 
 
 def _alike(found: Mapping[str, Mapping[str, Measured]], control: str) -> Iterator[dict]:
@@ -245,7 +249,7 @@ def _served(at: Circuits, found: Mapping[str, Mapping[str, Measured]], control: 
     names, rng = list(elsewhere), np.random.default_rng(stream(seed, "circuits", 0))
     kinds = (OTHER,) if control else (SAME, OTHER, FACTOR, RANDOM)
     for split in SPLITS:
-        halves = {name: (tested[split, name][1][0::2], tested[split, name][1][1::2]) for name in names}
+        halves = {name: _in_halves(*tested[split, name]) for name in names}
         seen = [name for name in names if len(halves[name][1])]
         drawn = {(share, name): rng.random(graph.exists.shape) for share in SHARES for name in seen}
         told: dict[tuple[float, str], list] = {(share, kind): [] for share in SHARES for kind in kinds}
@@ -260,6 +264,12 @@ def _served(at: Circuits, found: Mapping[str, Mapping[str, Measured]], control: 
                     told[share, kind].append((_kept(at, *runs, chosen), each, second))
         for (share, kind), results in told.items():
             yield from _faithful(results, split, share, kind, control)
+
+
+def _in_halves(each: Measured, where: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Two halves of the episodes `where`, no base in both."""
+    half = dealt(each.composition[where], each.unit[where])
+    return where[half == 0], where[half == 1]
 
 
 def _scores(graph: Graph, each: Measured, where: np.ndarray) -> np.ndarray:

@@ -34,10 +34,10 @@ from compolens.measures.readouts import Moments, RidgeReadout
 from compolens.tasks.base import Episodes
 from compolens.zoo.folders import TrainedModel
 
-version = 5  # raised whenever its numbers change
+version = 6  # raised whenever its numbers change
 # 2 added states assembled from two donors, 3 measures how far these lie without the two, 4 added the conditional editor,
-# 5 added what readouts tell of held-out compositions
-values_since = 1  # its values
+# 5 added what readouts tell of held-out compositions, 6 gives no composition its own code in the control task
+values_since = 6  # its values
 
 NONLINEAR, CONDITIONAL, DONOR, ASSEMBLED = "nonlinear", "conditional", "donor", "assembled"
 """The editors, as the column `editor` names them."""
@@ -285,9 +285,10 @@ class _Measured:
         for site in self.points:
             x, n = self.known.states[site], len(self.known.code)
             readout = self.readouts[site] = Readout.fit(x, self.known.code, self.known.composition)
-            for capacity, (r2, se) in readout.by_capacity.items():
+            for capacity, (r2, _) in readout.by_capacity.items():
+                lo, hi = readout.interval(capacity)
                 self._row("left-out R²", r2, "train", site, n, capacity=capacity, chosen=int(capacity == readout.capacity),
-                          lo=r2 - 1.96 * se, hi=r2 + 1.96 * se)  # fmt: skip
+                          lo=lo, hi=hi)  # fmt: skip
             for control, (y, z) in self._tasks(fresh).items():
                 features = readout.features(x)
                 ridge: RidgeReadout = Moments.of(features, y).fit([readout.linear.l2])[0]
@@ -348,9 +349,9 @@ class _Measured:
         some, times = x[torch.arange(n, device=x.device)[:, None], which].flatten(0, 1), which.shape[1]
         code, composition = (one.repeat_interleave(times, dim=0) for one in (self.known.code, self.known.composition))
         readout = Readout.fit(some, code, composition, (self.readouts[site].capacity,))
-        r2, se = readout.by_capacity[readout.capacity]
+        lo, hi = readout.interval(readout.capacity)
         more: dict[str, Any] = {"metric": AT_A_TOKEN, "capacity": readout.capacity}
-        self._row(**more, value=r2, split="train", site=site, n=len(some), lo=r2 - 1.96 * se, hi=r2 + 1.96 * se)
+        self._row(**more, value=readout.left_out, split="train", site=site, n=len(some), lo=lo, hi=hi)
         read = [readout(y[:, token]) for token in range(tokens)]
         best = min(range(tokens), key=lambda token: float((read[token] - new.code).square().sum()))
         self._told("ood", site, read[best], new, note=f"token {best + 1} of {tokens}", **more)

@@ -19,7 +19,8 @@ from compolens.measures.intervals import summarise
 from compolens.tasks.base import Episodes, TaskFamily
 from compolens.zoo.folders import TrainedModel
 
-version = 1  # raised whenever its numbers change
+version = 2  # raised whenever its numbers change
+# 2 gives every head's part of a random function vector the length of the vector's own
 
 TRIED = 64
 """Pairs on which each attention head is tried."""
@@ -280,8 +281,9 @@ def _controls(own: dict[str, Tensor], means: Means) -> dict[str, dict[str, Tenso
     for hook, vectors in own.items():
         mean = means.mean[hook][None].to(vectors)
         noise = torch.randn(vectors.shape, generator=torch.Generator().manual_seed(1)).to(vectors)
-        length = (vectors - mean).flatten(1).norm(dim=1) / noise.flatten(1).norm(dim=1)
+        along = (1, 3) if vectors.ndim == 4 else tuple(range(1, vectors.ndim))  # a head may be put in without the others
+        length = (vectors - mean).norm(dim=along, keepdim=True) / noise.norm(dim=along, keepdim=True)
         found["another task"][hook] = vectors.roll(1, 0)
         found["mean"][hook] = mean.expand_as(vectors)
-        found["random"][hook] = mean + noise * length.view(-1, *[1] * (vectors.ndim - 1))
+        found["random"][hook] = mean + noise * length
     return found

@@ -14,7 +14,7 @@ from compolens import tables
 from compolens.activations.streams import draw
 from compolens.foundation.configs import DoesNotApply, require
 from compolens.foundation.progress import progress
-from compolens.measures.intervals import summarise
+from compolens.measures.intervals import Replicates, Scale, student_interval, summarise
 from compolens.network_baselines import FrozenReadout, Linearised
 from compolens.references import (
     AllCompositions,
@@ -34,8 +34,10 @@ from compolens.references.mixture import foreseen, regressions
 from compolens.tasks import Episodes, TaskFamily
 from compolens.zoo.folders import TrainedModel
 
-version = 4  # raised whenever its numbers change
-values_since = 1  # its values; version 2 changed intervals, 3 and 4 added references, 4 "errors foreseen" too
+version = 5  # raised whenever its numbers change
+# 2 changed intervals, 3 and 4 added references, 4 "errors foreseen" too; 5 leaves the mean of "in-context quadratic" and
+# "in-context kernel ridge" free, and decides by t intervals
+values_since = 5  # its values
 
 MODEL, UNTRAINED, TRUTH = "model", "untrained control", "truth"
 LEARNERS = {"": MODEL, "untrained": UNTRAINED}
@@ -55,7 +57,6 @@ CLOSED = (
 MEASURES = ("feature accuracy", "pixel R²", "R²")
 """The metric whose errors are the distances, where a family has one of them; else its score. Where a score only counts (whole
 panels, sharp images), nearly all answers would be equally far from one another."""
-DRAWS = 2000
 ROUNDING = 1e-6
 """Distances that differ by less are equal: answers are float32."""
 FEWEST = 3
@@ -280,10 +281,10 @@ def _distances(
 def _judged(split: Split, learner: str, errors: dict[str, np.ndarray], control: str) -> Iterator[dict[str, Any]]:
     """The rows "nearest" and "margin"."""
     names = list(errors)
-    draws, whole = _resampled(split, errors)
-    first, second = (names[i] for i in np.argsort(whole)[:2])
-    gap = draws[:, names.index(second)] - draws[:, names.index(first)]
-    lo, hi = np.quantile(gap, [0.025, 0.975])
+    left, whole = _left_out(split, errors)
+    nearest, next_to_it = np.argsort(whole)[:2]
+    first, second = names[nearest], names[next_to_it]
+    lo, hi = _apart(left, whole, nearest, next_to_it)
     apart = float(_errors(split, first, second).sum() / split.weight.sum())
     few = len(np.unique(split.composition)) < FEWEST
     decided = lo > ROUNDING and apart > (hi - lo) / 2 and not few
@@ -292,21 +293,25 @@ def _judged(split: Split, learner: str, errors: dict[str, np.ndarray], control: 
     yield _row(split, "nearest", learner, first if decided else "undecided", value, lo, hi, control, n=n, note=note)
     does, does_not = ([i for i, r in enumerate(names) if RECOMBINES[r] is kind] for kind in (True, False))
     if does and does_not:
-        margin = draws[:, does_not].min(1) - draws[:, does].min(1)
         value = float(whole[does_not].min() - whole[does].min())
-        lo, hi = np.quantile(margin, [0.025, 0.975])
+        lo, hi = _apart(left, whole, *(kind[int(np.argmin(whole[kind]))] for kind in (does, does_not)))
         sure = (lo > ROUNDING or hi < -ROUNDING) and not few
         words = ("recombines" if value > 0 else "does not recombine") if sure else "undecided"
         yield _row(split, "margin", learner, words, value, lo, hi, control, n=n)
 
 
-def _resampled(split: Split, errors: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """(draw, reference) distances over compositions drawn again, the same ones for all; and (reference,) those of all."""
-    ids = np.unique(split.composition)
-    here = split.composition == ids[:, None]
+def _left_out(split: Split, errors: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """(composition, reference) distances without each composition; and (reference,) those of all."""
+    here = split.composition == np.unique(split.composition)[:, None]
     sums, weights = here @ np.stack(list(errors.values()), axis=1), here @ split.weight
-    pick = np.random.default_rng(0).integers(len(ids), size=(DRAWS, len(ids)))
-    return sums[pick].sum(1) / weights[pick].sum(1)[:, None], sums.sum(0) / weights.sum()
+    with np.errstate(divide="ignore", invalid="ignore"):  # of a single composition nothing is left
+        return (sums.sum(0) - sums) / (weights.sum() - weights)[:, None], sums.sum(0) / weights.sum()
+
+
+def _apart(left: np.ndarray, whole: np.ndarray, near: int, far: int) -> tuple[float, float]:
+    """95 % t interval over compositions of how much farther one reference is than another."""
+    gaps = left[:, far] - left[:, near]
+    return student_interval(float(whole[far] - whole[near]), gaps, len(gaps), Scale.PLAIN, Replicates.JACKKNIFE)
 
 
 def _episodes(split: Split) -> pd.DataFrame:

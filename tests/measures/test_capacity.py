@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy.stats import t
 from sklearn.gaussian_process.kernels import RBF
 from sklearn.linear_model import Ridge
 
@@ -55,6 +56,24 @@ def test_features_and_fit_are_those_of_scikit_learn():
     scaled = (x - x.mean(0)) / x.std(0, unbiased=False)
     ours, theirs = found(x).numpy(), Ridge(alpha=found.linear.l2).fit(scaled, y).predict(scaled)
     np.testing.assert_allclose(ours, theirs, atol=1e-8)
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 8, 24])
+def test_in_a_control_task_no_composition_keeps_its_own_code(count):
+    which = torch.arange(3 * count) % count
+    own = which[:, None].double()
+    for seed in range(20):
+        given = capacity.control_task(own, which, seed)
+        assert (given != own).all() and sorted(set(given.ravel().tolist())) == list(range(count))
+
+
+@pytest.mark.parametrize("compositions", [2, 4, 8, 20])
+def test_the_interval_on_left_out_compositions_is_students(compositions):
+    z, which = codes(compositions=compositions)
+    found = Readout.fit(z + 0.1 * which[:, None], z, which)
+    groups = min(compositions, capacity.FOLDS)
+    for name, (value, se) in found.by_capacity.items():
+        assert found.interval(name) == pytest.approx(t(groups - 1, value, se).interval(0.95), rel=0.01)
 
 
 def test_a_control_task_gives_every_composition_another_ones_code_and_keeps_their_spread():

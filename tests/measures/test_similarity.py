@@ -7,6 +7,7 @@ import pytest
 from compolens.measures.similarity import (
     Terms,
     another_factor,
+    dealt,
     factors_against_left_out,
     held_out_against_left_out,
     joint_reliability,
@@ -115,7 +116,8 @@ def test_a_factor_s_own_part_is_told_from_what_all_factors_share():
     train, held_out = (factors(rng, shared, own, names) for names in (TRAIN[:5], OOD[:3]))
     effects = shared + own
     parts = effects - effects.mean(1, keepdims=True)
-    assert own_part(train) == pytest.approx(((effects - effects.mean(0)) ** 2).sum() / (parts**2).sum(), abs=0.02)
+    expected = ((parts - parts.mean(0)) ** 2).sum() * 6 / 5 / (parts**2).sum()
+    assert own_part(train) == pytest.approx(expected, abs=0.02)
     found = factors_against_left_out(train, held_out, own=True, draws=60)
     assert found.similarity > 0.97 and abs(found.beyond) < 0.02 and joint_reliability(train, own=True) > 0.9
     assert another_factor(train, held_out, own=True) == pytest.approx(-1 / 5, abs=0.05)
@@ -129,6 +131,35 @@ def test_where_all_factors_have_the_same_effects_none_is_a_factor_s_own():
     assert abs(own_part(train)) < 0.02 and abs(joint_reliability(train, own=True)) < 0.5
     both = (factors_against_left_out(train, held_out, False, draws=60).similarity, another_factor(train, held_out, False))
     assert both == pytest.approx([1, 1], abs=0.02)
+
+
+def test_a_factor_that_is_stronger_everywhere_has_no_part_of_its_own():
+    rng = np.random.default_rng(8)
+    shared = rng.gamma(1.0, size=len(PARTS)) * 0.1
+    stronger = np.arange(6)[:, None] * np.full(len(PARTS), 0.2)
+    assert own_part(factors(rng, shared, stronger, TRAIN[:5])) == pytest.approx(0, abs=0.02)
+
+
+@pytest.mark.parametrize("n", [2, 3, 6])
+def test_factors_that_have_nothing_in_common_are_wholly_their_own(n):
+    found = []
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        effects = 0.1 * rng.standard_normal((n, len(PARTS)))
+        found.append(own_part({f"{k}": rows(rng, mine, TRAIN[:4], noise=0.1) for k, mine in enumerate(effects)}))
+    assert np.mean(found) == pytest.approx(1, abs=0.06)
+
+
+def test_what_shares_a_unit_and_a_composition_is_dealt_to_one_half():
+    composition = np.repeat([3, 1, 2], [7, 12, 9])
+    unit = np.random.default_rng(0).integers(5, size=28)
+    half = dealt(composition, unit)
+    for c in (1, 2, 3):
+        for u in range(5):
+            assert len(set(half[(composition == c) & (unit == u)])) <= 1
+    counts = [len(set(zip(composition[half == side], unit[half == side], strict=True))) for side in (0, 1)]
+    assert abs(counts[0] - counts[1]) <= 1
+    assert dealt(composition).tolist() == dealt(composition, np.arange(28)).tolist()
 
 
 def test_factors_that_change_places_on_held_out_compositions_are_far_outside():

@@ -1,5 +1,7 @@
 """Vectors of tasks on a network whose workings are known: the code stands where answers are read, the query joins later."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -83,3 +85,12 @@ def test_of_training_compositions_the_mean_serves_as_well(table):
 def test_a_network_without_fresh_weights_says_that_the_control_is_missing(table):
     untrained = table[table["control"] == "untrained"]
     assert len(untrained) and untrained["value"].isna().all() and untrained["note"].str.startswith("not available").all()
+
+
+def test_random_function_vectors_have_the_length_of_every_heads_part():
+    """A head is put in without the others of its hook point."""
+    inside = compolens.load_recipe("probes", "task_vectors").__globals__
+    own = torch.randn(5, 2, 4, 3, generator=torch.Generator().manual_seed(0)) * torch.tensor([1.0, 0.1, 5.0, 0.0])[:, None]
+    mean = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(1))
+    random = inside["_controls"]({"hook": mean + own}, SimpleNamespace(mean={"hook": mean}))["random"]["hook"]
+    torch.testing.assert_close((random - mean).norm(dim=(1, 3)), own.norm(dim=(1, 3)), rtol=1e-4, atol=1e-5)

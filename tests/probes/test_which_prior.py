@@ -2,6 +2,8 @@
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -227,7 +229,7 @@ def at(table, **where):
     [(1.0, "best of all compositions", "recombines"), (0.0, "best training composition", "does not recombine")],
 )
 def test_a_planted_learner_is_named_on_held_out_compositions_and_on_training_ones_nothing_is(tiny_task, share, nearest, words):
-    table, _ = measured(imitating(tiny_task, share))
+    table, _ = measured(imitating(dataclasses.replace(tiny_task, n_modules=12), share))
     own = at(table, control="", split="ood", composition="all")
     distance = at(own, metric="distance").set_index("reference")["value"]
     assert distance[nearest] == pytest.approx(0, abs=1e-9) and (distance.drop([nearest, "truth"]) > 0.01).all()
@@ -239,6 +241,21 @@ def test_a_planted_learner_is_named_on_held_out_compositions_and_on_training_one
     assert seen["reference"].item() == "undecided" and "next: " in seen["note"].item()
     shuffled = at(table, control="shuffled", split="ood", reference=nearest)["value"].item()
     assert shuffled > 0.5 > distance[nearest]
+
+
+@pytest.mark.parametrize("compositions", [3, 5, 10])
+def test_what_is_equally_near_is_seldom_decided(compositions):
+    """Two learners, one that recombines and one that does not, whose distances differ by chance alone."""
+    inside, rng = recipes.load_recipe("probes", "which_prior").__globals__, np.random.default_rng(0)
+    batch = SimpleNamespace(targets=torch.zeros(compositions, 1))
+    decided = {"nearest": 0, "margin": 0}
+    for _ in range(400):
+        split = inside["Split"](None, "ood", [batch], {}, np.ones(compositions), np.arange(compositions))
+        errors = {f"best {of}": rng.gamma(4.0, size=compositions) for of in ("of all compositions", "training composition")}
+        with mock.patch.dict(inside, _errors=lambda *_: np.full(compositions, 100.0)):
+            for row in inside["_judged"](split, "model", errors, ""):
+                decided[row["metric"]] += row["reference"] != "undecided"
+    assert max(decided.values()) / 400 < 0.09
 
 
 def test_halfway_between_two_references_nothing_is_decided(tiny_task):

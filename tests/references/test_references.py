@@ -1,6 +1,7 @@
 """References: each equals an independent implementation of what it claims to be, and they rank as they must."""
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,7 +9,9 @@ import torch
 from scipy.optimize import least_squares
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import Ridge
+from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.neighbors import KNeighborsRegressor
+from sklearn.preprocessing import KernelCenterer
 
 from compolens import Hyperteacher, UnstructuredTeacher
 from compolens.foundation.configs import ConfigError
@@ -126,9 +129,8 @@ def test_ridge_on_products_is_scikit_learns_on_all_products(l2):
     for x, y, answer in zip(episodes.inputs.double().numpy(), episodes.targets.double().numpy(), prediction, strict=True):
         u = x / np.sqrt((x[:n] ** 2).sum(1).mean())
         products = np.concatenate([u, np.einsum("ni,nj->nij", u, u).reshape(len(u), -1)], axis=1)
-        mean = y[:n].mean(0)
-        fitted = Ridge(alpha=l2, fit_intercept=False).fit(products[:n], y[:n] - mean)
-        np.testing.assert_allclose(answer.numpy(), fitted.predict(products) + mean, rtol=1e-3, atol=1e-4)
+        fitted = Ridge(alpha=l2).fit(products[:n], y[:n])
+        np.testing.assert_allclose(answer.numpy(), fitted.predict(products), rtol=1e-3, atol=1e-4)
 
 
 def test_ridge_on_bumps_is_scikit_learns_kernel_ridge():
@@ -137,9 +139,19 @@ def test_ridge_on_bumps_is_scikit_learns_kernel_ridge():
     prediction = InContextKernelRidge(width, l2).predict(task, episodes)
     for x, y, answer in zip(episodes.inputs.double().numpy(), episodes.targets.double().numpy(), prediction, strict=True):
         u = x / np.sqrt((x[:n] ** 2).sum(1).mean())
-        mean = y[:n].mean(0)
-        fitted = KernelRidge(alpha=l2, kernel="rbf", gamma=1 / (2 * width**2)).fit(u[:n], y[:n] - mean)
-        np.testing.assert_allclose(answer.numpy(), fitted.predict(u) + mean, rtol=1e-3, atol=1e-4)
+        mean, kernel = y[:n].mean(0), rbf_kernel(u, u[:n], gamma=1 / (2 * width**2))
+        centre = KernelCenterer().fit(kernel[:n])
+        fitted = KernelRidge(alpha=l2, kernel="precomputed").fit(centre.transform(kernel[:n]), y[:n] - mean)
+        np.testing.assert_allclose(answer.numpy(), fitted.predict(centre.transform(kernel)) + mean, rtol=1e-3, atol=1e-4)
+
+
+def test_ridge_on_products_finds_a_square():
+    """The mean of a square over the examples is not 0, and it is not penalised."""
+    x = torch.randn(4, 60, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    square = x[..., :1].square() + 3
+    shown = SimpleNamespace(examples=lambda episodes: (x, square[:, :50]))
+    asked = SimpleNamespace(targets=square)
+    torch.testing.assert_close(kernel_ridge.quadratic_predictions(shown, asked, (1e-9,))[0], square, rtol=1e-6, atol=1e-6)
 
 
 def test_settings_of_products_and_bumps_are_the_best_on_training_compositions(task):

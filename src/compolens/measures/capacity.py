@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from compolens.measures.intervals import student_quantile
 from compolens.measures.readouts import PENALTIES, Moments, RidgeReadout
 
 CAPACITIES = ("linear", "products", "32 bumps", "128 bumps")
@@ -96,6 +97,7 @@ class Readout:
         left_out: R² on left-out compositions; 1 is perfect, may be negative.
         se: its standard error over the groups that were left out.
         by_capacity: capacity -> (R², standard error), of all that were tried.
+        groups: how many groups were left out, one after the other.
     """
 
     features: Features
@@ -104,6 +106,20 @@ class Readout:
     left_out: float
     se: float
     by_capacity: dict[str, tuple[float, float]]
+    groups: int
+
+    def interval(self, capacity: str) -> tuple[float, float]:
+        """95 % t interval of the R² on left-out compositions.
+
+        Args:
+            capacity: one of those tried.
+
+        Returns:
+            Its two ends; infinite where a single group was left out.
+        """
+        value, se = self.by_capacity[capacity]
+        half = student_quantile(0.975, self.groups - 1) * se if self.groups > 1 else float("inf")
+        return value - half, value + half
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.linear(self.features(x))
@@ -133,7 +149,7 @@ class Readout:
         best = max(told.values())  # where nothing varies, all are NaN, and the first is as good as any
         chosen = next((c for c in capacities if told[c][0] >= best[0] - best[1]), capacities[0])
         features, whole, penalty = fitted[chosen]
-        return cls(features, whole.fit([penalty])[0], chosen, *told[chosen], told)
+        return cls(features, whole.fit([penalty])[0], chosen, *told[chosen], told, len(fold.unique()))
 
 
 def folds_of(composition: Tensor) -> Tensor:
@@ -177,21 +193,23 @@ def _left_out(groups: Sequence[Moments]) -> tuple[float, tuple[float, float]]:
 
 
 def control_task(y: Tensor, composition: Tensor, seed: int = 0) -> Tensor:
-    """The codes of a control task (1909.03368): every composition gets another one's mean code, each alike often.
+    """The codes of a control task (1909.03368): every composition gets another one's mean code, and none its own.
 
     A readout that learns it stores compositions; what a readout of a code reads beyond that is in the activations.
 
     Args:
         y: (n, outputs) codes.
         composition: (n,) ints.
-        seed: of the permutation.
+        seed: of the order in which they are handed on.
 
     Returns:
-        (n, outputs).
+        (n, outputs); of a single composition its own mean code.
     """
     _, which = composition.unique(return_inverse=True)
     count = int(which.max()) + 1
     means = torch.zeros(count, y.shape[1], dtype=torch.float64, device=y.device).index_add_(0, which, y.double())
     means /= torch.bincount(which, minlength=count)[:, None]
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).to(y.device)
+    ring = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).to(y.device)
+    order = torch.empty_like(ring)
+    order[ring] = ring.roll(1)
     return means[order][which]

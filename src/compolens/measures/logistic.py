@@ -257,7 +257,7 @@ class Explained(NamedTuple):
         return value, *student_interval(value, means, len(self.nats), Scale.LOG_LACK, Replicates.BOOTSTRAP)
 
     def balanced_accuracy(self, draws: int = 1000) -> tuple[float, float, float]:
-        """Mean over labels of balanced accuracy, with percentiles (95 %) over groups.
+        """Mean over labels of balanced accuracy with its 95 % interval over groups, as `r2` has it.
 
         Args:
             draws: of the bootstrap.
@@ -273,8 +273,8 @@ class Explained(NamedTuple):
             recall = np.where(total > 0, right / np.maximum(total, 1), np.nan)
             found.append(np.nanmean(recall, -1))
         means = np.mean(found, axis=0)
-        lo, hi = np.quantile(means[1:], [0.025, 0.975])
-        return float(means[0]), float(lo), float(hi)
+        value = float(means[0])
+        return value, *student_interval(value, means[1:], len(self.nats), Scale.LOG_LACK, Replicates.BOOTSTRAP)
 
 
 def _surprise(counts: np.ndarray) -> np.ndarray:

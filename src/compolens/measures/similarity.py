@@ -68,21 +68,41 @@ def terms_of(frame: pd.DataFrame, parts: list[str]) -> Terms:
     return Terms(along, shift[0], error, names)
 
 
-def summed(along: np.ndarray, shift: np.ndarray, error: np.ndarray, composition: np.ndarray) -> Terms:
-    """The same, from arrays. Ordered by composition, every other episode is in the same half.
+def dealt(composition: np.ndarray, unit: np.ndarray | None = None) -> np.ndarray:
+    """Two halves of the episodes: ordered by composition, every other unit is in the same one.
+
+    Args:
+        composition: (episode,) names or numbers.
+        unit: (episode,) numbers; what shares a unit and a composition stays in one half, such as the pairs of one base (None:
+            every episode is one).
+
+    Returns:
+        (episode,) 0 or 1.
+    """
+    _, index = np.unique(composition, return_inverse=True)
+    of_its_own = np.arange(len(index)) if unit is None else np.asarray(unit)
+    known = dict.fromkeys(zip(*(part[np.argsort(index, kind="stable")].tolist() for part in (index, of_its_own)), strict=True))
+    half = {pair: i % 2 for i, pair in enumerate(known)}
+    return np.array([half[pair] for pair in zip(index.tolist(), of_its_own.tolist(), strict=True)], dtype=int)
+
+
+def summed(
+    along: np.ndarray, shift: np.ndarray, error: np.ndarray, composition: np.ndarray, unit: np.ndarray | None = None
+) -> Terms:
+    """The same, from arrays.
 
     Args:
         along: (part, episode).
         shift: (episode,).
         error: (episode,) 1 - score.
         composition: (episode,) names or numbers.
+        unit: (episode,) as in `dealt`, which says what is in which half.
 
     Returns:
         The terms.
     """
     names, index = np.unique(composition, return_inverse=True)
-    half = np.empty(len(index), dtype=int)
-    half[np.argsort(index, kind="stable")] = np.arange(len(index)) % 2
+    half = dealt(composition, unit)
     where = np.zeros((len(index), len(names), 2))
     where[np.arange(len(index)), index, half] = 1
     mean = np.bincount(index, weights=error) / np.bincount(index)
@@ -187,13 +207,15 @@ def own_part(factors: Mapping[str, Terms]) -> float:
         factors: factor -> terms of its exchange, with the same parts.
 
     Returns:
-        Covariance over (factor, part) of the halves' effects less their mean over factors, by that of the effects less their
-        mean over parts. Noise has mean 0 in both. 0: all factors have the same effects; it can be below 0 by chance.
+        The covariance over (factor, part) of the halves' effects, each factor's less its mean over parts: what is left of it
+        without the parts' mean over factors, by all of it. Noise has mean 0 in both. 0: the same pattern over parts for all
+        factors, however strong; 1: patterns that have nothing in common. It can be below 0, and above 1, by chance.
     """
-    one, other = (np.stack(half) for half in zip(*(terms.halves() for terms in factors.values()), strict=True))
-    own = ((one - one.mean(0)) * (other - other.mean(0))).sum()
-    whole = ((one - one.mean(1, keepdims=True)) * (other - other.mean(1, keepdims=True))).sum()
-    return float(own / whole) if whole > 0 else float("nan")
+    stacked = (np.stack(half) for half in zip(*(terms.halves() for terms in factors.values()), strict=True))
+    one, other = (effects - effects.mean(1, keepdims=True) for effects in stacked)
+    n, whole = len(one), float((one * other).sum())
+    own = float(((one - one.mean(0)) * (other - other.mean(0))).sum()) * n / max(n - 1, 1)
+    return own / whole if whole > 0 else float("nan")
 
 
 def joint_similarity(one: Mapping[str, Terms], other: Mapping[str, Terms], own: bool) -> float:

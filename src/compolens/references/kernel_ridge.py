@@ -1,7 +1,8 @@
 """Ridge regression on products of inputs, and on bumps around the examples: regression that need not be linear.
 
 Both are kernel ridge regressions (Saunders, Gammerman and Vovk 1998): answers are linear in k(x, x_i) over the context's
-examples x_i. Inputs are first divided by their root mean squared length.
+examples x_i. Inputs are first divided by their root mean squared length. The mean is not penalised: features are taken less
+their mean over the examples, which for a kernel is double centring (Schölkopf, Smola and Müller 1998).
 """
 
 from __future__ import annotations
@@ -123,8 +124,10 @@ def _predictions(task: TaskFamily, episodes: Episodes, kernel: Kernel, penalties
     x, y = examples_of(task, episodes)
     x = x / x[:, : y.shape[1]].square().sum(-1).mean(1).sqrt().clamp(min=1e-300)[:, None, None]
     shown, mean = x[:, : y.shape[1]], y.mean(1, keepdim=True)
-    values, vectors = torch.linalg.eigh(kernel(shown, shown))
-    rotated, asked = vectors.mT @ (y - mean), kernel(x, shown) @ vectors
+    known, among = kernel(x, shown), kernel(shown, shown)
+    middle, grand = among.mean(1, keepdim=True), among.mean((1, 2), keepdim=True)
+    values, vectors = torch.linalg.eigh(among - middle - middle.mT + grand)
+    rotated, asked = vectors.mT @ (y - mean), (known - known.mean(2, keepdim=True) - middle + grand) @ vectors
     answers = [asked @ (rotated / (values.clamp(min=0) + l2)[..., None]) + mean for l2 in penalties]
     return [answer.to(episodes.targets.dtype) for answer in answers]
 
