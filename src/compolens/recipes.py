@@ -16,8 +16,9 @@ import re
 import shlex
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import metadata
+from numbers import Real
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,8 @@ from compolens.foundation.builtin import built_in, room
 from compolens.foundation.configs import ConfigError, DoesNotApply, nearest, shown
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from compolens.figures import Look
 
 RENAMED = {"verdicts": "diagnoses"}
@@ -144,6 +147,26 @@ def load_recipe(kind: str, name: str | Path) -> Callable[..., Any]:
     return function
 
 
+def check_names(files: Sequence[Path]) -> None:
+    """Check that no two probes write the same table.
+
+    Args:
+        files: of the probes; a table is called as its probe's file.
+
+    Raises:
+        ConfigError: two files have one name, or one of the user's has that of a built-in probe.
+    """
+    known: dict[str, Path] = {}
+    for file in files:
+        own = built_in("probes").get(file.stem)
+        other = known.setdefault(file.stem, file)
+        if own is not None and own.resolve() != file.resolve():
+            other = own
+        if other.resolve() != file.resolve():
+            told = f"{file} has the name of {'a built-in probe' if other == own else other}, so that both write the table"
+            raise ConfigError(f"{told} {file.stem!r}; rename the file")
+
+
 def options(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """The keyword-only parameters of the recipe `function`: its flags."""
     return {
@@ -211,6 +234,7 @@ def run_probe(
     from compolens import tables, zoo
     from compolens.foundation import versions
 
+    check_names([path])
     function = load_recipe("probes", path)
     wanted = wanted_steps(folder, steps)
     parts, rows = [], []
@@ -219,8 +243,7 @@ def run_probe(
         trained = zoo.load(folder, step, classes, device)
         if path.stem in trained.task.missing:
             raise DoesNotApply(f"{type(trained.task).__name__}: {trained.task.missing[path.stem]}")
-        result = function(trained, **arguments)
-        table, episodes = result if isinstance(result, tuple) else (result, None)
+        table, episodes = _measured(path, function(trained, **arguments))
         parts.append(table.assign(step=step))
         if episodes is not None:
             rows.append(episodes.assign(step=step))
@@ -230,10 +253,31 @@ def run_probe(
         "arguments": {k: v for k, v in arguments.items() if v is not None},
         "steps": wanted,
         "version": compolens.__version__,
-        "command": f"compolens probe {path.stem} {folder.name}",
+        "command": f"compolens probe {path.stem if path.stem in built_in('probes') else shlex.quote(str(path))} {folder.name}",
     }
     all_rows = pd.concat(rows, ignore_index=True) if rows else None
     return tables.save(folder, path.stem, pd.concat(parts, ignore_index=True), provenance, all_rows)
+
+
+def _measured(path: Path, result: Any) -> tuple[pd.DataFrame, pd.DataFrame | None]:
+    """What a probe returned: the table, and the per-episode rows if there are any."""
+    import pandas as pd
+
+    table, episodes = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
+    for name, frame in (("table", table), ("per-episode rows", episodes)):
+        if not isinstance(frame, pd.DataFrame) and not (frame is None and name != "table"):
+            raise ConfigError(
+                f"{path}: probe() must return a DataFrame, or one and a DataFrame of per-episode rows; as {name} it gave "
+                f"{type(frame).__name__}"
+            )
+        if frame is not None and frame.columns.has_duplicates:
+            raise ConfigError(f"{path}: its {name} has the column {frame.columns[frame.columns.duplicated()][0]!r} twice")
+    for column in {"value", "lo", "hi"} & set(table.columns):
+        odd = next((one for one in table[column] if not (one is None or isinstance(one, Real))), None)
+        if odd is not None:
+            kind = type(odd).__name__
+            raise ConfigError(f"{path}: the column {column!r} of its table must hold numbers, got a {kind}; write float(…)")
+    return table, episodes
 
 
 def run_analysis(
@@ -387,7 +431,8 @@ def choose_models(path: Path, models: list[Path]) -> tuple[list[Path], dict[str,
             used.append(model)
     if not used:
         first, reason = next(iter(dropped.items()))
-        raise ConfigError(f"{path.stem}: {first} {reason}; type: compolens probe {' '.join(needs)} {first}")
+        way = "" if "compolens " in reason else f"; type: compolens probe {' '.join(needs)} {shlex.quote(first)}"
+        raise ConfigError(f"{path.stem}: {first} {reason}{way}")
     return used, dropped
 
 

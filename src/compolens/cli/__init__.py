@@ -90,7 +90,7 @@ def _guarded(arguments: list[str]) -> int:
         terminal.red(f"compolens: error: {terminal.one_line(_said_of(error))}")
         return 2
     except KeyboardInterrupt as error:
-        print(f"compolens: {error or 'interrupted'}", file=sys.stderr)
+        print(f"compolens: {str(error) or 'interrupted'}", file=sys.stderr)
         return 128 + getattr(error, "signum", 2)
     except Exception as error:
         if os.environ.get("COMPOLENS_DEBUG"):
@@ -132,4 +132,8 @@ def _dispatch(arguments: list[str]) -> int:
     options, unknown = command.parse_known_intermixed_args(arguments[1:])  # flags may stand before, between or after names
     if unknown:
         command.unknown(unknown)
+    for name in ("folders", "items", "names", "file", "out", "output"):
+        given = getattr(options, name, None)
+        if given is not None and "" in (given if isinstance(given, list) else [given]):
+            raise ConfigError(f"compolens {arguments[0]} was given an empty name; is it a variable that is not set?")
     return options.run(options)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from compolens.cli.engines import engine_of
-from compolens.cli.flags import Parser, command_parser, common_flags, conclude, finished_models, some
+from compolens.cli.flags import Parser, check_file, command_parser, common_flags, conclude, finished_models, outside, some
 from compolens.cli.probe import models_of, to_measure
 from compolens.cli.recipe_flags import recipe_arguments
 from compolens.cli.report import evidence_flag, write_report
@@ -50,6 +50,8 @@ def run(options: argparse.Namespace) -> int:
 
     folders = [Path(f) for f in options.folders]
     found = tables.find(folders)
+    check_file(options.output, "-o")
+    outside(options.classes)  # an error now, not after everything was measured
     engine = engine_of(options, found[0].parent)
     mine = models_of(found, options)
     if not mine:
@@ -68,8 +70,7 @@ def run(options: argparse.Namespace) -> int:
     if options.shard is not None:
         print("this shard is measured; the same command without --shard, once all are, writes the report", file=sys.stderr)
         return status
-    write_report("explain", options, models, [one for one in refused if one[2]])
-    return status
+    return max(write_report("explain", options, models, [one for one in refused if one[2]]), status)
 
 
 def _measured(models: list[Path]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import math
+import os
 import re
 import sys
 import typing
@@ -215,6 +216,24 @@ def check_device(device: str) -> None:
     from compolens.training import machine
 
     machine.check_device(device)
+
+
+def check_file(path: str, flag: str) -> None:
+    """Check that a file can be written, before the work whose result it will hold.
+
+    Args:
+        path: where it goes.
+        flag: by which it was named.
+
+    Raises:
+        ConfigError: it is a folder, or its folder cannot be made or written to.
+    """
+    place = Path(path)
+    if place.is_dir():
+        raise ConfigError(f"{flag} {shown(path)} is a folder; name a file, such as {flag} {place / 'report.html'}")
+    above = next(folder for folder in place.absolute().parents if folder.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        raise ConfigError(f"{flag} {shown(path)}: nothing can be written in {above}; name another place with {flag}")
 
 
 def outside(places: typing.Iterable[str]) -> tuple[Any, ...]:

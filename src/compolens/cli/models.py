@@ -225,16 +225,25 @@ def run(options: argparse.Namespace) -> int:
     roots = options.folders or [d for d in ("trained_models", "runs") if Path(d).is_dir()]
     if not roots:
         raise ConfigError("there is neither trained_models nor runs here; name a folder: compolens models DIR")
-    if options.write_digests:
-        return _write_digests(tables.find(roots))
-    if options.check:
+    modes = [flag for flag in ("write_digests", "check", "summary", "diagnosis") if getattr(options, flag)]
+    ignored = [flag for flag in ("sort", "columns", "json") if getattr(options, flag)]
+    if modes and (ignored or len(modes) > 1):
+        one, other = (f"--{flag.replace('_', '-')}" for flag in [*modes, *ignored][:2])
+        raise ConfigError(f"{one} does not go with {other}; leave one of them out")
+    if options.check and not options.filters:
         return _check(*_models_and_maps(roots))
-    if options.summary or options.diagnosis:
+    if modes:
+        found = tables.find(roots)
+        if options.filters:
+            found = [Path(row["model"]) for row in chosen(_rows(found, outside(options.classes)), options.filters)]
         with tables.read_once():
-            return (_summarise if options.summary else _diagnose)(tables.find(roots))
+            return {"write_digests": _write_digests, "check": lambda found: _check(found, []), "summary": _summarise,
+                    "diagnosis": _diagnose}[modes[0]](found)  # fmt: skip
     rows = chosen(_rows(tables.find(roots), outside(options.classes)), options.filters)
     rows = ordered(rows, options.sort) if options.sort else rows
     if options.json:
+        for name in _split(options.columns or ""):
+            known(name, rows)
         print(json.dumps([row if options.columns is None else _named(row, options.columns) for row in rows], indent=1))
         return 0
     _show(rows, options.columns)

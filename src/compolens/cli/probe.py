@@ -21,6 +21,7 @@ from compolens.cli.flags import (
     part_of,
 )
 from compolens.cli.recipe_flags import list_recipes, need_both, recipe_arguments, split_items
+from compolens.foundation.configs import ConfigError
 from compolens.foundation.progress import heard_by
 
 
@@ -50,6 +51,7 @@ def run(options: argparse.Namespace) -> int:
 
     files, folders = split_items("probes", options.items)
     need_both("probes", "probe", files, folders)
+    recipes.check_names(files)
     found = tables.find(folders)
     engine = engine_of(options, found[0].parent)
     recipes.check_steps(options.steps)
@@ -58,6 +60,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     models = finished_models(mine, folders)
     arguments = {file: recipe_arguments("probes", file, options) for file in files}
+    outside(options.classes)  # an error now, not once for every model
     return conclude(engine.run(to_measure(models, arguments, options, options.steps)))
 
 
@@ -90,11 +93,16 @@ def to_measure(models: list[Path], wanted: dict[Path, dict[str, Any]], options: 
 
     names, work = [folder.name for folder in models], []
     for folder in models:
+        place = folder / "tables" if (folder / "tables").is_dir() else folder
+        if not os.access(place, os.W_OK):
+            raise ConfigError(f"{place} cannot be written to, and a model's tables lie in its folder; copy it, or mend that")
         label = folder.name if names.count(folder.name) == 1 else str(folder)
         for file, arguments in wanted.items():
             if not options.again and _up_to_date(folder, file, arguments, steps):
                 print(f"{label} · {file.stem}: up to date", file=sys.stderr)
                 continue
+            if before := _replaced(folder, file, arguments, steps):
+                print(f"{label} · {file.stem}: replaces what was measured with {before}", file=sys.stderr)
             job = (str(file), str(folder), arguments, steps, options.device, tuple(options.classes))
             work.append(jobs.Job(f"{label} · {file.stem}", probe_one, job))
     return work
@@ -102,7 +110,6 @@ def to_measure(models: list[Path], wanted: dict[Path, dict[str, Any]], options: 
 
 def _up_to_date(folder: Path, file: Path, arguments: dict[str, Any], steps: str) -> bool:
     from compolens import recipes, tables
-    from compolens.foundation.configs import ConfigError
 
     try:
         if tables.why_not(folder, file.stem) or tables.why_stale(folder, file.stem, file):
@@ -113,6 +120,24 @@ def _up_to_date(folder: Path, file: Path, arguments: dict[str, Any], steps: str)
         return False
     same = {k: v for k, v in arguments.items() if v is not None} == provenance.get("arguments")
     return same and isinstance(measured, list) and all(step in measured for step in wanted)
+
+
+def _replaced(folder: Path, file: Path, arguments: dict[str, Any], steps: str) -> str:
+    """What a table that is measured anew holds and the new one will not: other arguments, or more steps ("" for none)."""
+    from compolens import recipes, tables
+
+    try:
+        if tables.why_not(folder, file.stem):
+            return ""
+        provenance = tables.provenance_of(folder, file.stem)
+        then, measured, wanted = provenance.get("arguments"), provenance.get("steps"), recipes.wanted_steps(folder, steps)
+    except ConfigError:
+        return ""
+    if not isinstance(then, dict) or not isinstance(measured, list):
+        return ""
+    other = [f"{name} {value}" for name, value in then.items() if name in arguments and arguments[name] not in (None, value)]
+    gone = [step for step in measured if step not in wanted]
+    return ", ".join([*other, *([f"steps {', '.join(map(str, measured))}"] if gone else [])])
 
 
 def probe_one(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from compolens.cli.flags import Parser, command_parser, common_flags, outside, say
+from compolens.cli.flags import Parser, check_file, command_parser, common_flags, outside, say
 
 
 def make(commands: Any) -> Parser:
@@ -28,8 +28,8 @@ def run(options: argparse.Namespace) -> int:
     """Do what `options` ask for; returns the exit status."""
     from compolens import tables
 
-    write_report("report", options, tables.find([Path(f) for f in options.folders]))
-    return 0
+    check_file(options.output, "-o")
+    return write_report("report", options, tables.find([Path(f) for f in options.folders]))
 
 
 def evidence_flag(parser: Parser) -> None:
@@ -45,7 +45,7 @@ def evidence_flag(parser: Parser) -> None:
 
 def write_report(
     command: str, options: argparse.Namespace, models: list[Path], inapplicable: Iterable[tuple[str, str, str]] = ()
-) -> None:
+) -> int:
     """Write the page that --output names, and print its diagnosis.
 
     Args:
@@ -53,6 +53,9 @@ def write_report(
         options: the flags.
         models: model folders.
         inapplicable: (model, probe, reason) of probes that do not apply.
+
+    Returns:
+        The exit status: 1 where of no model anything could be said.
     """
     from compolens import report
     from compolens.cli import cards
@@ -60,6 +63,7 @@ def write_report(
     typed = shlex.join(["compolens", command, *options.folders, "-o", options.output, *_flags(options)])
     made = report.page(models, Path(options.output), outside(options.classes), typed, say, inapplicable)
     cards.show(made, options.evidence)
+    return 0 if made.cards else 1
 
 
 def _flags(options: argparse.Namespace) -> Iterator[str]:

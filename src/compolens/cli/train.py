@@ -46,6 +46,9 @@ def read_runs(file: str) -> dict[str, Any]:
     runs = getattr(load_file(path), "runs", None)
     if not isinstance(runs, dict) or not runs or not all(isinstance(run, Run) for run in runs.values()):
         raise ConfigError(f'{path} defines no runs: it needs a dict  runs = {{"name": Run(...)}}')
+    for name in runs:
+        if not isinstance(name, str) or not Path(name).parts or Path(name).is_absolute() or ".." in Path(name).parts:
+            raise ConfigError(f"{path}: a run's name is that of its folder below --out, such as 'softmax-0'; got {name!r}")
     return runs
 
 

@@ -87,7 +87,7 @@ def card(judged: Judgement) -> Card:
         label=found.label if found else NO_LABEL,
         meaning=diagnosis.LABELS[found.label] if found else _why_none(judged),
         standing=judged.standing,
-        why=STANDINGS[judged.standing].format(seeds=SEEDS),
+        why=_why_standing(judged),
         score=found.scores["ood"] if found else float("nan"),
         ceiling=found.scores["ceiling"] if found else float("nan"),
         parts=found.parts["ood"] if found else {},
@@ -96,6 +96,13 @@ def card(judged: Judgement) -> Card:
         change=judged.change,
         evidence=(*more, *more_cautions, *aside, *judged.asides, *others, *judged.rest),
     )
+
+
+def _why_standing(judged: Judgement) -> str:
+    """What the standing means; a label that blames no part asks for no repair."""
+    if judged.standing == "not tested" and judged.found is not None and not judged.found.blamed:
+        return "no part is blamed, so there is nothing to repair"
+    return STANDINGS[judged.standing].format(seeds=SEEDS)
 
 
 def _why_none(judged: Judgement) -> str:

@@ -50,7 +50,7 @@ def of_scores(group: Group) -> list[Clause]:
     else:
         clauses.append(Clause(f"answers the compositions it was trained on (test {test.value:.3f})", (test,)))
     lost = (test.value - ood.value) / scale
-    how = "as well" if lost < SAME else "clearly worse" if lost >= CLEARLY else "somewhat worse"
+    how = "equally well" if lost < SAME else "clearly worse" if lost >= CLEARLY else "somewhat worse"
     clauses.append(
         Clause(f"answers held-out ones {how} (ood {ood.value:.3f}, a gap of {test.value - ood.value:.3f})", (test, ood))
     )
@@ -62,7 +62,7 @@ def of_scores(group: Group) -> list[Clause]:
             clauses.append(
                 Clause(f"is no better on held-out ones than {name} ({best.value:.3f}): nothing is recombined", (ood, best))
             )
-        elif how != "as well":
+        elif how != "equally well":
             text = f"still stands well above {name} ({best.value:.3f}): it recombines in part"
             clauses.append(Clause(text, (ood, best)))
     return clauses

@@ -58,7 +58,25 @@ def findings(folders: Sequence[Path]) -> list[Finding]:
     """What the tables that all models in `folders` have say."""
     sentences = {"erase_code": erased, "swap_code": exchanged, "swap_factor": reused}
     have = [name for name in sentences if all(tables.has(folder, name) for folder in folders)]
-    return [sentences[name]([_placed(folder, name) for folder in folders]) for name in have]
+    told = []
+    for name in have:
+        frames = [_placed(folder, name) for folder in folders]
+        told.append(sentences[name](frames) if all(map(_moved, frames)) else Finding(UNMOVED[name], name, ()))
+    return told
+
+
+UNMOVED = {
+    "erase_code": "nothing can be said of erasing its code: no layer has a number",
+    "swap_code": "another code would not change its answers, so that nothing can be recovered by an exchange",
+    "swap_factor": "another factor would not change its answers, so that nothing can be recovered by an exchange",
+}
+"""What is said of models of which a table holds no number: their answers do not depend on the context."""
+
+
+def _moved(frame: pd.DataFrame) -> bool:
+    """Whether a table has a number behind the first layer, as it has wherever another code moves the answers."""
+    own = frame[(frame["control"] == "") & frame["metric"].isin(["drop", "recovered"]) & (frame["split"] == "test")]
+    return bool((own["value"].notna() & (own["layer"] > 0)).any())
 
 
 def _placed(folder: Path, name: str) -> pd.DataFrame:

@@ -84,6 +84,11 @@ def find(roots: Iterable[str | Path]) -> list[Path]:
             continue
         below = _below(root)
         if not below:
+            if root.exists() and not root.is_dir():
+                raise ConfigError(f"{root} is a file; name the folder of a model, or one with models in it")
+            if maps := _maps_below(root):
+                draw = f"compolens analyze phase_diagram {maps[0]}"
+                raise ConfigError(f"{root} holds maps, and no trained model; draw one with: {draw}")
             what = "holds no trained model" if root.is_dir() else "does not exist"
             raise ConfigError(f"{root} {what}; train some with: compolens train FILE --out {root}")
         found.extend(below)
@@ -105,16 +110,15 @@ def _below(root: Path) -> list[Path]:
     return sorted(found)
 
 
+def _maps_below(root: Path) -> list[Path]:
+    return sorted(Path(place) for place, _, _ in os.walk(root) if map_files.is_map(place))
+
+
 def find_maps(roots: Iterable[str | Path]) -> list[Path]:
     """Every map's folder at or below `roots`, sorted; none at all is a `ConfigError`."""
     found: list[Path] = []
     for root in map(Path, roots):
-        below = (
-            [root]
-            if map_files.is_map(root)
-            else sorted(Path(place) for place, _, _ in os.walk(root) if map_files.is_map(place))
-        )
-        found.extend(below)
+        found.extend([root] if map_files.is_map(root) else _maps_below(root))
     if not found:
         named = ", ".join(map(str, roots))
         raise ConfigError(f"there is no map in {named}; make one with: compolens map FILE --out DIR")

@@ -102,7 +102,10 @@ def page(
         judged, compared = sentences.judgements(measured)
         drawn = figures(measured, refused(measured, classes, inapplicable))
         maps, without = attention(measured, classes)
-    notes += in_one(sorted({str(w.message) for w in caught if issubclass(w.category, tables.StaleTable)} - set(notes)))
+    stale = [w for w in caught if issubclass(w.category, tables.StaleTable) and str(w.message) not in notes]
+    for sentence in sorted({str(w.message) for w in stale if not issubclass(w.category, tables.OlderIntervals)}):
+        note(sentence)
+    notes += in_one(sorted({str(w.message) for w in stale}))
     cited = Cited(measured, path)
     told = [cards.card(one) for one in judged]
     first = decisive(drawn.made)
@@ -166,7 +169,7 @@ def _choose(folders: Sequence[Path], classes: tuple[type, ...]) -> tuple[list[Pa
             told = {name: tables.why_not(folder, name) for name in tables.names(folder)}
             notes += [f"table left out: {reason}" for reason in told.values() if reason]
     if not measured:
-        raise ConfigError(reasons[0])
+        raise ConfigError("; ".join(dict.fromkeys(reasons)))
     return measured, notes
 
 
