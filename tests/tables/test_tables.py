@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from compolens import citations, tables
+from compolens import citations, recipes, tables
 from compolens.foundation import digests, model_folders, versions
 from compolens.foundation.configs import ConfigError
 from compolens.measures.intervals import paired_interval, two_level_interval, weighted_mean
@@ -445,3 +445,21 @@ def test_a_row_has_every_column_that_all_tables_have():
     assert tuple(made)[: len(COLUMNS)] == COLUMNS and made["layer"] == 2
     assert np.isnan(made["lo"]) and np.isnan(made["hi"]) and made["control"] == ""
     assert (made["metric"], made["value"], made["split"], made["n"]) == ("score", 0.5, "ood", 3)
+
+
+def test_a_folder_of_folders_stands_for_the_models_below_it(tiny_models):
+    folders = [tiny_models[name] for name in ("softmax", "hypernetwork")]
+    for folder in folders:
+        if not tables.exists(folder, "generalization"):
+            recipes.run_probe(recipes.locate("probes", "generalization"), folder, {"episodes": 32, "seed": 0})
+    below, named = tables.gather(folders[0].parent, "generalization"), tables.gather(folders, "generalization")
+    assert set(below["model"]) == set(named["model"]) == {"softmax", "hypernetwork"}
+    with pytest.raises(ConfigError, match="was given no folder"):
+        tables.gather([], "generalization")
+
+
+def test_a_misspelled_table_is_named(tiny_models, tmp_path):
+    with pytest.raises(ConfigError, match=r"has no table 'generalisation' .*did you mean 'generalization'"):
+        tables.read(tiny_models["softmax"], "generalisation")
+    with pytest.raises(ConfigError, match="there is no folder"):
+        tables.read(tmp_path / "nope", "generalization")

@@ -14,7 +14,7 @@ import pandas as pd
 from compolens.foundation import digests, files, map_files, versions
 from compolens.foundation.configs import ConfigError, nearest
 from compolens.foundation.files import DamagedFile
-from compolens.foundation.model_folders import ADOPTED, finished, network_arguments, network_name, sites_name
+from compolens.foundation.model_folders import ADOPTED, find, finished, network_arguments, network_name, sites_name
 from compolens.tables.reading import parsed, read, warn_of_intervals, why_stale
 from compolens.tables.rows import at_last_step
 from compolens.tables.saved import StaleTable, UnusableTable, exists, names, told_stale
@@ -101,7 +101,7 @@ def gather(folders: str | Path | Iterable[str | Path], table: str) -> pd.DataFra
     """One DataFrame from the tables of many models, joined with their configs and seeds as columns.
 
     Args:
-        folders: Paths, or a glob such as "runs/**".
+        folders: Paths, or a glob such as "runs/**"; a folder of folders stands for all models below it.
         table: The table's name; of maps, whose one table has a row per model, "table" or "history".
 
     Returns:
@@ -113,12 +113,16 @@ def gather(folders: str | Path | Iterable[str | Path], table: str) -> pd.DataFra
         ConfigError: No model is there, or none has the table.
     """
     patterns = [folders] if isinstance(folders, str | Path) else list(folders)
-    paths = [Path(p) for pattern in patterns for p in (sorted(glob.glob(str(pattern), recursive=True)) or [str(pattern)])]
+    if not patterns:
+        raise ConfigError('gather was given no folder; name some, such as gather("runs/*", "generalization")')
+    paths = [path for pattern in patterns for path in _matched(str(pattern))]
     if maps := [p for p in dict.fromkeys(paths) if map_files.is_map(p)]:
         return _gather_maps(maps, table, [p for p in paths if p not in maps and (p / "config.json").is_file()])
     models = [p for p in dict.fromkeys(paths) if (p / "config.json").is_file()]
     if not models:
-        raise ConfigError(f"no trained model matches {', '.join(map(str, patterns))}")
+        raise ConfigError(
+            f"no trained model matches {', '.join(map(str, patterns))}; compolens models DIR lists those of a folder"
+        )
     parts, missing, left_out = [], [], {}
     for folder in models:
         if not exists(folder, table):
@@ -134,6 +138,17 @@ def gather(folders: str | Path | Iterable[str | Path], table: str) -> pd.DataFra
     frame = pd.concat(parts, ignore_index=True)
     frame.attrs |= {"missing": missing, "left_out": left_out}
     return frame
+
+
+def _matched(pattern: str) -> list[Path]:
+    """What a path or a glob stands for: a folder that is neither a model nor a map, named itself, for the models below it."""
+    place = Path(pattern)
+    if place.is_dir() and not (place / "config.json").is_file() and not map_files.is_map(place):
+        try:
+            return find([place])
+        except ConfigError:
+            return [place]
+    return [Path(path) for path in sorted(glob.glob(pattern, recursive=True)) or [pattern]]
 
 
 def _gather_maps(maps: list[Path], table: str, models: list[Path]) -> pd.DataFrame:

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from compolens.foundation import cells, digests, versions
-from compolens.foundation.configs import ConfigError
+from compolens.foundation import builtin, cells, digests, versions
+from compolens.foundation.configs import ConfigError, nearest
 from compolens.foundation.files import DamagedFile
 from compolens.foundation.table_files import EPISODES, TABLE, TableFiles
 from compolens.tables.rows import COLUMNS
@@ -26,6 +26,7 @@ from compolens.tables.saved import (
     exists,
     file_digest,
     files_of,
+    names,
     told_stale,
     unusable,
 )
@@ -160,6 +161,15 @@ def _about_episodes(table: TableFiles, provenance: dict[str, Any]) -> str:
     return ""
 
 
+def _none(folder: str | Path, name: str) -> str:
+    """That there is no such table, and what to type; of a misspelled name, what was meant."""
+    if not Path(folder).is_dir():
+        return f"there is no folder {str(folder)!r}, and so no table {name!r} of a model"
+    near = nearest(name, [*builtin.built_in("probes"), *names(folder)])
+    meant = f" ({near})" if near.startswith("did you mean") and name not in builtin.built_in("probes") else ""
+    return f"{folder} has no table {name!r}{meant}; measure it with: compolens probe {name} {folder}"
+
+
 def why_not(folder: str | Path, name: str) -> str:
     """Why nothing can be drawn from a model's table: there is none, it is stale, damaged, or cannot be read.
 
@@ -171,7 +181,7 @@ def why_not(folder: str | Path, name: str) -> str:
         A sentence that names the file, and what to type to have it measured again; "" where it can be drawn from.
     """
     if not exists(folder, name):
-        return f"{folder} has no table {name!r}; measure it with: compolens probe {name} {folder}"
+        return _none(folder, name)
     try:
         parsed(folder, name)
     except UnusableTable as error:
@@ -208,7 +218,7 @@ def read(folder: str | Path, name: str) -> pd.DataFrame:
         UnusableTable: It is not what the probe wrote, or no table at all.
     """
     if not exists(folder, name):
-        raise ConfigError(f"{folder} has no table {name!r}; measure it with: compolens probe {name} {folder}")
+        raise ConfigError(_none(folder, name))
     frame = parsed(folder, name)
     reason = why_stale(folder, name)
     if reason.startswith(versions.INTERVALS):
