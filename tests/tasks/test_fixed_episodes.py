@@ -742,6 +742,45 @@ def test_other_data_is_named_on_the_command_line(trained, task, tmp_path, capsys
     assert load(tmp_path / "out" / "mine").task == dataclasses.replace(task, data=str(tmp_path / "moved"))
 
 
+@pytest.mark.parametrize("nowhere", ["", " "])
+def test_episodes_go_to_no_folder_without_a_name(nowhere, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"the folder must be a path, such as 'my_episodes', got ' ?'$"):
+        write(nowhere)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["config.json", "weights.safetensors", "scores.json", "resume.safetensors"])
+def test_episodes_are_not_written_into_a_trained_models_folder(name, tmp_path):
+    (tmp_path / name).touch()
+    with pytest.raises(ConfigError, match=rf"holds a trained model \({name}\), .* choose another"):
+        write(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_broken_npz_file_is_named_and_no_advice_of_numpys_is_repeated(tmp_path):
+    given = as_columns(arrays(), arrays()["split"])
+    np.savez(tmp_path / "whole.npz", **{k: np.asarray(v) for k, v in given.items()})
+    whole = (tmp_path / "whole.npz").read_bytes()
+    np.save(tmp_path / "array.npy", np.zeros(3))
+    np.savez(tmp_path / "objects.npz", tokens=np.array([{}], dtype=object))
+    middle = len(whole) // 2
+    broken = {
+        "junk": (b"junk", "it is no .npz file, or not all of one"),
+        "empty": (b"", "it is no .npz file"),
+        "pickle": (b"\x80\x04N.", "it is no .npz file"),
+        "cut": (whole[:middle], "it is no .npz file, or not all of one"),
+        "array": ((tmp_path / "array.npy").read_bytes(), "it is no .npz file"),
+        "turned": (whole[:2000] + bytes(64) + whole[2064:], "it is damaged at 'tokens'"),
+        "objects": ((tmp_path / "objects.npz").read_bytes(), "'tokens' holds Python objects; make it numbers, or words as"),
+    }
+    for name, (content, told) in broken.items():
+        (tmp_path / f"{name}.npz").write_bytes(content)
+        with pytest.raises(ConfigError, match=f"{name}.npz cannot be read: {told}.*write it again with numpy.savez") as error:
+            FixedEpisodes.convert(tmp_path / f"{name}.npz", tmp_path / "episodes")
+        assert "pickle" not in str(error.value).replace(f"{name}.npz", "") and not (tmp_path / "episodes").exists()
+
+
 def test_a_relative_folder_that_is_not_found_says_from_where_its_path_counts(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError) as relative:

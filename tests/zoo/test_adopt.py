@@ -581,6 +581,176 @@ def test_a_stream_of_another_length_needs_its_roles(tiny_task):
     }
 
 
+# ---- answers that are none of an episode's own ------------------------------------------------------------------------------
+class SequenceFirst(nn.Module):
+    """torch's encoder as it is built, fed (batch, seq, width): attention goes from episode to episode."""
+
+    def __init__(self, batch_first=False):
+        super().__init__()
+        self.embed, self.read = nn.Linear(7, 16), nn.Linear(16, 2)
+        layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=batch_first)
+        self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+
+    def forward(self, tokens):
+        return self.read(self.encoder(self.embed(tokens)))
+
+
+class Turned(SequenceFirst):
+    """The same, fed as it wants to be."""
+
+    def forward(self, tokens):
+        return self.read(self.encoder(self.embed(tokens).transpose(0, 1))).transpose(0, 1)
+
+
+class Memory(nn.Module):
+    """A recurrence over positions, normalised as in training."""
+
+    def __init__(self, batch_first=True):
+        super().__init__()
+        self.embed, self.norm, self.read = nn.Linear(7, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)
+        self.rnn = nn.LSTM(8, 8, batch_first=batch_first)
+
+    def forward(self, tokens):
+        x = self.norm(self.embed(tokens).transpose(1, 2)).transpose(1, 2)
+        return self.read(self.rnn(x)[0])
+
+
+class Dropped(Stepped):
+    """A dropout that stays on."""
+
+    def forward(self, tokens):
+        return nn.functional.dropout(super().forward(tokens), 0.5, training=True)
+
+
+class Keeping(Stepped):
+    """Its answers go on from those of the call before."""
+
+    last = 0.0
+
+    def forward(self, tokens):
+        answers = super().forward(tokens) + self.last
+        self.last = answers.mean().detach()
+        return answers
+
+
+class Normed(Stepped):
+    def forward(self, tokens):
+        x = super().forward(tokens)
+        return (x - x.mean((0, 1))) / x.std((0, 1))
+
+
+class Squeezed(Stepped):
+    def forward(self, tokens):
+        return super().forward(tokens).squeeze()
+
+
+class Undefined(Stepped):
+    def forward(self, tokens):
+        return super().forward(tokens) * torch.where(tokens[:, :1, :1] > 0, torch.nan, 1.0)
+
+
+ENCODED = {"blocks.0.hook_resid_pre": ("encoder", "input"), "blocks.0.hook_resid_post": "encoder"}
+RECURRENT = {"blocks.0.hook_resid_pre": "embed", "blocks.0.hook_resid_post": ("rnn", "output", 0)}
+
+
+@pytest.mark.parametrize(
+    ("make", "sites", "message"),
+    [
+        (SequenceFirst, ENCODED, r"SequenceFirst depends on the rest of the batch: alone, .* batch_first=True: build them so"),
+        (lambda: Memory(batch_first=False), RECURRENT, r"Memory depends on the rest of the batch.* batch_first=True"),
+        (Normed, SITES, r"Normed depends on the rest of the batch.* a normalisation must use statistics of training alone"),
+        (
+            Turned,
+            ENCODED,
+            r"\(9, 3, 16\) for 3 episodes; .* here it is the second\. .*batch_first=True: build them so, and the",
+        ),
+        (Dropped, SITES, r"Dropped is not deterministic: asked again, .*dropout\(x, p, self\.training\)"),
+        (Keeping, SITES, r"Keeping is not deterministic: .* keep no state"),
+        (Squeezed, SITES, r"Squeezed answers 3 episodes together and fails on one of them alone: .* \.squeeze\(-1\)"),
+        (Undefined, SITES, r"Undefined answers NaN, not a number, to [123] of 3 episodes; look for weights"),
+        (lambda: nn.DataParallel(Stepped()), {}, r"DataParallel spreads a network .*: adopt\(net\.module, …\)"),
+    ],
+)
+def test_an_answer_that_is_not_a_function_of_its_episode_is_refused_with_a_way_out(tiny_task, make, sites, message):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = make().eval()
+    with pytest.raises(ConfigError, match=message):
+        adopt(network, tiny_task, sites=sites)
+
+
+@pytest.mark.filterwarnings("ignore:.*goes round")
+@pytest.mark.parametrize(
+    ("network", "sites"),
+    [(SequenceFirst(batch_first=True), ENCODED), (Memory(), RECURRENT), (Stepped().double().float(), SITES)],
+    ids=["batch first", "recurrent and normalised", "attention"],
+)
+def test_rounding_and_statistics_of_training_are_no_dependence_on_the_batch(tiny_task, network, sites):
+    built = {"batch_first": True} if isinstance(network, SequenceFirst) else {}
+    if isinstance(network, SequenceFirst):
+        network.load_state_dict(SequenceFirst().state_dict())  # the weights fit, as the error says
+    network = copy.deepcopy(network)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.mul_(3.0)
+    assert adopt(network.eval(), tiny_task, sites=sites, arguments=built).model.module is network
+
+
+# ---- weights of less than single precision ----------------------------------------------------------------------------------
+def as_weights(module, tokens):
+    return module(tokens.to(next(module.parameters()).dtype)).float()
+
+
+def made_half():
+    return Stepped().half()
+
+
+def test_weights_of_another_precision_are_named_where_they_do_not_fit(net, tiny_task, tmp_path):
+    half = copy.deepcopy(net).half()
+    with pytest.raises(
+        ConfigError, match=r"weights are torch\.float16, and tokens are torch\.float32; adopt net\.float\(\), or"
+    ):
+        adopt(half, tiny_task, sites=SITES)
+    with pytest.raises(
+        ConfigError, match=r"are torch\.float32, and of this one torch\.float16; adopt net\.float\(\), or give built"
+    ):
+        adopt(half, tiny_task, sites=SITES, call=as_weights).save(tmp_path / "net")
+    with pytest.raises(
+        ConfigError, match=r"fails where this one answers \(RuntimeError: .*; adopt net\.float\(\), or give built_by"
+    ):
+        adopt(half, tiny_task, sites=SITES, call=lambda module, tokens: module(tokens.half()).float())._check_rebuilt()
+    assert not (tmp_path / "net").exists()
+
+
+def test_ids_are_still_told_where_they_are_what_is_missing(task_of_ids):
+    class Embeds(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = nn.Embedding(task_of_ids.d_in, task_of_ids.d_out)
+
+        def forward(self, ids):
+            return self.embed(ids)
+
+    for network in (Embeds(), Embeds().half()):
+        with pytest.raises(ConfigError, match=r"tokens\.argmax\(-1\) are the ids$"):
+            adopt(network.eval(), task_of_ids, sites={"blocks.0.hook_resid_pre": "embed"})
+
+
+@pytest.fixture
+def task_of_ids():
+    return compolens.tasks.FewShot(n_examples=1, operations=("copy", "upper"))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("probe", ["swap_code", "swap_factor"])
+def test_subspaces_are_searched_in_half_precision_too(tiny_task, probe):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = adopt(made_half().eval(), tiny_task, sites=SITES, call=as_weights, built_by=made_half)
+    table, _ = recipes.load_recipe("probes", probe)(network, episodes=24, search_steps=2)
+    assert table["value"].notna().any()
+
+
 def test_with_names_classes_and_functions_of_one_file_run_once(tmp_path):
     (tmp_path / "mine.py").write_text(
         "import torch\nclass Net(torch.nn.Linear): ...\ndef made(): return Net(1, 1)\nnumber = 3\n"

@@ -88,6 +88,9 @@ def to_measure(models: list[Path], wanted: dict[Path, dict[str, Any]], options: 
 
     Returns:
         The jobs.
+
+    Raises:
+        ConfigError: a model's folder cannot be written to.
     """
     from compolens import jobs
 

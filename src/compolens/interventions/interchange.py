@@ -248,10 +248,11 @@ def interchange(
     base, source = held.base[:, where], held.source[:, where]
     new = source
     if change is not None:
+        change = change.to(base)
         coordinates = (source - base) @ change
         if mask is not None:
             coordinates = coordinates * mask.to(coordinates)[:, None]
-        new = base + coordinates @ (change if into is None else into).T
+        new = base + coordinates @ (change if into is None else into.to(base)).T
     if change is not None and new.shape[1] == held.base.shape[1]:  # every position, and no view of what is held
         return new
     edited = held.base.clone()
@@ -354,7 +355,8 @@ def _steepest(model: HookedModel, task: TaskFamily, pairs: Pairs, site: Site, he
         vectors = left @ torch.linalg.eigh(left.T @ each @ left).eigenvectors
         columns.append(vectors[:, 0])
         left = vectors[:, 1:]
-    return torch.stack(columns, dim=1).to(held.base).requires_grad_()
+    precise = torch.promote_types(held.base.dtype, torch.float32)  # below it, torch decomposes nothing
+    return torch.stack(columns, dim=1).to(held.base.device, precise).requires_grad_()
 
 
 def reader(model: HookedModel, site: Site) -> Tensor | None:

@@ -14,6 +14,7 @@ import torch
 from compolens.foundation import signals
 from compolens.foundation.configs import describe
 from compolens.training import distributed
+from compolens.training.checked import check_own
 from compolens.training.distributed import Processes
 from compolens.training.folders import RESUME, locked_folder
 from compolens.training.machine import at_work
@@ -85,6 +86,7 @@ def _train(
     if not (folder / "config.json").exists():
         run.task.compositions("train")  # data that is not there is an error before it is a folder
         check_training(run.architecture, run.task, run.batch_size, run.evaluation_episodes)  # and so is what is too large
+        check_own(run, group.device)  # and so is a class of the user's that does not do what it says
     _check_group(run, folder, group)
     with locked_folder(run, folder, group) as finished, at_work(group.device), signals.caught() as stop:
         if finished is not None:

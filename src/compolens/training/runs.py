@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import nn
 
 from compolens.foundation.configs import (
     ConfigError,
@@ -108,6 +109,7 @@ class Run:
                     raise
                 reason = "there is less memory left than this model takes; choose smaller sizes, or end other processes"
                 raise TooLarge(f"{type(self.architecture).__name__}: {reason}") from error
+            _check_built(type(self.architecture).__name__, model)
             if self.initialisation is not None:
                 self.initialisation.draw(model, self.task)
             model.task_loss = TaskLoss(self.task.loss)
@@ -121,6 +123,15 @@ class Run:
     def evaluated_steps(self) -> set[int]:
         """The steps at which history.csv has a row, the last one included."""
         return {round(self.steps * k / self.evaluations) for k in range(1, self.evaluations + 1)} | {self.steps}
+
+
+def _check_built(name: str, model: Any) -> None:
+    """Raise unless an architecture has built what can be trained and looked into."""
+    way = "return a HookedModel from build, such as one of compolens.models"
+    if isinstance(model, nn.Module):
+        way += "; a network as it is goes through compolens.adopt(module, task, sites={…})"
+    got = f"a {type(model).__name__}" if isinstance(model, nn.Module) else shown(model)
+    require(isinstance(model, HookedModel), f"{name}: build returned {got}, which has no hook points; {way}")
 
 
 def _check_device(name: str) -> None:

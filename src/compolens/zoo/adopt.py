@@ -48,9 +48,10 @@ def adopt(
 ) -> AdoptedNetwork:
     """Any network in evaluation mode, on any task, for every probe and recipe; the network itself stays as it is.
 
-    Everything is tried on a few episodes. Warnings tell of a site of the residual stream, or an explicit code, of which a part
-    goes round its hook point; of a site whose change changes no answer; of one that is not shaped as its name says; of one
-    whose name is nearly one that probes look for; of a residual stream that was not named as a whole.
+    Everything is tried on a few episodes: together, again, and each alone, since an answer is a function of its own episode.
+    Warnings tell of a site of the residual stream, or an explicit code, of which a part goes round its hook point; of a site
+    whose change changes no answer; of one that is not shaped as its name says; of one whose name is nearly one that probes
+    look for; of a residual stream that was not named as a whole.
 
     Args:
         module: the network, in evaluation mode. Its output is (batch, seq, d_out), or the answers alone, (batch, answers,
@@ -100,6 +101,7 @@ def adopt(
     few = FEW if task.seq != FEW else FEW + 1  # so that a batch cannot be taken for a sequence
     (episodes,) = draw(task, "train", few, "adopt", adopted.device)
     plain, held = _tried(model, episodes.tokens)
+    _check_answers(model, episodes.tokens, plain)
     _check_sites(model, held, few)
     given = [name for name, *_ in architecture.sites]  # what stands there by itself is said of what it was made from
     shown = {name: tensor for name, tensor in held.items() if name in given}
@@ -169,8 +171,25 @@ class AdoptedNetwork(TrainedModel):
             reason = " ".join(str(error).split())[:300]
             raise ConfigError(f"{name} makes a network that these weights do not fit ({reason}); {way}") from error
         (episodes,) = draw(self.task, "test", FEW, "adopt", self.device)
-        same = torch.equal(again(episodes.tokens), self.model(episodes.tokens))
+        ours, theirs = _kinds(self.model), _kinds(again)
+        if ours != theirs:
+            way = (
+                f"its weights are {' and '.join(theirs)}, and of this one {' and '.join(ours)}; adopt net.float(), or give "
+                "built_by=a function in a file of yours that makes it so, such as MyNet(…).half()"
+            )
+        try:
+            same = torch.equal(again(episodes.tokens), self.model(episodes.tokens))
+        except FAILURES as error:
+            if isinstance(error, ConfigError):
+                raise
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            raise ConfigError(f"{name} makes a network that fails where this one answers ({reason}); {way}") from error
         require(same, f"{name} makes a network that answers otherwise with the same weights; {way}")
+
+
+def _kinds(module: nn.Module) -> list[str]:
+    """What numbers its weights are, such as ["torch.float16"]."""
+    return sorted({str(parameter.dtype) for parameter in module.parameters() if parameter.is_floating_point()})
 
 
 def _weights(model: nn.Module) -> dict[str, Tensor]:
@@ -186,6 +205,11 @@ def _check_module(module: Any) -> None:
     what = f"the class {module.__name__}" if inspect.isclass(module) else repr(module)[:80]
     require(isinstance(module, nn.Module), f"adopt wants a torch.nn.Module, got {what}; make one: adopt(MyNet(…).eval(), …)")
     name = type(module).__name__
+    require(
+        not isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel),
+        f"{name} spreads a network over several devices, where hooks do not reach it; adopt the network in it: "
+        "adopt(net.module, …)",
+    )
     learning = [path or name for path, part in module.named_modules() if part.training]
     if learning:
         raise ConfigError(
@@ -241,11 +265,65 @@ def _tried(model: AdoptedModel, tokens: Tensor) -> tuple[Tensor, dict[str, Tenso
     except FAILURES as error:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         ids = tokens.is_floating_point() and bool(((tokens == 0) | (tokens == 1)).all()) and bool((tokens.sum(-1) < 2).all())
+        way = "give call=, a function (module, tokens) -> output, that hands them over as the network wants them"
+        way += "; these are ids shown one-hot, and tokens.argmax(-1) are the ids" if ids else ""
+        other = [kind for kind in _kinds(model.module) if kind != str(tokens.dtype)]
+        if other and "indices" not in reason:  # an embedding that misses ids says so, whatever its weights are
+            way = f"its weights are {' and '.join(other)}, and tokens are {tokens.dtype}; adopt net.float(), or {way}"
         raise ConfigError(
-            f"{type(model.module).__name__} failed on tokens {tuple(tokens.shape)} {tokens.dtype}: {reason}; "
-            "give call=, a function (module, tokens) -> output, that hands them over as the network wants them"
-            + ("; these are ids shown one-hot, and tokens.argmax(-1) are the ids" if ids else "")
+            f"{type(model.module).__name__} failed on tokens {tuple(tokens.shape)} {tokens.dtype}: {reason}; {way}"
         ) from error
+
+
+@torch.no_grad()
+def _check_answers(model: AdoptedModel, tokens: Tensor, plain: Tensor) -> None:
+    """Raise unless the answers are numbers, the same when asked again, and those of each episode alone."""
+    name, at = type(model.module).__name__, list(model.answers)
+    broken = int(plain[:, at].isnan().any(-1).any(-1).sum())
+    require(
+        not broken,
+        f"{name} answers NaN, not a number, to {broken} of {len(tokens)} episodes; look for weights that are not finite, or "
+        "for a position that attends to none",
+    )
+    away = _away(model, plain[:, at], model(tokens)[:, at])
+    require(
+        away is None,
+        f"{name} is not deterministic: asked again, it answers the same episodes otherwise ({away}); in evaluation mode draw "
+        "nothing and keep no state, such as by nn.functional.dropout(x, p, self.training) for a dropout",
+    )
+    try:
+        alone = torch.cat([model(one) for one in tokens.split(1)])
+    except FAILURES as error:
+        reason = f"{'' if isinstance(error, ConfigError) else type(error).__name__ + ': '}{' '.join(str(error).split())[:300]}"
+        raise ConfigError(
+            f"{name} answers {len(tokens)} episodes together and fails on one of them alone: {reason}; let it take a batch "
+            "of 1, such as by .squeeze(-1), which names the dimension, in the stead of .squeeze()"
+        ) from error
+    away = _away(model, plain[:, at], alone[:, at])
+    require(
+        away is None,
+        f"the answer of {name} depends on the rest of the batch: alone, an episode is answered otherwise ({away}). "
+        f"{BATCH_FIRST}; a normalisation must use statistics of training alone, as nn.BatchNorm1d does in evaluation mode",
+    )
+
+
+BATCH_FIRST = (
+    "torch's TransformerEncoderLayer, MultiheadAttention, LSTM and the like take (seq, batch, width) unless they are built "
+    "with batch_first=True: build them so, and the weights fit"
+)
+
+
+def _away(model: AdoptedModel, answers: Tensor, others: Tensor) -> str | None:
+    """How far other answers are, in words; None where that may be rounding, which goes with the size of a batch."""
+    numbers = [p.dtype for p in model.parameters() if p.is_floating_point()] + [answers.dtype] * answers.is_floating_point()
+    rounding = max([1e-3, *(torch.finfo(kind).eps ** 0.5 for kind in numbers)])
+    answers, others = answers.double(), others.double()
+    finite = answers.isfinite()
+    size = float(answers[finite].abs().max()) if bool(finite.any()) else 1.0
+    if torch.allclose(others, answers, rtol=rounding, atol=rounding * size):
+        return None
+    distance = (others - answers).nan_to_num(float("inf"))[finite].abs()
+    return f"by up to {float(distance.max()):.2g}, where answers reach {size:.2g}" if distance.numel() else "not finite"
 
 
 @torch.enable_grad()
@@ -280,6 +358,8 @@ def _goes_round(model: AdoptedModel, tokens: Tensor, name: str) -> bool:
     except RuntimeError:  # computed without gradients, or frozen
         return False
     total, handed = (d if d is not None else torch.zeros_like(whole[0]) for d in derivatives)
+    if not bool(total.isfinite().all()):
+        return False
     return not torch.allclose(total, handed, rtol=1e-3, atol=1e-4 * float(total.abs().max()))
 
 
@@ -368,8 +448,11 @@ def _check_sites(model: AdoptedModel, held: Mapping[str, Tensor], batch: int) ->
     lengths = set()
     for name, tensor in held.items():
         got = f"site {name!r} holds a tensor {tuple(tensor.shape)}"
+        second = f": here it is the second. {BATCH_FIRST}; or name an nn.Identity() put where the batch comes first"
         require(
-            tensor.ndim >= 2 and len(tensor) == batch, f"{got} for {batch} episodes; a site's first dimension is the batch"
+            tensor.ndim >= 2 and len(tensor) == batch,
+            f"{got} for {batch} episodes; a site's first dimension is the batch"
+            + (second if tensor.ndim > 2 and tensor.shape[1] == batch else ""),
         )
         if ".hook_resid_" in name:
             require(tensor.ndim == 3, f"{got}; the residual stream is (batch, positions, width)")

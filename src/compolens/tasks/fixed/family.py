@@ -129,9 +129,10 @@ class FixedEpisodes(StoredEpisodes, TaskFamily):
             The family that draws from the folder.
 
         Raises:
-            ConfigError: an array does not fit, or the folder holds other episodes.
+            ConfigError: an array does not fit, or the folder holds other episodes or a trained model.
         """
-        require(isinstance(folder, str | os.PathLike), f"the folder must be a path, got {shown(folder)}")
+        named = isinstance(folder, str | os.PathLike) and bool(str(folder).strip())
+        require(named, f"the folder must be a path, such as 'my_episodes', got {shown(folder)}")
         ragged = is_ragged(answers, padding)
         of = None if counterfactuals is None else shown_by(counterfactuals, len(tokens), ragged)
         if ragged:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
+import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,9 @@ from compolens.foundation.files import SaveError, way_out
 from compolens.tasks.base import SPLITS
 from compolens.tasks.fixed.checks import Arrays, few
 from compolens.tasks.fixed.stored import MANIFEST, Stored, write_manifest
+
+OF_A_MODEL = ("config.json", "weights.safetensors", "scores.json", "resume.safetensors")
+"""Files of which any says that a folder is a trained model's."""
 
 
 def describe_arrays(found: Arrays, kinds: Mapping[str, str], d_x: int | None, blocks: Any) -> dict[str, Any]:
@@ -98,7 +103,7 @@ def save(folder: Path, arrays: dict[str, np.ndarray], described: dict[str, Any])
         described: what `describe_arrays` returns.
 
     Raises:
-        ConfigError: the folder holds other episodes.
+        ConfigError: the folder holds other episodes, or a trained model.
         NotWritten: the folder cannot be written; nothing of the episodes is left in it.
     """
     digest = hashlib.sha256(repr(sorted(described.items(), key=lambda item: item[0])).encode())
@@ -109,6 +114,10 @@ def save(folder: Path, arrays: dict[str, np.ndarray], described: dict[str, Any])
         same = Stored(folder).manifest.get("sha256") == digest.hexdigest()
         require(same, f"{folder} holds other episodes; delete it, or choose another folder")
         return
+    model = next((name for name in OF_A_MODEL if (folder / name).exists()), None)
+    require(
+        model is None, f"{folder} holds a trained model ({model}), and episodes take a folder of their own; choose another"
+    )
     path = folder
     try:
         (folder / "more").mkdir(parents=True, exist_ok=True)
@@ -141,11 +150,22 @@ def _remove(folder: Path, arrays: Mapping[str, Any]) -> None:
 
 def from_npz(path: Path) -> dict[str, Any]:
     """The arrays of the .npz file `path` by name; nothing is unpickled."""
+    again = "write it again with numpy.savez(FILE, tokens=…, targets=…, composition=…, split=…)"
+    require(zipfile.is_zipfile(path), f"{path} cannot be read: it is no .npz file, or not all of one; {again}")
+    name = ""
     try:
         with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (ValueError, OSError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
+            arrays = {}
+            for name in file.files:
+                arrays[name] = file[name]
+            return arrays
+    except (ValueError, OSError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        if "Object arrays" in str(error):  # numpy advises to unpickle them, which runs what a file says
+            raise ConfigError(
+                f"{path} cannot be read: {name!r} holds Python objects; make it numbers, or words as numpy.array(words, "
+                f"dtype=str), with rows of one shape, and {again}"
+            ) from error
+        raise ConfigError(f"{path} cannot be read: it is damaged{f' at {name!r}' if name else ''}; {again}") from error
 
 
 def from_safetensors(path: Path) -> dict[str, Any]:
