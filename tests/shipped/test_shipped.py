@@ -283,7 +283,7 @@ def test_the_dual_model_holds_to_rounding_in_trained_models_and_in_their_untrain
         worst = table[table["control"] == control].groupby("metric")["value"].max()
         assert worst["relative distance"] < 5e-7 and worst["layer distance"] < 5e-6
     own = table[table["control"] == ""]
-    assert own[own["metric"] == "autograd distance"]["value"].max() < 1e-6
+    assert own[own["metric"] == "autograd distance"]["value"].max() < 2e-6
     assert (
         own[own["metric"] == "relative distance"]["layer"].nunique()
         == files.read_json(ZOO / name / "config.json")["run"]["architecture"]["n_layers"]
