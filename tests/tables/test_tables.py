@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from compolens import citations, recipes, tables
+from compolens import citations, tables
 from compolens.foundation import digests, model_folders, versions
 from compolens.foundation.configs import ConfigError
 from compolens.measures.intervals import paired_interval, two_level_interval, weighted_mean
@@ -447,15 +447,11 @@ def test_a_row_has_every_column_that_all_tables_have():
     assert (made["metric"], made["value"], made["split"], made["n"]) == ("score", 0.5, "ood", 3)
 
 
-def test_a_folder_of_folders_stands_for_the_models_below_it(tiny_models):
-    folders = [tiny_models[name] for name in ("softmax", "hypernetwork")]
-    for folder in folders:
-        if not tables.exists(folder, "generalization"):
-            recipes.run_probe(recipes.locate("probes", "generalization"), folder, {"episodes": 32, "seed": 0})
-    below, named = tables.gather(folders[0].parent, "generalization"), tables.gather(folders, "generalization")
+def test_a_folder_of_folders_stands_for_the_models_below_it(zoo):
+    below, named = tables.gather(zoo, "codes"), tables.gather([zoo / "softmax", zoo / "hypernetwork"], "codes")
     assert set(below["model"]) == set(named["model"]) == {"softmax", "hypernetwork"}
     with pytest.raises(ConfigError, match="was given no folder"):
-        tables.gather([], "generalization")
+        tables.gather([], "codes")
 
 
 def test_a_misspelled_table_is_named(tiny_models, tmp_path):

@@ -88,7 +88,7 @@ def find(roots: Iterable[str | Path]) -> list[Path]:
                 raise ConfigError(f"{root} is a file; name the folder of a model, or one with models in it")
             if maps := _maps_below(root):
                 draw = f"compolens analyze phase_diagram {maps[0]}"
-                raise ConfigError(f"{root} holds maps, and no trained model; draw one with: {draw}")
+                raise ConfigError(f"{root} holds no trained model, but maps of many; draw one with: {draw}")
             what = "holds no trained model" if root.is_dir() else "does not exist"
             raise ConfigError(f"{root} {what}; train some with: compolens train FILE --out {root}")
         found.extend(below)
