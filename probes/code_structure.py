@@ -25,7 +25,7 @@ from compolens.measures.factorisation import (
     linear_factorisation_r2,
     r2,
 )
-from compolens.measures.intervals import Replicates, Scale, student_interval
+from compolens.measures.intervals import Replicates, Scale, scores_left_out, student_interval
 from compolens.measures.readouts import PENALTIES, Moments, leave_groups_out
 from compolens.measures.subspaces import column_space, overlap, random_overlaps
 from compolens.zoo.folders import TrainedModel
@@ -178,9 +178,7 @@ def _share(error: np.ndarray, total: np.ndarray) -> tuple[float, float, float]:
     """1 - error / total, summed over compositions, and its interval over them; NaN without any."""
     if not total.sum() > 0:
         return np.nan, np.nan, np.nan
-    with np.errstate(divide="ignore", invalid="ignore"):
-        left = 1 - (error.sum() - error) / (total.sum() - total)
-    return _with_interval(float(1 - error.sum() / total.sum()), left)
+    return _with_interval(float(1 - error.sum() / total.sum()), scores_left_out(error, total))
 
 
 def _bounded(means: np.ndarray, fitted: np.ndarray) -> tuple[float, float, float]:

@@ -230,15 +230,16 @@ def run(options: argparse.Namespace) -> int:
     if modes and (ignored or len(modes) > 1):
         one, other = (f"--{flag.replace('_', '-')}" for flag in [*modes, *ignored][:2])
         raise ConfigError(f"{one} does not go with {other}; leave one of them out")
-    if options.check and not options.filters:
-        return _check(*_models_and_maps(roots))
     if modes:
-        found = tables.find(roots)
+        found, maps = _models_and_maps(roots) if options.check and not options.filters else (tables.find(roots), [])
         if options.filters:
             found = [Path(row["model"]) for row in chosen(_rows(found, outside(options.classes)), options.filters)]
+        if options.check:
+            return _check(found, maps)
+        if options.write_digests:
+            return _write_digests(found)
         with tables.read_once():
-            return {"write_digests": _write_digests, "check": lambda found: _check(found, []), "summary": _summarise,
-                    "diagnosis": _diagnose}[modes[0]](found)  # fmt: skip
+            return (_summarise if options.summary else _diagnose)(found)
     rows = chosen(_rows(tables.find(roots), outside(options.classes)), options.filters)
     rows = ordered(rows, options.sort) if options.sort else rows
     if options.json:

@@ -92,7 +92,7 @@ def to_measure(models: list[Path], wanted: dict[Path, dict[str, Any]], options: 
     Raises:
         ConfigError: a model's folder cannot be written to.
     """
-    from compolens import jobs
+    from compolens import jobs, tables
 
     names, work = [folder.name for folder in models], []
     for folder in models:
@@ -101,11 +101,12 @@ def to_measure(models: list[Path], wanted: dict[Path, dict[str, Any]], options: 
             raise ConfigError(f"{place} cannot be written to, and a model's tables lie in its folder; copy it, or mend that")
         label = folder.name if names.count(folder.name) == 1 else str(folder)
         for file, arguments in wanted.items():
-            if not options.again and _up_to_date(folder, file, arguments, steps):
-                print(f"{label} · {file.stem}: up to date", file=sys.stderr)
-                continue
-            if before := _replaced(folder, file, arguments, steps):
-                print(f"{label} · {file.stem}: replaces what was measured with {before}", file=sys.stderr)
+            with tables.read_once():
+                if not options.again and _up_to_date(folder, file, arguments, steps):
+                    print(f"{label} · {file.stem}: up to date", file=sys.stderr)
+                    continue
+                if before := _replaced(folder, file, arguments, steps):
+                    print(f"{label} · {file.stem}: replaces what was measured with {before}", file=sys.stderr)
             job = (str(file), str(folder), arguments, steps, options.device, tuple(options.classes))
             work.append(jobs.Job(f"{label} · {file.stem}", probe_one, job))
     return work

@@ -197,11 +197,11 @@ class Evaluation(NamedTuple):
             Its two ends; NaN for one composition, and where the number without one of them is at the edge of its range.
         """
         scores, weights = (np.array([entry[i] for entry in self.per_composition.values()]) for i in (0, 1))
-        left_out = _left_out((1 - scores) * weights, weights)
-        if len(scores) < 2 or not np.isfinite(scale.forth(left_out)).all():
+        without = scores_left_out((1 - scores) * weights, weights)
+        if len(scores) < 2 or not np.isfinite(scale.forth(without)).all():
             return float("nan"), float("nan")
         freedom = max(effective_number(weights) - 1, 1.0)
-        return student_interval(self.score, left_out, len(scores), scale, Replicates.JACKKNIFE, freedom=freedom)
+        return student_interval(self.score, without, len(scores), scale, Replicates.JACKKNIFE, freedom=freedom)
 
 
 def summarise(error: np.ndarray, weight: np.ndarray, composition: np.ndarray) -> Evaluation:
@@ -223,8 +223,8 @@ def summarise(error: np.ndarray, weight: np.ndarray, composition: np.ndarray) ->
     score = _share(errors.sum(), weights.sum())
     se = float("nan")
     if len(ids) > 1:
-        left_out = _left_out(errors, weights)
-        se = float(np.sqrt((len(ids) - 1) * np.mean((left_out - left_out.mean()) ** 2)))
+        without = scores_left_out(errors, weights)
+        se = float(np.sqrt((len(ids) - 1) * np.mean((without - without.mean()) ** 2)))
     rows = zip(ids, errors, weights, counts, strict=True)
     return Evaluation(score, se, {int(c): (_share(e, w), float(w), k) for c, e, w, k in rows})
 
@@ -234,8 +234,16 @@ def _share(error: float, weight: float) -> float:
     return float(1 - error / weight) if weight else float("nan")
 
 
-def _left_out(errors: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The pooled score with each composition left out."""
+def scores_left_out(errors: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The pooled score with each composition left out.
+
+    Args:
+        errors: (composition,).
+        weights: (composition,).
+
+    Returns:
+        (composition,); NaN where nothing is left.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
         return 1 - (errors.sum() - errors) / (weights.sum() - weights)
 

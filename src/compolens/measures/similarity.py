@@ -80,10 +80,15 @@ def dealt(composition: np.ndarray, unit: np.ndarray | None = None) -> np.ndarray
         (episode,) 0 or 1.
     """
     _, index = np.unique(composition, return_inverse=True)
-    of_its_own = np.arange(len(index)) if unit is None else np.asarray(unit)
-    known = dict.fromkeys(zip(*(part[np.argsort(index, kind="stable")].tolist() for part in (index, of_its_own)), strict=True))
-    half = {pair: i % 2 for i, pair in enumerate(known)}
-    return np.array([half[pair] for pair in zip(index.tolist(), of_its_own.tolist(), strict=True)], dtype=int)
+    order = np.argsort(index, kind="stable")
+    half = np.empty(len(index), dtype=int)
+    if unit is None:
+        half[order] = np.arange(len(index)) % 2
+        return half
+    pairs = list(zip(index[order].tolist(), np.asarray(unit)[order].tolist(), strict=True))
+    number = {pair: i for i, pair in enumerate(dict.fromkeys(pairs))}
+    half[order] = [number[pair] % 2 for pair in pairs]
+    return half
 
 
 def summed(

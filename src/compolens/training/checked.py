@@ -178,9 +178,7 @@ def _check_loss(name: str, task: TaskFamily, prediction: Tensor, targets: Tensor
     width = targets.shape[2] if targets.ndim == 3 and targets.is_floating_point() else task.d_out
     if width == task.d_out or 1 not in (width, task.d_out):
         return
-    with (
-        torch.no_grad()
-    ):  # one number stands for several where these may be exchanged; a family that means it tells them apart
+    with torch.no_grad():  # one number stands for several where these may be exchanged; who means it tells them apart
         other = (prediction.flip(2), targets) if width == 1 else (prediction, targets.flip(2))
         turned = _tried(name, "loss", task, *other)
     require(

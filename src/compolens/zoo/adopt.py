@@ -49,9 +49,9 @@ def adopt(
     """Any network in evaluation mode, on any task, for every probe and recipe; the network itself stays as it is.
 
     Everything is tried on a few episodes: together, again, and each alone, since an answer is a function of its own episode.
-    Warnings tell of a site of the residual stream, or an explicit code, of which a part goes round its hook point; of a site
-    whose change changes no answer; of one that is not shaped as its name says; of one whose name is nearly one that probes
-    look for; of a residual stream that was not named as a whole.
+    Warnings tell what is odd about the sites. Part of a residual stream or of an explicit code may go round its hook point. A
+    site may change no answer, or not have the shape that its name says. Its name may nearly be one that probes look for. And
+    the residual stream may not be named as a whole.
 
     Args:
         module: the network, in evaluation mode. Its output is (batch, seq, d_out), or the answers alone, (batch, answers,
@@ -182,8 +182,9 @@ class AdoptedNetwork(TrainedModel):
         except FAILURES as error:
             if isinstance(error, ConfigError):
                 raise
-            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            raise ConfigError(f"{name} makes a network that fails where this one answers ({reason}); {way}") from error
+            raise ConfigError(
+                f"{name} makes a network that fails where this one answers ({_reason(error, 200)}); {way}"
+            ) from error
         require(same, f"{name} makes a network that answers otherwise with the same weights; {way}")
 
 
@@ -254,6 +255,12 @@ def _check_reinit(reinit: Callable, arguments: dict[str, Any]) -> None:
         ) from error
 
 
+def _reason(error: Exception, most: int = 300) -> str:
+    """What failed, on one line: its kind, unless the error is ours, and what it says."""
+    kind = "" if isinstance(error, ConfigError) else f"{type(error).__name__}: "
+    return kind + " ".join(str(error).split())[:most]
+
+
 @torch.no_grad()
 def _tried(model: AdoptedModel, tokens: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """The prediction, with the hook points at rest, and what they hold; an error says what the network was given."""
@@ -263,7 +270,7 @@ def _tried(model: AdoptedModel, tokens: Tensor) -> tuple[Tensor, dict[str, Tenso
     except ConfigError:
         raise
     except FAILURES as error:
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        reason = _reason(error)
         ids = tokens.is_floating_point() and bool(((tokens == 0) | (tokens == 1)).all()) and bool((tokens.sum(-1) < 2).all())
         way = "give call=, a function (module, tokens) -> output, that hands them over as the network wants them"
         way += "; these are ids shown one-hot, and tokens.argmax(-1) are the ids" if ids else ""
@@ -294,10 +301,9 @@ def _check_answers(model: AdoptedModel, tokens: Tensor, plain: Tensor) -> None:
     try:
         alone = torch.cat([model(one) for one in tokens.split(1)])
     except FAILURES as error:
-        reason = f"{'' if isinstance(error, ConfigError) else type(error).__name__ + ': '}{' '.join(str(error).split())[:300]}"
         raise ConfigError(
-            f"{name} answers {len(tokens)} episodes together and fails on one of them alone: {reason}; let it take a batch "
-            "of 1, such as by .squeeze(-1), which names the dimension, in the stead of .squeeze()"
+            f"{name} answers {len(tokens)} episodes together and fails on one of them alone: {_reason(error)}; let it take a "
+            "batch of 1, such as by .squeeze(-1), which names the dimension, in the stead of .squeeze()"
         ) from error
     away = _away(model, plain[:, at], alone[:, at])
     require(
