@@ -295,6 +295,20 @@ def test_heat_map_without_centre_is_sequential_and_missing_cells_are_gaps() -> N
     assert ends == [trace.colorscale[0][1], trace.colorscale[-1][1]] == ["#440154", "#fde725"]
 
 
+@pytest.mark.parametrize("negative", [False, True], ids=["all positive", "one negative"])
+@pytest.mark.parametrize("cells", [4, 6, 8, 9, 10, 12])
+def test_numbers_in_cells_are_at_least_four_points_high_and_touch_no_neighbour(cells, negative) -> None:
+    places = itertools.product(range(cells), range(cells))
+    rows = [{"x": x, "y": y, "v": -0.03 if negative and not (x or y) else 0.88} for x, y in places]
+    heat = HeatMap(pd.DataFrame(rows), "x", "y", "v", centre=0)
+    panels = [Panel(title, "x", "y", [heat]) for title in "abc"]
+    axes = (figure := Drawing("claim", panels).matplotlib()).axes[0]
+    boxes = [text.get_window_extent() for text in axes.texts]
+    assert all(text.get_size() >= 4 for text in axes.texts) and not any(one.count_overlaps(boxes) > 1 for one in boxes)
+    slots = axes.get_window_extent().width * 72 / figure.dpi / cells
+    assert len(boxes) in (0, cells**2) and (boxes or slots < 12)  # points: room for "−0.03" of that height
+
+
 def test_large_heat_maps_carry_no_numbers() -> None:
     grid = pd.DataFrame([{"x": x, "y": y, "v": x * y} for x in range(13) for y in range(3)])
     drawing = one(HeatMap(grid, "x", "y", "v"))

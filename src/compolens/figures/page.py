@@ -162,7 +162,8 @@ class Page:
             return
         texts, (width, height) = cell_texts(values), size_of(axes)
         widest = max(width_of(text, 1) for line in texts for text in [*line, "0"])
-        size = min(self.sizes.tick, 0.8 * width / values.shape[1] / widest, 0.8 * height / values.shape[0])
+        across, down = width / values.shape[1] / widest, 0.8 * height / values.shape[0]
+        size = min(self.sizes.tick, down, max(0.8 * across, min(0.9 * across, 4)))  # closer only where they would be gone
         for (i, j), value in np.ndenumerate(values) if size >= 4 else ():
             axes.text(j, i, texts[i][j], size=size, color=scene.scale.ink(value), ha="center", va="center")
 
