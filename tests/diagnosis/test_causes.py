@@ -104,6 +104,7 @@ def test_an_exchange_that_leads_nowhere_is_said_to(folder):
         (0.9, 0.8, 0.7, "in combinations that it was never trained on too"),
         (0.9, 0.8, 0.1, "that it was trained on, not in others"),  # no better than random coordinates
         (0.9, 0.2, 0.7, "that it was trained on, not in others"),
+        (0.9, 0.8, float("nan"), "cannot be told, without an interval of the score"),
         (0.3, 0.2, 0.7, "no place is known where they are used one by one"),
     ],
 )

@@ -121,12 +121,16 @@ def test_of_the_places_where_a_code_is_read_the_best_counts(tmp_path, tiny_task)
     folder = make(tmp_path, tiny_task, ood=0.6, true=0.6)
     table = folder / "tables" / "inference_or_execution.csv"
     frame = pd.read_csv(table, keep_default_na=False)
-    later = frame[frame["rung"].str.endswith("code written")].assign(site="later", chosen=0)
+    later = frame[frame["rung"].str.endswith("code written")].assign(site="later", role="readout", chosen=0)
     later.loc[later["split"] == "ood", "value"] += 0.35
     put_back(table, pd.concat([frame, later]))
     assert diagnosis.diagnose([folder]).label == "infers but does not use"
+    (group,) = groups.group([folder])
+    said = sentences.judgement(group).parts[0].text
+    assert said.endswith("its code is read at the explicit code (use as written at layer 3, readout tokens)")
     put_back(table, pd.concat([frame, later.assign(effective=0)]))
     assert diagnosis.diagnose([folder]).label == "cannot execute"
+    assert sentences.judgement(group).parts[0].text.endswith("its code is read at the explicit code")
 
 
 def edit(folder, which, value):
@@ -227,7 +231,7 @@ def test_a_code_that_mends_a_model_that_should_execute_none_contradicts_its_labe
     if label == "cannot execute":
         assert found == "confirmed" and "of execution, that what comes after" in text
     else:
-        assert found == "not tested" and "whose answers" in text
+        assert found == "not tested" and "whose answers" in text and "+0.002 [0.001, 0.003]" in text
 
 
 def test_a_repair_that_harms_contradicts_what_it_repairs(tmp_path, tiny_task):
@@ -668,10 +672,9 @@ def test_scores_drawn_at_random_are_those_of_the_compositions_drawn():
     assert rungs.pooled()["own answer"] == pytest.approx(np.average(scores, weights=weights))
 
 
-def donated(editor, reads, far, *, expected=1.0, true=0.9):
-    """Rows about states from donors: what they read as, how far they lie, what they win."""
+def donated(editor, reads, far, *, expected=1.0, true=0.9, known=0.8):
+    """Rows about states from donors: what they read as, how far they lie, what they win. known: what training ones read as."""
     at = {"site": "hook_code", "role": "all", "layer": 3, "composition": "all", "editor": editor, "chosen": 1, "effective": 1}
-    known = 0.8  # where its readout reads all that there is
     rows = [
         at | {"metric": "reads right", "value": known * r, "split": s, "control": ""}
         for s, r in (("ood", reads), ("test", 1.0))
@@ -708,6 +711,14 @@ def test_a_split_rests_on_states_that_hold_the_right_code_and_are_natural(tmp_pa
         assert "they win +0.300 on 0.600" in text and not judged.cautions
     elif made[0] > 0.9:
         assert "up to 1.25" in text and "0.97 of the R² on training ones and lie 1.30 away" in text
+
+
+def test_states_whose_readout_tells_nothing_in_training_do_not_hold_the_right_code(tmp_path, tiny_task):
+    folder = make(tmp_path, tiny_task, **CASES["fails to infer"])
+    rows = donated("donor", 1.02, 0.4, known=0.22) + donated("assembled", -1e6, 0.9, known=1e-12)
+    save(folder, "nonlinear_code", forms(0.9, 0.5) + rows)
+    text = diagnosis.natural_states(diagnosis.measured([folder]))
+    assert text.startswith(diagnosis.NO_STATE) and text.count("tells nothing of training compositions either") == 2
 
 
 def test_nothing_is_said_of_natural_states_where_nothing_is_blamed_or_they_were_not_measured(tmp_path, tiny_task):

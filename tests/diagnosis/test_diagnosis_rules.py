@@ -163,8 +163,8 @@ def test_groups_of_one_architecture_are_told_apart_by_what_differs(tmp_path, tin
 class Alone:
     """A model with scores on a few held-out compositions."""
 
-    def __init__(self, values):
-        self.values = values
+    def __init__(self, values, task=""):
+        self.values, self.task = values, task
 
     def per_composition(self):
         return pd.DataFrame({"composition": [str(i) for i in range(len(self.values))], "value": self.values, "weight": 1.0})
@@ -175,6 +175,34 @@ def test_one_models_share_is_above_the_truth_no_more_often_than_it_says(composit
     rng, frame = np.random.default_rng(0), {"ceiling": 1.0, "floor": 0.0}
     lower = [share_of_what_can_be_had([Alone(rng.normal(0.9, 0.03, compositions))], frame).lo for _ in range(2000)]
     assert 0.015 < np.mean(np.array(lower) > 0.9) < 0.035, "2.5 % is nominal"
+
+
+def test_models_of_one_task_share_their_compositions():
+    """A composition that is hard is hard for all of them: more seeds say no more of how many such compositions there are."""
+    rng, frame, inside = np.random.default_rng(0), {"ceiling": 1.0, "floor": 0.0}, {"one": [], "": []}
+    for _ in range(200):
+        hard = rng.normal(0.8, 0.1, 10)
+        seeds = [hard + rng.normal(0, 0.02, 10) for _ in range(5)]
+        for task, covers in inside.items():
+            found = share_of_what_can_be_had([Alone(values, task) for values in seeds], frame, draws=400)
+            covers.append(found.lo <= 0.8 <= found.hi)
+    assert 0.86 <= np.mean(inside["one"]) <= 0.98 and np.mean(inside[""]) < 0.75
+
+
+def test_of_one_composition_nothing_is_claimed_in_however_many_models():
+    frame = {"ceiling": 1.0, "floor": 0.0}
+    assert np.isnan(share_of_what_can_be_had([Alone([0.93], "one"), Alone([0.95], "one")], frame).lo)
+
+
+def test_each_model_is_in_one_pair_of_a_difference(tmp_path, tiny_task, architectures):
+    """Five and three models of one task: three pairs, with equal seeds where there are any."""
+    left, right = (
+        [make_model(tmp_path, f"{who}{s}", architecture, tiny_task, test=0.99, ood=0.8, seed=s) for s in seeds]
+        for who, architecture, seeds in zip("ab", architectures, (range(5), (4, 7, 1)), strict=True)
+    )
+    pairs = [(one.name, other.name) for one, other in sentences._paired(left, right)]
+    assert pairs == [("a0", "b7"), ("a1", "b1"), ("a4", "b4")]
+    assert "with 3 paired seeds no difference is claimed" in words([*left, *right])["Compared"]
 
 
 def test_nothing_is_claimed_of_one_composition_and_a_perfect_model_is_certain():

@@ -45,6 +45,12 @@ def test_a_code_is_lost_where_it_is_told_no_more():
     assert reading(at(CONTEXT, 0.6, 0.6), at(ANSWERS, 0.6, 0.6, among=0.99)) is None  # what is not told may be wrong
 
 
+def test_what_is_not_known_of_held_out_ones_is_not_told_as_in_training():
+    """As of a single held-out composition, whose own mean leaves nothing to tell."""
+    assert reading(at(CONTEXT, 0.9, float("nan")), at(ANSWERS, 0.9, float("nan"), among=0.99)) is None
+    assert reading(at(CONTEXT, 0.9, 0.9), at(ANSWERS, 0.9, 0.9, among=float("nan"))) is None
+
+
 def test_where_training_is_not_told_nothing_follows():
     assert reading(at(CONTEXT, 0.1, 0.0), at(ANSWERS, 0.1, 0.0)) is None
     assert reading(at(CONTEXT, 0.1, 0.0), at(ANSWERS, 0.9, 0.0)) is None  # it may be right at the context

@@ -59,6 +59,25 @@ def test_the_paired_interval_covers_with_compositions_of_unequal_weight():
     assert 0.86 <= covered(interval, TRUTH, 60) <= 1
 
 
+def test_seeds_of_one_task_share_a_draw_of_their_compositions_whatever_order_these_stand_in():
+    rng = np.random.default_rng(0)
+    hard = pd.DataFrame({"composition": list("abcdefgh"), "value": rng.normal(size=8), "weight": rng.uniform(1, 2, 8)})
+    seeds = [hard.sample(frac=1, random_state=k) for k in range(4)]
+    alone, shared = two_level_interval(seeds[:1], tasks=["one"]), two_level_interval(seeds, tasks=["one"] * 4)
+    assert shared == pytest.approx(two_level_interval([hard]), abs=0.06)  # four equal seeds tell what one of them does
+    assert alone[0] == pytest.approx(shared[0])
+    apart = two_level_interval(seeds, tasks=[1, 2, 3, 4])
+    assert apart == two_level_interval(seeds) and apart[2] - apart[1] < 0.7 * (shared[2] - shared[1])
+
+
+def test_rows_without_weight_change_nothing_and_nothing_else_has_no_interval():
+    rng = np.random.default_rng(0)
+    seeds = [seed_of(rng) for _ in range(3)]
+    empty = [pd.concat([seed, pd.DataFrame({"composition": [99], "value": [np.nan], "weight": [0.0]})]) for seed in seeds]
+    assert two_level_interval(empty) == two_level_interval(seeds)
+    assert np.isnan(two_level_interval([empty[0].tail(1)])).all()
+
+
 def pooled(rng, compositions, spread, lean):
     """A score: error over weight, pooled; the error of a composition grows with its weight by `lean`."""
     weight = np.exp(spread * rng.normal(size=compositions))

@@ -68,6 +68,12 @@ def _repaired(group: Group, repair: str) -> _Repaired | None:
     return _Repaired(float(np.mean(gains)), float(margins.mean()), lo, hi)
 
 
+def _evidence(group: Group, repair: str, one: _Repaired) -> Evidence:
+    """The row that a repair's margin is taken from."""
+    where = {"metric": "beats placebos", "split": "ood", "repair": repair, "control": ""}
+    return Evidence("repair", where, group.names, one.margin, one.lo, one.hi)
+
+
 def confirmed(group: Group, blamed: str, found: diagnosis.Diagnosis) -> tuple[str, Clause]:
     """Which part a repair confirms, or what it says against the label.
 
@@ -91,20 +97,18 @@ def confirmed(group: Group, blamed: str, found: diagnosis.Diagnosis) -> tuple[st
         "fine-tuned": "tuning only what comes after that place",
     }
     least, few = max(LEAST_MARGIN, LEAST * gap), len(group.folders) < SEEDS
-    where = {"metric": "beats placebos", "split": "ood", "repair": repair, "control": ""}
-    evidence = (Evidence("repair", where, group.names, one.margin, one.lo, one.hi),)
+    evidence = (_evidence(group, repair, one),)
     seeds = f" in {len(group.folders)} seed(s), too few for a claim" if few else ""
     speaks = label in _WITHOUT_CODE
     if speaks and code is not None and code.wins(diagnosis.DOMINATES * gap if gap > 0 else least):
-        against = Evidence("repair", where | {"repair": "code written"}, group.names, code.margin, code.lo, code.hi)
         text = f"contradicted{seeds}: {names['code written']} {code.text}; "
         text += f"a model that {_WITHOUT_CODE[label]} would win nothing by it"
-        return "contradicted" if not few else "too few seeds", Clause(text, (against,))
+        return "contradicted" if not few else "too few seeds", Clause(text, (_evidence(group, "code written", code),))
     if label in HOLDS_NO_CODE:
-        text = (
-            f"not tested: a repair does not tell whose answers these are; {names['code written']} wins no more than placebos"
-        )
-        return "not tested", Clause(text, evidence)
+        if code is None:
+            return "not tested", Clause("not tested: the right code could not be written where it is blamed", ())
+        text = f"not tested: a repair does not tell whose answers these are; {names['code written']} {code.text}"
+        return "not tested", Clause(text, (_evidence(group, "code written", code),))
     claim = f" that what is left to win is {blamed}" if label == "compositional" else ""
     beats = f"{names[repair]} {one.text}"
     if one.wins(least):

@@ -11,6 +11,7 @@ See `compolens.interventions.oracles` for the ladder. Reads tables only.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -203,10 +204,12 @@ Splits = Callable[[float, dict[str, np.ndarray], np.ndarray], dict[str, np.ndarr
 
 
 def _sampled(seeds: Ladders, top: float, splits: Splits) -> dict[str, dict[str, tuple[float, np.ndarray]]]:
-    """split -> part -> (loss, (draws,) losses of the bootstrap: seeds drawn, then compositions within each)."""
+    """split -> part -> (loss, (draws,) losses of the bootstrap: seeds drawn, then compositions within each, or for all that
+    share them)."""
     every = [_parts(seed, top, splits, {}) for seed in seeds]
     rng = np.random.default_rng(0)
-    drawn = [_drawn(seeds, top, splits, DRAWS, rng) for _ in seeds]
+    common = {key: counts_drawn(len(key[1]), DRAWS, rng) for key in shared(seeds)}
+    drawn = [_drawn(seeds, top, splits, DRAWS, rng, common) for _ in seeds]
     return {
         split: {
             part: (float(np.mean([own[split][part] for own in every])), np.mean([d[split][part] for d in drawn], axis=0))
@@ -230,8 +233,23 @@ def lost_parts(seeds: Ladders, top: float) -> dict[str, float]:
     return {part: float(np.mean([own[part] for own in every])) for part in every[0]}
 
 
+Shared = tuple[str, tuple[str, ...]]
+"""A task and the names of compositions that several models have."""
+
+
+def shared(seeds: Ladders) -> list[Shared]:
+    """The tasks and compositions that two or more of the models' ladders, `seeds`, have in common."""
+    counted = Counter((rungs.task, rungs.names) for seed in seeds for rungs in seed.values() if rungs.task)
+    return [key for key, times in counted.items() if times > 1]
+
+
 def _drawn(
-    seeds: Ladders, top: float, splits: Splits, draws: int, rng: np.random.Generator
+    seeds: Ladders,
+    top: float,
+    splits: Splits,
+    draws: int,
+    rng: np.random.Generator,
+    common: dict[Shared, np.ndarray],
 ) -> dict[str, dict[str, np.ndarray]]:
     """The parts of one seed per draw, on compositions drawn with replacement."""
     which = rng.integers(len(seeds), size=draws)
@@ -240,7 +258,8 @@ def _drawn(
         here = which == i
         counts = {}
         for split, rungs in seed.items():
-            counts[split] = counts_drawn(len(rungs.names), int(here.sum()), rng)
+            key = rungs.task, rungs.names
+            counts[split] = common[key][here] if key in common else counts_drawn(len(rungs.names), int(here.sum()), rng)
         for split, parts in _parts(seed, top, splits, counts).items():
             for part, values in parts.items():
                 found[split].setdefault(part, np.empty(draws))[here] = values
@@ -317,6 +336,32 @@ def by_factor(model: Measured, top: float) -> pd.DataFrame:
         | {part: weighted_mean(rows[part].to_numpy()[at], weight[at]) for part in ("loss", *PARTS)}
         for factor, at in factors_of(rows).items()
     )
+
+
+WINS = {"use": "own code written", "inference": "true code written", "form": "best code"}
+"""Part -> the rung that wins it."""
+
+
+def won_elsewhere(models: Sequence[Measured], parts: dict[str, Loss], place: str) -> str:
+    """Which parts are won at another site than the one that is named, in words.
+
+    Args:
+        models: tables of models that differ in seeds alone.
+        parts: of the loss on held-out compositions.
+        place: the site that is named, in words.
+
+    Returns:
+        Such as "use as written at the explicit code"; "" where all are won at the site named.
+    """
+    told = []
+    for part, rung in WINS.items():
+        if part not in parts or abs(parts[part].value) < NOTHING:
+            continue
+        others = [there for model in models if (there := model.rungs("ood").places.get(rung, place)) != place]
+        if others:
+            several = f" in {len(others)} of {len(models)} models" if len(models) > 1 else ""
+            told.append(f"{part} as written at {' or '.join(dict.fromkeys(others))}{several}")
+    return ", ".join(told)
 
 
 def in_words(parts: dict[str, Loss]) -> str:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from compolens import tables
 from compolens.diagnosis import reported as quoted
-from compolens.diagnosis.groups import Group
+from compolens.diagnosis.groups import Group, task_of
 from compolens.foundation.configs import ConfigError
 from compolens.measures.intervals import two_level_interval
 
@@ -72,7 +72,7 @@ def score(group: Group, split: str, reference: str = "model") -> Evidence:
         )
         value, lo, hi = (float(pooled[c].iloc[0]) for c in ("value", "lo", "hi"))
     else:
-        value, lo, hi = two_level_interval(parts)
+        value, lo, hi = two_level_interval(parts, tasks=[task_of(folder) for folder in group.folders])
     where = {"metric": "score", "split": split, "reference": reference}
     return Evidence("generalization", where, group.names, value, lo, hi)
 

@@ -45,6 +45,19 @@ _CALLED = ("architecture.module", "architecture.call", "architecture.reinit", "a
 """How an adopted network is made, run and hooked: told only where nothing else tells two apart."""
 
 
+def task_of(folder: Path) -> str:
+    """What a model was asked, with the seeds of its task: models of equal tasks have the same held-out compositions.
+
+    Args:
+        folder: the model's.
+
+    Returns:
+        The task's settings as text.
+    """
+    row = tables.settings(folder)
+    return repr(sorted((name, str(value)) for name, value in row.items() if name.startswith("task")))
+
+
 def setting_of(row: dict) -> str:
     """A setting in a few words, the task with what distinguishes it: as its family says (`TaskFamily.setting`).
 

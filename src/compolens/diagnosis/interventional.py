@@ -223,6 +223,8 @@ def reused(frames: Sequence[pd.DataFrame]) -> Finding:
     shown = _number(frames, ["tokens all"] * len(frames), **every, metric="score", split="ood", control="shown")
     if ood.value >= FOLLOWS and score.lo > random.hi:
         end = "factors are used one by one, in combinations that it was never trained on too"
+    elif ood.value >= FOLLOWS and not score.lo <= random.hi:  # one of the two has no interval
+        end = "whether factors are used one by one in held-out combinations cannot be told, without an interval of the score"
     elif test.value >= FOLLOWS:
         end = "factors are used one by one in combinations that it was trained on, not in others"
     else:

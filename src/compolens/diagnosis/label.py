@@ -153,10 +153,12 @@ def share_of_what_can_be_had(models: Sequence[Measured], scores: dict[str, float
 
     Returns:
         The share with its two-level interval; of one model alone the jackknife's over compositions, as percentiles of few
-        compositions are too narrow. Of one composition there is none, NaN.
+        compositions are too narrow. Of one composition, in however many models, there is none, NaN.
     """
-    rows = [model.per_composition() for model in models]
-    found = two_level_interval(rows, draws=draws) if len(rows) > 1 else _over_compositions(rows[0])
+    rows, tasks = [model.per_composition() for model in models], [model.task or i for i, model in enumerate(models)]
+    found = two_level_interval(rows, draws=draws, tasks=tasks) if len(rows) > 1 else _over_compositions(rows[0])
+    if len(set(tasks)) == 1 and all(len(row) == 1 for row in rows):
+        found = found[0], np.nan, np.nan
     scale = max(scores["ceiling"] - scores["floor"], 1e-9)
     return Loss(*((value - scores["floor"]) / scale for value in found))
 
@@ -415,7 +417,8 @@ def stored_whole(models: Sequence[Measured], beside: Beside) -> str | None:
     """
     if min(model.moved_by(RECOVERED) for model in models) < MOVES or not faithful(models):
         return None  # what is stored can be looked up, and written: where this fails, the code was not found
-    if (memory := beside.most_like(OWN_ERRORS["memorised"])) is not None and memory.cosine < AS_ONE:
+    memory = beside.most_like(OWN_ERRORS["memorised"])
+    if memory is not None and memory.cosine < AS_ONE:
         return None
     told, where = told_by_parts(models)
     read = max(model.read_when_left_out for model in models)
@@ -425,6 +428,7 @@ def stored_whole(models: Sequence[Measured], beside: Beside) -> str | None:
     return (
         f"other compositions' episodes say nothing of a training composition's code ({where}): no readout tells it (R² "
         f"{read:.2f}), parts do not add up to it ({told:.2f}), and held-out states are made of training ones ({made:.2f})"
+        + ("" if memory is not None else "; whether its errors are a memory's was not measured")
     )
 
 
@@ -483,7 +487,12 @@ def natural_states(models: Sequence[Measured]) -> str:
                 f"composition is expected at {expected:.2f}); put where answers follow donors most, they win {wins:+.3f} on "
                 f"{own:.3f}"
             )
-        tried.append(f"those from {kind} read as it with {reads:.2f} of the R² on training ones and lie {far:.2f} away")
+        read = (
+            f"their readout tells nothing of training compositions either, and they lie {far:.2f} away"
+            if np.isnan(reads)
+            else f"they read as it with {reads:.2f} of the R² on training ones and lie {far:.2f} away"
+        )
+        tried.append(f"from {kind}: {read}")
     return (
         f"{NO_STATE}: no state that holds the right code of held-out compositions lies where natural ones do, up to "
         f"{FURTHER * expected:.2f} ({'; '.join(tried)})"

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from compolens import tables
+from compolens.diagnosis.groups import task_of
 from compolens.diagnosis.readings import Named, Told, named_at, told_at
 from compolens.foundation.configs import ConfigError
 
@@ -38,7 +40,8 @@ class Donated(NamedTuple):
 
     Args:
         editor: "donor" (real episodes of the same code) or "assembled" (from two training donors).
-        reads: R² of the readout from them to the right code, over that on training compositions.
+        reads: R² of the readout from them to the right code, over that on training compositions; NaN where that is below
+            `READABLE`, as such a readout tells nothing of either.
         far: how far they lie from natural states, along the directions that answers depend on.
         expected: how far states of a composition lie from those of all others: so far may a new one.
         own: the score on held-out compositions without them.
@@ -93,10 +96,14 @@ class Rungs(NamedTuple):
         names: the compositions, in one order for all rungs.
         scores: rung -> (score, weight) per composition, (compositions,) each; one that the rung was not measured on has weight
             0.
+        task: what the model was asked; models of equal tasks share compositions of the same names ("": with no other).
+        places: rung -> the site at which it was measured, in words.
     """
 
     names: tuple[str, ...]
     scores: dict[str, tuple[np.ndarray, np.ndarray]]
+    task: str = ""
+    places: Mapping[str, str] = MappingProxyType({})
 
     def pooled(self, drawn: np.ndarray | None = None) -> dict[str, np.ndarray]:
         """Every rung's score over all compositions.
@@ -177,6 +184,7 @@ class Measured:
         structure: `code_structure`, empty without one.
         forms: `nonlinear_code`, empty without one.
         editor: which wrote the codes of the ladder.
+        task: what the model was asked, as `groups.task_of` says it; "" where that is not known.
     """
 
     scores: pd.DataFrame
@@ -185,6 +193,7 @@ class Measured:
     structure: pd.DataFrame
     forms: pd.DataFrame = field(default_factory=pd.DataFrame)
     editor: str = LINEAR
+    task: str = ""
 
     @classmethod
     def read(cls, folder: str | Path) -> Measured:
@@ -198,7 +207,7 @@ class Measured:
             tables.at_last_step(tables.read(folder, name)) if tables.has(folder, name) else pd.DataFrame()
             for name in (PRIOR, STRUCTURE, FORMS)
         )
-        return cls(scores[scores["metric"] == "score"], ladder, prior, structure, forms)
+        return cls(scores[scores["metric"] == "score"], ladder, prior, structure, forms, task=task_of(Path(folder)))
 
     def by(self, editor: str) -> Measured | None:
         """The same model with another editor's ladder.
@@ -267,7 +276,8 @@ class Measured:
         sensitive = {"directions": "sensitive" if (rows["directions"] == "sensitive").any() else "all"}
         own, written = (one("score", rung=rung) for rung in ("own answer", "true code written"))
         far, expected = one("divergence", **sensitive), one("divergence", "natural, left out", "train", **sensitive)
-        reads = one("reads right") / max(one("reads right", split="test"), 1e-9)
+        training = one("reads right", split="test")
+        reads = one("reads right") / training if training >= READABLE else np.nan
         return Donated(editor, reads, far, expected, own, written - own)
 
     def rungs(self, split: str) -> Rungs:
@@ -283,13 +293,14 @@ class Measured:
         shown = (frame["metric"] == "score") & (frame["split"] == split) & (frame["control"] == "") & frame["value"].notna()
         frame = frame[shown & ((frame["chosen"] == 1) | (frame["effective"] == 1))]
         names = sorted(set(frame["composition"]) - {"all"})
-        found = {}
+        found, places = {}, {}
         for rung, rows in frame.groupby("rung"):
             whole = rows[rows["composition"] == "all"].sort_values("value").iloc[-1]
             here = rows[(rows["site"] == whole["site"]) & (rows["role"] == whole["role"]) & (rows["composition"] != "all")]
             here = here.set_index("composition")[["value", "weight"]].reindex(names).fillna(0.0)
             found[str(rung)] = (here["value"].to_numpy(), here["weight"].to_numpy())
-        return Rungs(tuple(names), found)
+            places[str(rung)] = named_site(whole["site"], whole["layer"], whole["role"])
+        return Rungs(tuple(names), found, self.task, places)
 
     @property
     def moved(self) -> float:
@@ -361,7 +372,7 @@ class Measured:
     def per_composition(self) -> pd.DataFrame:
         """The score on held-out compositions, one by one."""
         rows = self.scores[(self.scores["split"] == "ood") & (self.scores["control"] == "")]
-        return rows[rows["composition"] != "all"][["composition", "value", "weight"]]
+        return rows[(rows["composition"] != "all") & (rows["weight"] > 0)][["composition", "value", "weight"]]
 
     def distances(self, split: str) -> pd.Series:
         """reference -> distance of the model's answers on `split` to its own, the truth included; empty without a table."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from compolens.diagnosis.decomposition import NOTHING, Ladders, cost_of, counts_drawn, split_loss
+from compolens.diagnosis.decomposition import NOTHING, Ladders, cost_of, counts_drawn, shared, split_loss
 from compolens.diagnosis.measured import Rungs, fairly, planted
 
 BELOW = {
@@ -61,30 +61,51 @@ INNER = 200
 """Resamples behind the interval of each."""
 
 
+class _Draws(NamedTuple):
+    """Other measurements of some compositions.
+
+    Args:
+        measured: (REPEATS, compositions), which composition stands at each place in each of them.
+        counts: (INNER, compositions), how often each place is drawn in the resamples of one.
+    """
+
+    measured: np.ndarray
+    counts: np.ndarray
+
+    @classmethod
+    def of(cls, compositions: int, rng: np.random.Generator) -> _Draws:
+        return cls(rng.integers(compositions, size=(REPEATS, compositions)), counts_drawn(compositions, INNER, rng))
+
+
 def _found(seeds: Ladders, top: float, part: str, loss: float, share: float) -> float:
     """The share of other measurements in which the part's interval excludes 0."""
     rng = np.random.default_rng(0)
+    common = {key: _Draws.of(len(key[1]), rng) for key in shared(seeds)}
+
+    def draws(rungs: Rungs) -> _Draws:
+        return common.get((rungs.task, rungs.names)) or _Draws.of(len(rungs.names), rng)
+
     drawn = np.empty((len(seeds), REPEATS, INNER))
     for i, seed in enumerate(seeds):
-        test, ood = _elsewhere(seed["test"], rng), _elsewhere(seed["ood"], rng, BELOW[part], loss, share)
+        test = _elsewhere(seed["test"], draws(seed["test"]))
+        ood = _elsewhere(seed["ood"], draws(seed["ood"]), BELOW[part], loss, share)
         cost = cost_of(test)
         drawn[i] = split_loss(top, ood, cost)[part] - split_loss(top, test, cost)[part]
     which = rng.integers(len(seeds), size=drawn.shape)  # seeds are drawn, then compositions within each
-    means = drawn[which, np.arange(REPEATS)[:, None], rng.integers(INNER, size=drawn.shape)].mean(0)
+    inner = rng.integers(INNER, size=(1, *drawn.shape[1:]) if common else drawn.shape)  # or one draw of these for all
+    means = drawn[which, np.arange(REPEATS)[:, None], inner].mean(0)
     return float((np.quantile(means, 0.025, axis=1) > NOTHING).mean())
 
 
 def _elsewhere(
-    rungs: Rungs, rng: np.random.Generator, lowered: Sequence[str] = (), loss: float = 0.0, share: float = 1.0
+    rungs: Rungs, draws: _Draws, lowered: Sequence[str] = (), loss: float = 0.0, share: float = 1.0
 ) -> dict[str, np.ndarray]:
     """rung -> (REPEATS, INNER) pooled scores: compositions drawn anew, a loss planted in the first of them, then resamples."""
-    n = len(rungs.names)
-    pick, counts = rng.integers(n, size=(REPEATS, n)), counts_drawn(n, INNER, rng)
     found = {}
     for rung, (score, weight) in rungs.scores.items():
-        own, kept = weight[pick], score[pick]
+        own, kept = weight[draws.measured], score[draws.measured]
         if rung in lowered:
             kept = kept - planted(own, loss, share)
-        total, whole = own @ counts.T, (kept * own) @ counts.T
+        total, whole = own @ draws.counts.T, (kept * own) @ draws.counts.T
         found[rung] = np.divide(whole, total, out=np.full(total.shape, np.nan), where=total > 0)
     return fairly(found)

@@ -294,8 +294,8 @@ def _not_executed(told: Sequence[Told]) -> Reading | None:
     if not after:
         return None
     last = after[-1]
-    if last.training < NEARLY_ALL or last.among < SPANNED or any(one.share < AS_TOLD for one in told if one.role != "context"):
-        return None
+    if not (last.training >= NEARLY_ALL and last.among >= SPANNED and all(one.share >= AS_TOLD for one in after)):
+        return None  # also where one of these is not known
     return Reading(
         "execution",
         f"the code of held-out compositions is told where answers are given, as that of left-out training ones is "

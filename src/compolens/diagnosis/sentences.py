@@ -19,7 +19,7 @@ from compolens.diagnosis import label as diagnosis
 from compolens.diagnosis.confirming import confirmed
 from compolens.diagnosis.evidence import Clause, Evidence, have, per_composition
 from compolens.diagnosis.findings import of_attention, of_code, of_learner, of_regression, of_scores
-from compolens.diagnosis.groups import SEEDS, Group, group
+from compolens.diagnosis.groups import SEEDS, Group, group, task_of
 from compolens.diagnosis.likeness import ALONG
 from compolens.diagnosis.measured import Measured
 from compolens.diagnosis.power import Power
@@ -120,6 +120,8 @@ def _diagnosed(group: Group) -> Judgement:
     share = Evidence("generalization", {"metric": "score", "split": "ood", "composition": "all"}, group.names, *found.share)
     lacks = found.scores["ceiling"] - found.scores["ood"]
     lost = f"lacks {lacks:.3f} on held-out compositions: {decomposition.in_words(found.parts['ood'])}"
+    won = decomposition.won_elsewhere(models, found.parts["ood"], found.place)
+    site = f"{found.place} ({won})" if won else found.place
     mended = found.blamed or (found.remainder if found.label == "compositional" else "")
     standing, confirmation = "not tested", list[Clause]()
     if mended and have(group, "repair"):
@@ -132,7 +134,7 @@ def _diagnosed(group: Group) -> Judgement:
         found,
         label=(Clause(f"diagnosis: {found.label} ({diagnosis.LABELS[found.label]})", (share, *parts["lost"])),),
         reasons=tuple(Clause(f"because {reason}", (share,)) for reason in found.reasons),
-        parts=(Clause(f"{lost}; its code is read at {found.place}", (*parts["ood"], *parts["test"])),),
+        parts=(Clause(f"{lost}; its code is read at {site}", (*parts["ood"], *parts["test"])),),
         change=(Clause(f"the label would change with {found.change}", tuple(parts["lost"])),),
         cautions=tuple(Clause(f"caution: {told}", (share,)) for told in found.cautions),
         asides=(
@@ -229,12 +231,11 @@ def compare(left: Group, right: Group) -> Clause | None:
     """
     if not (have(left, "generalization") and have(right, "generalization")):
         return None
-    by_task = {_task_key(f): f for f in right.folders}
-    pairs = [(f, by_task[_task_key(f)]) for f in left.folders if _task_key(f) in by_task]
+    pairs = _paired(left.folders, right.folders)
     if not pairs:
         return None
     ours, theirs = ([per_composition(pair[side], "ood") for pair in pairs] for side in (0, 1))
-    value, lo, hi = paired_interval(ours, theirs)
+    value, lo, hi = paired_interval(ours, theirs, tasks=[task_of(one) for one, _ in pairs])
     names = tuple(f.name for pair in pairs for f in pair)
     evidence = Evidence("generalization", {"metric": "score", "split": "ood", "difference": "paired"}, names, value, lo, hi)
     side = "above" if value >= 0 else "below"
@@ -246,9 +247,23 @@ def compare(left: Group, right: Group) -> Clause | None:
     return Clause(f"{who} (95 % interval [{lo:.3f}, {hi:.3f}], {len(pairs)} paired seeds){sure}", (evidence,))
 
 
-def _task_key(folder: Path) -> tuple:
-    row = tables.settings(folder)
-    return tuple(sorted((k, str(v)) for k, v in row.items() if k.startswith("task")))
+def _paired(left: Sequence[Path], right: Sequence[Path]) -> list[tuple[Path, Path]]:
+    """Models of equal tasks in pairs, each model in one pair at most; of several, those of equal seeds first."""
+
+    def seeds(folder: Path) -> tuple[str, str]:
+        row = tables.settings(folder)
+        return str(row.get("init_seed")), str(row.get("data_seed"))
+
+    free, pairs = list(right), list[tuple[Path, Path]]()
+    rest = list(left)
+    for same in (lambda one, other: seeds(one) == seeds(other), lambda one, other: True):
+        for one in list(rest):
+            other = next((f for f in free if task_of(f) == task_of(one) and same(one, f)), None)
+            if other is not None:
+                pairs.append((one, other))
+                rest.remove(one)
+                free.remove(other)
+    return sorted(pairs, key=lambda pair: list(left).index(pair[0]))
 
 
 def sentences(folders: Sequence[Path]) -> list[tuple[str, list[Clause]]]:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from compolens.diagnosis.decomposition import Shared
 from compolens.diagnosis.measured import LEFT_OUT, READABLE, Measured, Rungs, named_site
 from compolens.diagnosis.readings import Named, Told
 from compolens.measures.intervals import weighted_mean
@@ -90,11 +91,13 @@ def stability(
         The shares.
     """
     rng, sources = np.random.default_rng(seed), [_Source(model) for model in models]
+    asked = Counter(model.task for model in models)
+    several = {task for task, times in asked.items() if task and times > 1}
     labels: Counter[str] = Counter()
     again: list[list[Site]] = [[] for _ in sources]
     for _ in range(RESAMPLES):
-        which = rng.integers(len(sources), size=len(sources))
-        drawn = [sources[i].drawn(rng) for i in which]
+        which, common = rng.integers(len(sources), size=len(sources)), dict[Shared, np.ndarray]()
+        drawn = [sources[i].drawn(rng, common if sources[i].model.task in several else None) for i in which]
         labels[labelled(drawn)] += 1
         for i, one in zip(which, drawn, strict=True):
             again[i].append(one.site)
@@ -201,14 +204,16 @@ class _Source:
         rows = rows[(rows["control"] == "") | (rows["reference"] == "truth")]
         return {_site(pair): self._rows(split, some) for pair, some in rows.groupby(["learner", "reference"])}
 
-    def drawn(self, rng: np.random.Generator) -> _Drawn:
-        """The same tables, with compositions drawn anew."""
-        counts = {}
+    def drawn(self, rng: np.random.Generator, common: dict[Shared, np.ndarray] | None = None) -> _Drawn:
+        """The same tables, with compositions drawn anew, but for those that are drawn in `common`, which takes them up."""
+        counts, common = {}, {} if common is None else common
         for split, names in self.names.items():
-            n = max(len(names), 1)
-            counts[split] = rng.multinomial(n, np.full(n, 1 / n)).astype(float)
+            n, key = max(len(names), 1), (self.model.task, (split, *names))
+            if key not in common:
+                common[key] = rng.multinomial(n, np.full(n, 1 / n)).astype(float)
+            counts[split] = common[key]
         m = self.model
-        return _Drawn(m.scores, m.ladder, m.prior, m.structure, m.forms, m.editor, self, counts)
+        return _Drawn(m.scores, m.ladder, m.prior, m.structure, m.forms, m.editor, m.task, self, counts)
 
 
 def _of(rows: pd.DataFrame, split: str) -> pd.DataFrame:

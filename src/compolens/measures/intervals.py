@@ -14,7 +14,8 @@ Which interval a number has is chosen by its coverage, simulated on data of its 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from enum import Enum
 from statistics import NormalDist
 from typing import NamedTuple
@@ -274,28 +275,43 @@ def weighted_mean(values: np.ndarray, weights: np.ndarray) -> float:
 
 
 def two_level_interval(
-    groups: Sequence[pd.DataFrame], level: float = 0.95, draws: int = 2000, seed: int = 0, value: str = "value"
+    groups: Sequence[pd.DataFrame],
+    level: float = 0.95,
+    draws: int = 2000,
+    seed: int = 0,
+    value: str = "value",
+    tasks: Sequence[Hashable] | None = None,
 ) -> tuple[float, float, float]:
-    """A score over seeds, its interval the percentiles of a bootstrap of seeds and, within each, of compositions.
+    """A score over seeds, its interval the percentiles of a bootstrap of seeds and of compositions.
 
+    Each seed has compositions of its own, drawn anew within it, unless `tasks` says that seeds share theirs: then one draw
+    of compositions counts for all of them, as a composition that is hard for one is likely to be hard for the others.
     Episodes are not resampled: they are the measurement, not the unit of replication.
 
     Args:
-        groups: one DataFrame per seed, a row per composition, with the column "weight".
+        groups: one DataFrame per seed, a row per composition, with the column "weight"; rows without weight say nothing.
         level: of the interval.
         draws: of the bootstrap.
         seed: of the bootstrap.
         value: the column of the score.
+        tasks: what each seed was asked; seeds of equal tasks share the compositions of the same name, in the column
+            "composition" (None: no two seeds share any).
 
     Returns:
         (mean, lo, hi).
     """
     rng = np.random.default_rng(seed)
+    groups = [group[group["weight"] > 0] for group in groups]
+    if not all(map(len, groups)):
+        return np.nan, np.nan, np.nan
+    alike = _alike(groups, tasks)
     arrays = [(g[value].to_numpy(float), g["weight"].to_numpy(float)) for g in groups]
     point = float(np.mean([weighted_mean(v, w) for v, w in arrays]))
-    means = np.empty((len(arrays), draws))
+    means, picked = np.empty((len(arrays), draws)), dict[Hashable, np.ndarray]()
     for i, (v, w) in enumerate(arrays):
-        pick = rng.integers(len(v), size=(draws, len(v)))
+        if alike[i] not in picked:
+            picked[alike[i]] = rng.integers(len(v), size=(draws, len(v)))
+        pick = picked[alike[i]]
         means[i] = (v[pick] * w[pick]).sum(1) / w[pick].sum(1)
     chosen = rng.integers(len(arrays), size=(draws, len(arrays)))
     totals = means[chosen, np.arange(draws)[:, None]].mean(1)
@@ -303,8 +319,25 @@ def two_level_interval(
     return point, float(np.quantile(totals, tail)), float(np.quantile(totals, 1 - tail))
 
 
+def _alike(groups: list[pd.DataFrame], tasks: Sequence[Hashable] | None) -> list[Hashable]:
+    """What tells apart the seeds whose compositions are drawn apart; those of the others are put in one order, in place."""
+    if tasks is None:
+        return list(range(len(groups)))
+    kinds: list[Hashable] = [(task, *sorted(group["composition"])) for task, group in zip(tasks, groups, strict=True)]
+    counted = Counter(kinds)
+    for i, kind in enumerate(kinds):
+        if counted[kind] > 1:
+            groups[i] = groups[i].sort_values("composition")
+    return kinds
+
+
 def paired_interval(
-    left: Sequence[pd.DataFrame], right: Sequence[pd.DataFrame], level: float = 0.95, draws: int = 2000, seed: int = 0
+    left: Sequence[pd.DataFrame],
+    right: Sequence[pd.DataFrame],
+    level: float = 0.95,
+    draws: int = 2000,
+    seed: int = 0,
+    tasks: Sequence[Hashable] | None = None,
 ) -> tuple[float, float, float]:
     """left - right over paired seeds and, within each, paired compositions (joined on "composition"), with its interval.
 
@@ -314,10 +347,11 @@ def paired_interval(
         level: of the interval.
         draws: of the bootstrap.
         seed: of the bootstrap.
+        tasks: what each pair was asked, as in `two_level_interval`.
 
     Returns:
         (mean, lo, hi).
     """
     merged = [a.merge(b, on="composition", suffixes=("", "_right")) for a, b in zip(left, right, strict=True)]
     differences = [m.assign(value=m["value"] - m["value_right"]) for m in merged]
-    return two_level_interval(differences, level, draws, seed)
+    return two_level_interval(differences, level, draws, seed, tasks=tasks)
