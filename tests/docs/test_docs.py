@@ -39,6 +39,12 @@ ELSEWHERE = "{code-block} bash"
 """Commands for machines that are not here; the caption says which."""
 ABSENT = re.compile(r"there is no sbatch on this machine|no Ray cluster answers at|pip install compolens\[(slurm|ray)\]")
 SAID = {
+    "task_families": (
+        "tensor([0.0000, 0.0000, 0.9969, 0.0000, 0.0000, 0.7167])",
+        "[ 0.3552,  1.5679, -0.4675,  0.0000]",
+        "[-0.5205,  1.2581,  0.0000,  1.0000]",
+        "tensor([0.4624])",
+    ),
     "machines": (
         f"in work on {os.uname().nodename} (process ",
         "stopped at step 20; saved in sweep/seed-1: the same command goes on from there",

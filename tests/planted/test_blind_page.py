@@ -114,6 +114,8 @@ def test_the_counts_at_the_head_of_the_page_are_those_of_the_answers():
     wrong = beside[~beside["acceptable answer"]]
     undecided = int((wrong["called"] == "undecided").sum())
     lead = " ".join(PAGE.split())
+    also = beside["acceptable"].str.contains("compositional") & (beside["acceptable"] != "compositional")
+    assert also.sum() == 6 and "the 93 are without six more models" in lead
     right = f"{len(beside) - len(wrong)} of {len(beside)} models get an acceptable label, {undecided} are undecided"
     assert f"{right} and {len(wrong) - undecided} get a wrong one" in lead
     assert f"All {len(beside)} were diagnosed once" in lead and len(beside) == len(neighbour("blind_plan").plan())

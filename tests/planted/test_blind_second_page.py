@@ -38,6 +38,8 @@ def test_the_head_counts_the_answers(found):
     right = f"{len(beside) - len(wrong) - len(open_)} of {len(beside)} models get an acceptable label"
     assert f"{right}, {len(open_)} are undecided and {len(wrong)} get a wrong one, eight of these with confidence" in LEAD
     assert (wrong["confidence"] >= 0.8).sum() == 8 and len(beside) == len(plans.plan())
+    also = beside["acceptable"].str.contains("compositional") & (beside["acceptable"] != "compositional")
+    assert also.sum() == 5 and "the 82 are without five more models" in LEAD
 
 
 def test_counts_by_how_the_code_stands_are_those_of_the_answers(found):

@@ -38,9 +38,14 @@ def test_shares_on_the_page_are_those_of_the_answers_beside_what_was_foretold(fo
 def test_the_head_counts_the_answers(beside):
     count = beside["missed"].value_counts()
     open_, wrong = count["undecided"], count["wrong"]
-    assert f"{count['']} of 120 models get an acceptable label, {open_} are undecided and {wrong} get a wrong one" in LEAD
+    assert (
+        f"{count['']} of 120 models get an acceptable label, {open_} are undecided and {wrong} get a wrong one, all eight"
+        in LEAD
+    )
     assert len(beside) == 120 == len(plans.plan())
-    assert (beside[beside["missed"] == "wrong"]["confidence"] >= 0.8).all()
+    assert (beside[beside["missed"] == "wrong"]["confidence"] >= 0.8).all() and wrong == 8
+    also = beside["acceptable"].str.contains("compositional") & (beside["acceptable"] != "compositional")
+    assert also.sum() == 3 and "Of three more, *compositional* is one of several" in LEAD
     works = beside["acceptable"] == "compositional"
     failing = beside[works & ~beside["called"].isin(("compositional", "undecided"))]
     assert len(failing) == 1 and f"one of {works.sum()} working ones is called failing" in LEAD

@@ -4,6 +4,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import findings
 import numpy as np
 import pandas as pd
 import pytest
@@ -144,9 +145,9 @@ def test_every_cell_of_the_comparison_is_shipped_scores_what_it_says_and_has_fre
             assert fresh == pytest.approx(scores["test"]["score"], abs=0.05)
 
 
-def cell(name):
-    """Scores on training relations, one per seed."""
-    return [files.read_json(ZOO / "relations" / f"{name}-{s}" / "scores.json")["test"]["score"] for s in range(3)]
+def cell(name, split="test"):
+    """Scores on training relations, one per seed, or on held-out ones."""
+    return [files.read_json(ZOO / "relations" / f"{name}-{s}" / "scores.json")[split]["score"] for s in range(3)]
 
 
 def test_what_transfer_does_on_vectors_in_every_seed():
@@ -161,6 +162,67 @@ def test_what_transfer_does_on_vectors_in_every_seed():
     for transfer in ("output", "relative"):  # but silencing nine of ten scores costs a lot
         for full, sparser in zip(cell(f"2L-sparse-{transfer}"), cell(f"2L-sparser-{transfer}"), strict=True):
             assert sparser < full - 0.1
+
+
+def ends(scores):
+    """Least and most of scores, as pages show them; one number where they are the same."""
+    lo, hi = (findings.shown(one, 2) for one in (min(scores), max(scores)))
+    return lo if lo == hi else f"{lo} to {hi}"
+
+
+def test_the_page_tells_scores_on_held_out_relations():
+    page = " ".join(FINDINGS["sparsity_or_transfer"].split())
+    held_out = {
+        "stays at 0, two reach {}.": cell("2L-sparse-output", "ood") + cell("2L-linear-output", "ood"),
+        "Relative transfer gives {} with one layer": cell("1L-sparse-relative", "ood") + cell("1L-linear-relative", "ood"),
+        "with one layer and {} with two;": cell("2L-sparse-relative", "ood") + cell("2L-linear-relative", "ood"),
+        "softmax attention with it {} and": cell("1L-softmax-relative", "ood"),
+        "to .83 and {}. On training": cell("2L-softmax-relative", "ood"),
+        "two layers reach {} (relative;": cell("2L-sparser-relative", "ood") + cell("2L-positions-sparser-relative", "ood"),
+        "they reach {} without position codes": cell("2L-sparser-output", "ood"),
+        "and {} with them (": cell("2L-positions-sparser-output", "ood"),
+        "with position codes reach {} without transfer": cell("2L-positions-softmax-none", "ood"),
+        "With relative transfer they reach {} (": cell("2L-positions-softmax-relative", "ood"),
+    }
+    training = {
+        "on training relations {}). With the printed": cell("2L-sparser-relative") + cell("2L-positions-sparser-relative"),
+        "without position codes (training {})": cell("2L-sparser-output"),
+        "with them (training {})": cell("2L-positions-sparser-output"),
+        "without transfer (on training relations {})": cell("2L-positions-softmax-none"),
+        "they learn training relations ({})": cell("2L-positions-softmax-output"),
+        "(training {}). With one layer, position codes": cell("2L-positions-softmax-relative"),
+    }
+    for sentence, scores in (held_out | training).items():
+        assert sentence.format(ends(scores)) in page, sentence
+    fallen = sorted(findings.shown(one, 2) for one in cell("2L-positions-softmax-output", "ood"))
+    assert "fall to {}, {} and {} on held-out ones".format(*fallen) in page
+
+
+def test_the_page_tells_scores_on_held_out_images():
+    attentions = {"soft threshold": "sparse", "no threshold (ξ = 0)": "linear", "softmax": "softmax"}
+    for row, name in attentions.items():
+        found = {
+            (split, transfer): [
+                rows[rows["split"] == split]["value"].item() for rows in (images(f"{name}-{transfer}-{s}") for s in range(3))
+            ]
+            for split in ("test", "ood")
+            for transfer in ("none", "output", "relative")
+        }
+        told = findings.cells(FINDINGS["sparsity_or_transfer"], "images, R² on held-out relations", row)
+        minus = "\N{MINUS SIGN}"
+        assert told == [
+            *(
+                " ".join(findings.shown(v, 2) for v in found["ood", t]).replace("-", minus)
+                for t in ("none", "output", "relative")
+            ),
+            " ".join(findings.shown(v) for v in found["test", "relative"]),
+        ]
+
+
+def images(name):
+    """R² over all episodes of a model of images, by split."""
+    rows = tables.read(ZOO / "relations" / f"images-{name}", "generalization")
+    return rows[(rows["metric"] == "R²") & (rows["composition"] == "all") & (rows["control"] == "")]
 
 
 def test_the_table_of_relations_is_the_commands_output(capsys):
@@ -178,8 +240,10 @@ def between(page, start, end):
 def test_the_readmes_snippet_runs(monkeypatch, capsys):
     monkeypatch.chdir(REPOSITORY)
     exec(re.findall(r"```python\n(.*?)```", README, re.DOTALL)[0], {})
-    score, shape = capsys.readouterr().out.split(" ", 1)
-    assert float(score) > 0.9 and "256, 1, 8" in shape
+    score, rest = capsys.readouterr().out.split(" ", 1)
+    assert float(score) > 0.9 and "256, 1, 8" in rest
+    said = [line.split("(")[0].split() for line in re.findall(r"^# (\w+Transformer .*)", README, re.MULTILINE)]
+    assert said and said == [line.split() for line in rest.splitlines()[-len(said) :]]
 
 
 def test_the_snippet_brings_weights_in(monkeypatch, tmp_path):

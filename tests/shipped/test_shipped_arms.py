@@ -73,7 +73,7 @@ def test_arms_are_those_that_the_recipe_describes_at_the_rate_that_was_tuned():
 @pytest.mark.parametrize("row", ROWS)
 def test_the_page_tells_the_scores_with_and_without_z(row):
     test, held_out = (np.array(scores(ROWS[row], split)) for split in ("test", "ood"))
-    assert row != "`given`" or f"scores {shown(held_out.mean())} there: about half" in PAGE
+    assert row != "`given`" or f"scores {shown(held_out.mean())} at F. From" in PAGE
     told = [*map(shown, (test.mean(), held_out.mean(), (test - held_out).mean())), " ".join(map(shown, held_out))]
     assert findings.cells(TEXT, "z is given, or inferred", row) == told
 

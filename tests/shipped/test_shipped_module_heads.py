@@ -48,6 +48,9 @@ def test_trained_heads_learn_the_training_combinations_and_not_the_modules():
             found.append(round(float(own[split]), 2))
         matches.append(round(value(folder, "mean alignment"), 2))
         assert value(folder, "least alignment") < 0.25 and value(folder, "mean alignment", "untrained") < 0.2
+    for control, told in (("", (0.14, 0.21)), ("random", (0.08, 0.13))):
+        least = [value(folder, "least alignment", control) for folder in FOLDERS[3:]]
+        assert (round(min(least), 2), round(max(least), 2)) == told
     assert sorted(scores["test"]) == [0.99, 1.0, 1.0]
     assert sorted(scores["ood"]) == [0.69, 0.72, 0.95]
     assert sorted(matches) == [0.74, 0.83, 0.95]

@@ -42,8 +42,10 @@ class BurstyClassification(TaskFamily):
         n_labels: L, labels.
         n_context: N, labelled items of an episode.
         burstiness: B, how often each class of the context occurs in it; divides n_context.
-        p_bursty: share of the episodes that show the question's class; elsewhere only weights can know.
-        p_novel: share of the training episodes that show it whose classes are novel, in training and on test.
+        p_bursty: of the episodes of known classes, the share that show the question's class; in the others only weights can
+            know. With 0, none shows it, and there are no novel classes.
+        p_novel: of all episodes of training and test, the share whose classes are novel; these always show the question's. So
+            the class is shown in p_novel + (1 - p_novel) p_bursty of them.
         shifts: by 1 to so many labels are shifted on held-out compositions.
         d_item: width of an item and of a label.
         n_positions: width of the code of positions, at least 2 n_context + 1.
