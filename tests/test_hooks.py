@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformer_lens import ActivationCache
 
-from compolens import HypernetworkTransformer, Run, SoftmaxTransformer, intervene, record
+from compolens import HYLA, DeepHYLA, HypernetworkTransformer, Run, SoftmaxTransformer, SparseCoding, intervene, record
 from compolens.activations.sites import at_role, residual_sites
 from compolens.activations.streams import draw
 from compolens.foundation.configs import ConfigError
@@ -151,6 +151,38 @@ def test_only_some_positions_can_be_cached(model, tokens):
     _, whole = model.run_with_cache(tokens, names_filter=name)
     _, last = model.run_with_cache(tokens, names_filter=name, pos_slice=-1)
     assert torch.equal(last["resid_post", 1], whole["resid_post", 1][:, -1:])
+
+
+PAIRS = {
+    "attn.hook_code": [SoftmaxTransformer, HYLA, SparseCoding], "attn.hook_pre": [HYLA], "attn.hook_post": [HYLA],
+    "attn.hook_pre2": [DeepHYLA], "attn.hook_post2": [DeepHYLA], "attn.hook_phi": [SparseCoding],
+    "attn.hook_psi": [SparseCoding], "hook_q_input": [SoftmaxTransformer], "attn.hook_z": [HYLA],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("kept", [-1, (2, 5), [4, 1]])
+def test_positions_are_found_at_hook_points_of_our_own(tiny_task, episodes, name, kept):
+    for kind in PAIRS[name]:
+        relus = {"relu_encoding": True, "relu_decoding": True} if kind is SparseCoding else {}
+        model = Run(kind(n_layers=1, d_model=16, n_heads=HEADS, **relus), tiny_task).build()
+        model.set_use_split_qkv_input(True)
+        site = f"blocks.0.{name}"
+        settings = {"names_filter": site, "return_type": "loss", "incl_bwd": True}
+        _, whole = model.run_with_cache(episodes, **settings)
+        _, some = model.run_with_cache(episodes, pos_slice=kept, **settings)
+        places = list(range(SEQ))[slice(*kept)] if isinstance(kept, tuple) else kept if isinstance(kept, list) else [kept]
+        for end in ("", "_grad"):
+            assert torch.equal(some[site + end], whole[site + end][:, places])
+        _, one = model.run_with_cache(episodes.tokens[:1], names_filter=site, pos_slice=kept, remove_batch_dim=True)
+        torch.testing.assert_close(one[site], whole[site][0, places])
+
+
+def test_what_has_no_positions_is_kept_whole(hypernetwork, tokens):
+    names = ["hook_code", "executor.hook_weights"]
+    _, whole = hypernetwork.run_with_cache(tokens, names_filter=names)
+    _, some = hypernetwork.run_with_cache(tokens, names_filter=names, pos_slice=2)
+    assert all(torch.equal(whole[name], some[name]) for name in names)
 
 
 # ---- misspelt names --------------------------------------------------------------------------------------------------

@@ -379,20 +379,36 @@ class HookedModel(HookedRootModule):
         return super().add_caching_hooks(names_filter, *args, **kwargs)
 
     def get_caching_hooks(  # type: ignore[override]
-        self, names_filter: NamesFilter = None, *args: Any, **kwargs: Any
+        self,
+        names_filter: NamesFilter = None,
+        incl_bwd: bool = False,
+        device: Any = None,
+        remove_batch_dim: bool = False,
+        cache: dict | None = None,
+        pos_slice: Any = None,
     ) -> tuple:
-        """As in TransformerLens; names are checked first, and hook points that are switched off are left out.
+        """As in TransformerLens; names are checked first, hook points that are switched off are left out, and positions are
+        found at hook points that it does not know, too.
 
         Args:
             names_filter: which hook points are cached.
-            args: as there.
-            kwargs: as there.
+            incl_bwd: gradients, too.
+            device: where the cache is kept (None: where the model is).
+            remove_batch_dim: leave the batch dimension of 1 out.
+            cache: what is filled (None: a new dict).
+            pos_slice: which positions are kept (None: all); of pairs (query, key), which queries. What has no positions stays
+                whole.
 
         Returns:
             (cache, forward hooks, backward hooks).
         """
         self._check_filter(names_filter)
-        cache, forward, backward = super().get_caching_hooks(names_filter, *args, **kwargs)
+        given = (names_filter, incl_bwd, device, remove_batch_dim)
+        cache, forward, backward = super().get_caching_hooks(*given, cache, pos_slice)
+        if pos_slice is not None:
+            _, *whole = super().get_caching_hooks(*given, cache)
+            forward = [_at_positions(*pair, cache, "") for pair in zip(forward, whole[0], strict=True)]
+            backward = [_at_positions(*pair, cache, "_grad") for pair in zip(backward, whole[1], strict=True)]
         return cache, [h for h in forward if self._fires(h[0])], [h for h in backward if self._fires(h[0])]
 
     def run_with_cache(  # type: ignore[override]
@@ -420,7 +436,7 @@ class HookedModel(HookedRootModule):
             incl_bwd: also run backward, from an output of one number, and cache gradients.
             reset_hooks_end: remove the hooks afterwards.
             clear_contexts: also clear the contexts of hook points.
-            pos_slice: which positions are kept (None: all).
+            pos_slice: which positions are kept (None: all); of pairs (query, key), which queries.
             model_kwargs: of the forward pass.
 
         Returns:
@@ -480,6 +496,30 @@ class HookedModel(HookedRootModule):
         for point in self.hook_points():
             if point.fwd_hooks or point.bwd_hooks:
                 point.remove_hooks(direction, including_permanent=including_permanent, level=level)
+
+
+PAIRS = (
+    "attn.hook_code", "attn.hook_pre", "attn.hook_post", "attn.hook_pre2", "attn.hook_post2", "attn.hook_phi", "attn.hook_psi",
+    "hook_q_input", "hook_k_input", "hook_v_input",
+)  # fmt: skip
+"""Hook points whose position is the third dimension from the last; TransformerLens looks for it in the second."""
+WITHOUT_POSITIONS = ("hook_code", "executor.hook_weights")
+"""Hook points that belong to an episode as a whole."""
+
+
+def _at_positions(sliced: tuple[str, Callable], whole: tuple[str, Callable], cache: dict, end: str) -> tuple[str, Callable]:
+    """The hook that saves some positions of what passes, under the hook point's name and `end`."""
+    name, save = sliced
+    if name in WITHOUT_POSITIONS:
+        return whole
+    if not name.endswith(PAIRS):
+        return sliced
+
+    def turned(tensor: Tensor, hook: HookPoint) -> None:
+        save(tensor.transpose(-3, -2), hook=hook)
+        cache[name + end] = cache[name + end].transpose(-3, -2)
+
+    return name, turned
 
 
 def _cloning(save: Callable) -> Callable:

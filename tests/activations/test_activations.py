@@ -3,11 +3,13 @@
 import pytest
 import torch
 
-from compolens.activations.sites import at_role, residual_sites
+from compolens.activations.sites import Site, at_role, put, residual_sites
 from compolens.activations.streams import draw, intervene, record
 from compolens.foundation.configs import ConfigError
 from compolens.foundation.memory import TooLarge
-from compolens.tasks import SPLITS
+from compolens.models import SoftmaxTransformer
+from compolens.tasks import SPLITS, BooleanFunctions
+from compolens.training import Run
 from compolens.zoo.folders import load
 
 SITES = ["blocks.0.hook_resid_pre", "blocks.1.attn.hook_pattern", "blocks.1.hook_resid_post", "ln_final.hook_normalized"]
@@ -153,6 +155,17 @@ def test_roles_read_the_first_answer_the_mean_context_or_everything(trained):
         at_role(activation, trained.model, "readuot")
 
 
+def test_where_context_and_answers_take_turns_the_last_answer_is_read():
+    """The first token of such a sequence is an answer that has seen no example."""
+    task = BooleanFunctions(n_bits=3, n_context=4)
+    model = Run(SoftmaxTransformer(n_layers=1, d_model=8, n_heads=2), task, steps=0).build()
+    activation, answers = torch.rand(2, task.seq, 5), model.roles["readout"]
+    assert len(answers) > 1 and answers[0] < max(model.roles["context"]) < answers[-1]
+    assert torch.equal(at_role(activation, model, "readout"), activation[:, answers[-1]])
+    both = sorted({*model.roles["context"], *answers})
+    torch.testing.assert_close(at_role(activation, model, "context+readout"), activation[:, both].mean(1))
+
+
 def test_residual_sites_join_up_from_embedding_to_final_norm(trained, episodes):
     sites = residual_sites(trained.model)
     assert list(sites) == [0, 1, 2] and trained.model.cfg.n_layers == 2
@@ -161,6 +174,17 @@ def test_residual_sites_join_up_from_embedding_to_final_norm(trained, episodes):
     for layer in (0, 1):
         added = cache[f"blocks.{layer}.hook_attn_out"] + cache[f"blocks.{layer}.hook_mlp_out"]
         torch.testing.assert_close(cache[sites[layer + 1]], cache[sites[layer]] + added)
+
+
+def test_what_is_put_at_another_hook_point_than_the_stream_is_written_there(trained, episodes):
+    for name in ("blocks.0.hook_attn_out", "blocks.1.hook_resid_pre"):
+        (seen,) = record(trained.model, [episodes], name)
+        other = seen.sites[name].roll(1, 0)
+        answer = put(trained.model, episodes.tokens, Site(1, name, "all"), other)
+        assert torch.equal(answer, intervene(trained.model, episodes, {name: other}))
+        assert not torch.allclose(answer, seen.prediction)
+    with pytest.raises(ConfigError, match=r"no hook point 'blocks\.0\.hook_resid_pots'"):
+        put(trained.model, episodes.tokens, Site(1, "blocks.0.hook_resid_pots", "all"), other)
 
 
 # ---- draw ------------------------------------------------------------------------------------------------------------

@@ -65,6 +65,14 @@ def test_what_a_function_returns_broadcasts_as_a_replacement_does(model, episode
     assert torch.equal(intervene(model, episodes, {SITE: lambda x: x.mean(0).numpy()}), wanted)
 
 
+def test_what_a_function_returns_is_cast_as_a_replacement_is(model, episodes):
+    (seen,) = record(model, episodes, SITE)
+    for kind in (torch.float64, torch.long):
+        other = (9 * seen.sites[SITE]).to(kind)
+        wanted = intervene(model, episodes, {SITE: other})
+        assert torch.equal(intervene(model, episodes, {SITE: lambda x, other=other: other}), wanted)
+
+
 def test_a_batch_and_a_name_are_recorded_as_they_are(model, episodes):
     (one,) = record(model, episodes, SITE)
     (listed,) = record(model, [episodes], [SITE])

@@ -202,6 +202,14 @@ def test_nothing_is_written_over(trained, recording, tmp_path):
         recorded(trained, trained.folder)
 
 
+def test_a_split_may_be_one_batch(trained, tmp_path):
+    (drawn,) = draw(trained.task, "ood", 4, 0)
+    (seen,) = record(trained.model, drawn, SITES)
+    for name, one in (("episodes", drawn), ("seen", seen)):
+        kept = record(trained.model, {"ood": one}, SITES, tmp_path / name)
+        assert np.array_equal(kept["tokens"], drawn.tokens) and np.array_equal(kept[SITES[0]], seen.sites[SITES[0]])
+
+
 def test_bad_requests_are_refused(trained, tmp_path):
     model, to = trained.model, tmp_path / "o"
     with pytest.raises(ConfigError, match=r'which split its episodes are of: record\(model, \{"ood": batches\}'):
@@ -355,6 +363,15 @@ def test_what_was_not_recorded_is_refused(trained, recording, replayed):
             part()
     with pytest.raises(ConfigError, match="recorded were tokens"):
         model(known.tokens[:, :3])
+    with pytest.raises(NotRecorded, match=r"does not stop at a layer, got stop_at_layer=1; read the stream"):
+        model(known.tokens, stop_at_layer=1)
+
+
+def test_of_no_episodes_nothing_is_shown(trained, replayed):
+    none = first(trained.task, "ood").tokens[:0]
+    assert torch.equal(replayed.model(none), trained.model(none))
+    (seen,) = record(replayed.model, first(trained.task, "ood").take(slice(0)), SITES[0])
+    assert seen.sites[SITES[0]].shape == (0, 9, 16)
 
 
 def test_every_probe_measures_a_recording_or_says_why_not(recording, tmp_path):

@@ -75,7 +75,7 @@ def test_a_switch_of_heads_is_seen_and_its_absence_too(switches):
     effects = own[own["metric"] == "effect"]
     highest = effects.loc[effects.groupby("split")["value"].idxmax()].set_index("split")["component"].to_dict()
     assert highest == {"test": "L0H0", "ood": "L0H5" if switches else "L0H0"}
-    assert beyond < -0.5 if switches else abs(beyond) < 0.02
+    assert beyond == pytest.approx(-1.72 if switches else 0.0, abs=0.0051), "as the findings say"
 
 
 @pytest.mark.parametrize("switches", [False, True])

@@ -238,6 +238,15 @@ def test_attention_is_its_formula_under_a_tasks_mask(architecture):
         torch.testing.assert_close(model.blocks[1].attn(x), expected, **EXACT)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_sequence_longer_than_the_tasks_mask_is_refused(causal):
+    sizes = {"n_layers": 1, "d_model": 8, "n_heads": 2, "n_ctx": 16, "causal": causal}
+    model = SoftmaxTransformer(**sizes).build(d_in=3, d_out=1, seq=8, mask=torch.ones(8, 8, dtype=torch.bool))
+    assert model(torch.zeros(2, 6, 3)).shape == (2, 6, 1)
+    with pytest.raises(ConfigError, match="the mask is that of 8 tokens, got 12"):
+        model(torch.zeros(2, 12, 3))
+
+
 @every_variant
 def test_a_variant_differs_from_every_other(architecture):
     """The formulas have teeth: with the same weights, no two variants agree."""

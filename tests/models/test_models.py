@@ -5,6 +5,7 @@ import torch
 
 from compolens import BottleneckMLP, HypernetworkTransformer, Run, SoftmaxTransformer
 from compolens.activations.streams import intervene
+from compolens.foundation.configs import ConfigError
 from compolens.models import DoesNotApply
 from compolens.models.base import split_positions, truncated_lecun_
 
@@ -111,6 +112,14 @@ def test_the_summary_token_is_the_readout(architecture, tiny_task, episodes):
     assert not cache["pattern", 0][:, :, :6, 6].any(), "the context does not read the summary"
 
 
+@pytest.mark.parametrize("architecture", WITH_CODE, ids=name_of)
+def test_a_context_that_is_cut_off_is_refused(architecture, tiny_task, episodes):
+    model = Run(architecture, tiny_task).build()
+    for tokens in (episodes.tokens[:, :4], episodes.tokens[:, :0]):
+        with pytest.raises(ConfigError, match=f"the context goes to position 5, but there are {tokens.shape[1]} tokens"):
+            model(tokens)
+
+
 def test_a_softmax_transformers_readout_is_the_queries(tiny_task):
     assert Run(ALL[0], tiny_task).build().roles == {"context": [0, 1, 2, 3, 4, 5], "readout": [6, 7, 8]}
 
@@ -184,3 +193,9 @@ def test_the_configuration_speaks_transformer_lens():
 def test_answers_may_be_counted_from_the_end():
     assert split_positions(5, (-1,)) == ([0, 1, 2, 3], [4])
     assert split_positions(5, (3, -1)) == ([0, 1, 2], [3, 4])
+
+
+@pytest.mark.parametrize("answer", [5, -6])
+def test_answers_outside_the_sequence_are_refused(answer):
+    with pytest.raises(ConfigError, match=rf"answers must be positions of the 5 tokens \(-5 to 4\), got {answer}"):
+        SoftmaxTransformer(n_layers=1, d_model=8, n_heads=2).build(d_in=3, d_out=1, seq=5, answers=(answer,))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from compolens.foundation.configs import ConfigError
-from compolens.tasks.few_shot import FORMATS, FewShot
+from compolens.tasks.few_shot import FORMATS, WORDS, FewShot
 
 TASK = FewShot(n_examples=2)
 
@@ -46,6 +46,17 @@ def test_a_prompt_says_what_its_codes_say(split):
         assert spelled(TASK, drawn.tokens[row]).split() == text.split()
         assert TASK._pieces[int(drawn.targets[row, -1])] == made[TASK.operations[operation]]
     assert not drawn.tokens[:, 0].any() or drawn.tokens.any(-1).all(), "padding comes first"
+
+
+def test_what_touches_a_word_is_a_token_of_its_own():
+    task = FewShot(formats=("{x}: {y}.\n", "({x}) = {y}\n"), n_examples=1)
+    drawn = task.sample(20, "train", task.rng(0, "train"))
+    assert set(drawn.codes["format"].tolist()) == {0, 1}
+    for row in range(20):
+        prompt = task.prompt(drawn.codes, drawn.inputs, row)
+        for mark in ":.()":
+            prompt = prompt.replace(mark, f" {mark} ")
+        assert spelled(task, drawn.tokens[row]).split() == prompt.split()
 
 
 def test_an_example_asked_again_is_answered_as_it_was_shown():
@@ -143,6 +154,10 @@ def test_a_word_list_of_ones_own_is_an_operation():
         ({"formats": ("{y} {x}",)}, "a format has"),
         ({"words": ("a", "b")}, "take 10 words, got 2"),
         ({"maps": (("m", ("a",)),)}, "'m' has 1 answers for 24 words"),
+        ({"fraction_held_out": 0.0}, "fraction_held_out must lie between 0 and 1, got 0.0"),
+        ({"fraction_held_out": 1.0}, "fraction_held_out must lie between 0 and 1, got 1.0"),
+        ({"words": ("", *WORDS)}, "words must not be empty, got ''; leave it out"),
+        ({"operations": ("copy", "first letter"), "words": (" a", *WORDS)}, "'first letter' makes nothing of ' a'"),
         ({"places": ("third",)}, "no place 'third'"),
         ({"counted": "every"}, "counted is 'every'; allowed: all, question"),
         ({"tokenizer": "/nowhere"}, "no tokenizer in '/nowhere'"),

@@ -129,6 +129,19 @@ def test_answers_alone_are_enough(task, tmp_path):
     assert torch.equal(draws(single, "test", 9).targets[:, 8], theirs.targets[:, 8]) and single.answers == (8,)
 
 
+@pytest.mark.parametrize("answers", [(4, 2), (-1, 0), (1, 3)])
+def test_targets_of_answers_come_in_the_order_of_the_answers(tmp_path, answers):
+    """Asked is the token itself."""
+    episodes, others, _ = sums(2)
+    for given in (episodes, others):
+        given["targets"] = given["tokens"][:, list(answers)]
+    task = FixedEpisodes.write(tmp_path / "own", **episodes, counterfactuals=others, answers=answers, at_least=1)
+    assert task.answers == tuple(sorted(a % 5 for a in answers))
+    drawn = draws(task, "train", 12)
+    for one in (drawn, task.render({name: code.roll(1, 0) for name, code in drawn.codes.items()}, drawn.inputs)):
+        assert torch.equal(one.tokens.argmax(-1)[:, task.answers], one.targets[:, task.answers])
+
+
 def as_columns(given, split):
     columns = {k: v for k, v in given.items() if k not in ("codes", "answers", "split")}
     return columns | {"codes.modules": given["codes"]["modules"], "split": split}
@@ -591,6 +604,18 @@ def test_a_counterfactual_that_is_not_stored_is_named(tmp_path):
         task.render({name: code.roll(1, 0) for name, code in drawn.codes.items()}, drawn.inputs)
 
 
+def test_a_code_of_minus_0_is_one_of_0(tmp_path):
+    x, code, of = torch.randn(12, 3, 1), np.tile([-1.0, -0.0, 1.0], 4), np.repeat(np.arange(12), 3)
+    split = np.where(code == 1, "ood", np.where(np.arange(12) < 6, "train", "test"))
+    other = np.tile([-1.0, 0.0, 1.0], 12)
+    others = {"of": of, "tokens": x[of], "targets": x[of, -1], "composition": np.tile(np.arange(3), 12), "codes": {"z": other}}
+    given = {"tokens": x, "targets": x[:, -1], "composition": np.tile(np.arange(3), 4), "codes": {"z": code}, "split": split}
+    task = FixedEpisodes.write(tmp_path / "zero", **given, counterfactuals=others, at_least=1)
+    drawn = draws(task, "train", 4)
+    for zero in (torch.zeros(4), -torch.zeros(4)):
+        assert task.render({"z": zero}, drawn.inputs).composition.tolist() == [1] * 4
+
+
 def test_one_code_is_exchanged_where_that_makes_another_composition(counterfactual):
     for task in counterfactual:
         drawn = task.sample(48, "train", task.rng(0, "train"))
@@ -678,6 +703,38 @@ def test_a_token_that_is_0_is_not_padding_and_no_leak(tmp_path):
     assert FixedEpisodes.write(tmp_path / "two", **given, padding=padding, at_least=1).seq == 2
     with pytest.raises(ConfigError, match=r"leak: 1 episode\(s\) of 'ood'"):
         FixedEpisodes.write(tmp_path / "leak", **given, at_least=1)
+
+
+def test_what_padding_hides_makes_no_other_episode(tmp_path):
+    """Models see nothing of the ids 5 and 7, so the held-out episode is one of training's."""
+    given = {"tokens": [[5, 3], [7, 3], [2, 1], [1, 2], [2, 2]], "targets": [0, 1, 1, 0, 1]}
+    given |= {"composition": [0, 1, 2, 0, 2], "split": ["train", "ood", "train", "test", "test"]}
+    padding = np.array([[True, False], [True, False], [False, False], [False, False], [False, False]])
+    with pytest.raises(ConfigError, match=r"leak: 1 episode\(s\) of 'ood'"):
+        FixedEpisodes.write(tmp_path / "leak", **given, padding=padding, at_least=1)
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+@pytest.mark.parametrize("answers", [(1,), (-1,), (-2, 1)])
+def test_with_padding_a_position_is_that_of_a_token_as_it_was_given(tmp_path, answers, everywhere):
+    """Asked is the token itself; those below 0 count from an episode's last token."""
+    given = ragged()
+    length = (~given["padding"]).sum(1)
+    places = np.array(answers) + np.where(np.array(answers) < 0, length[:, None], 0)
+    given |= {"answers": answers, "targets": given["tokens"]}
+    if not everywhere:
+        given["targets"] = np.take_along_axis(given["tokens"], places, 1)
+    others = {"of": np.arange(144)} | {name: given[name] for name in ("tokens", "targets", "composition", "codes")}
+    task = FixedEpisodes.write(tmp_path / "own", **given, counterfactuals=others, at_least=1)
+    order = sorted_rows(given["split"])
+    kept = task.stored.take(np.arange(len(order)))
+    wanted = [sorted({int(p) + 5 - length[n] for p in places[n]}) for n in order]
+    for one in (kept, task.render(kept.codes, kept.inputs)):
+        own = one.tokens.argmax(-1)
+        asked = torch.zeros(own.shape, dtype=torch.bool)
+        asked[:, task.answers] = one.targets[:, task.answers] != -100
+        assert [row.nonzero().flatten().tolist() for row in asked] == wanted
+        assert torch.equal(own[asked], one.targets[asked])
 
 
 def test_what_is_not_asked_counts_neither_in_loss_nor_in_score(tmp_path):

@@ -174,6 +174,11 @@ def test_held_out_functions_can_be_listed_in_any_order():
 
 
 # ---- variants and counterfactuals ------------------------------------------------------------------------------------
+def test_the_setting_says_what_is_held_out():
+    assert FuzzyLogic(length=8).setting == "FuzzyLogic 8 tokens, 70 % held out"
+    assert FuzzyLogic(length=8, held_out=((2, 3), (1, 6))).setting == "FuzzyLogic 8 tokens, listed"
+
+
 def test_variants_show_the_same_functions_in_another_way():
     task = FuzzyLogic(length=9)
     variants = task.variants

@@ -178,6 +178,17 @@ def test_rendering_shows_the_same_draws_under_other_rules_and_orders():
     assert torch.equal(backwards.targets, rendered.targets) and torch.equal(backwards.composition, rendered.composition)
 
 
+def test_an_exchange_of_unshuffled_features_leaves_their_rules_ascending():
+    task = SRaven(n_features=2, permuted=False)
+    base, source = (task.sample(200, "train", task.rng(seed, "train")) for seed in (0, 1))
+    codes, mask = task.exchange(base.codes, source.codes, task.rng(2, "train"))
+    changed = mask.any(1)
+    rendered = task.render(codes, base.inputs).take(changed)
+    rules = rendered.codes["rules"]
+    assert changed.any() and torch.equal(rules, rules.sort(1).values)
+    assert (task.posterior(rendered).panel_probability > 0).all()
+
+
 @pytest.mark.parametrize("k", [1, 2, 3, 5])
 def test_rendering_recognises_every_composition(k):
     task = SRaven(n_features=k, allow_unseen_rules=True)

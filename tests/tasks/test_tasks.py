@@ -8,6 +8,8 @@ import torch
 
 from compolens import Hyperteacher, UnstructuredTeacher
 from compolens.foundation.configs import ConfigError
+from compolens.tasks import BurstyClassification
+from compolens.tasks.base import TaskFamily
 
 SIZES = {"d_x": 4, "d_y": 2, "d_hidden": 6, "n_modules": 6, "n_context": 6, "n_queries": 3}
 TEACHERS = [Hyperteacher, UnstructuredTeacher]
@@ -209,6 +211,14 @@ def test_the_same_inputs_under_another_code_are_answered_by_that_code(tiny_task)
     torch.testing.assert_close(rendered.targets, expected)
 
 
+@pytest.mark.parametrize("teacher", TEACHERS)
+def test_compositions_of_many_modules_are_told_apart(teacher):
+    task = teacher(d_x=2, d_y=1, d_hidden=2, n_modules=70, support="random", n_context=4, n_queries=2)
+    episodes = draw(task, 300)
+    rendered = task.render(episodes.codes, episodes.inputs)
+    assert torch.equal(rendered.composition, episodes.composition) and torch.equal(rendered.targets, episodes.targets)
+
+
 def test_the_unstructured_teacher_refuses_codes_that_mean_nothing_to_it():
     task = UnstructuredTeacher(**SIZES)
     with pytest.raises(ConfigError, match="1 to 2 modules"):
@@ -259,6 +269,29 @@ def test_the_mean_over_the_context_scores_minus_one_over_its_length(tiny_task):
 def test_settings_that_make_no_sense_are_refused(settings, message):
     with pytest.raises(ConfigError, match=message):
         Hyperteacher(**SIZES | settings)
+
+
+def test_compositions_set_aside_count_among_the_numbers_below_which_all_are():
+    class Aside(Hyperteacher):
+        n_compositions = TaskFamily.n_compositions
+
+        def compositions(self, split):
+            return {"ood": (2,), "validation": (3,)}.get(split, (0, 1))
+
+    assert Aside(**SIZES).n_compositions == 3 and Aside(**SIZES, validation=1).n_compositions == 4
+
+
+@pytest.mark.parametrize("split", ["train", "ood"])
+def test_where_a_family_does_not_say_an_exchange_makes_another_composition(split):
+    """Two novel classes with different labels are one composition."""
+    task = BurstyClassification(n_classes=12, n_labels=5, shifts=2, n_context=6, n_positions=20, d_item=4)
+    base, source = draw(task, 400, split), draw(task, 400, split, 1)
+    codes, mask = task.exchange(base.codes, source.codes, task.rng(0, "test"))
+    changed = mask.any(1)
+    made = task.render(codes, base.inputs).composition
+    assert changed.any() and (made[changed] >= 0).all()
+    for before in (base, source):
+        assert not (made == before.composition)[changed].any()
 
 
 def test_lists_and_tuples_describe_the_same_family():

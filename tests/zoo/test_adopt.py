@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from torch import nn
+from transformers.utils import ModelOutput
 
 import compolens
 from compolens import Adopted, Run, adopt, challenge, cli, recipes
@@ -106,6 +107,12 @@ def test_a_fused_layer_of_torch_stays_fused_while_nothing_is_read(tiny_task, tok
         assert torch.allclose(model.run_with_cache(tokens)[0], alone, atol=1e-5) and len(calls) == 2
 
 
+def test_a_network_that_is_known_at_its_hook_points_alone_does_not_stop_at_a_layer(adopted, tokens):
+    assert torch.equal(adopted.model(tokens, stop_at_layer=None), adopted.model(tokens))
+    with pytest.raises(DoesNotApply, match=r"computed whole, got stop_at_layer=1; read the stream at its hook point"):
+        adopted.model(tokens, stop_at_layer=1)
+
+
 def test_nothing_stays_attached_to_the_network(net, adopted, tokens):
     adopted.model.run_with_cache(tokens)
     with pytest.raises(ZeroDivisionError):
@@ -140,6 +147,44 @@ def test_an_edit_is_what_the_network_goes_on_with(net, adopted, tokens):
     assert torch.allclose(z, net.read(x + net.attend[1](x, x, x)[0]) + code, atol=1e-6)
 
 
+class Added(nn.Module):
+    """A block that is added to the stream, in place or not."""
+
+    def __init__(self, in_place):
+        super().__init__()
+        self.in_place = in_place
+        self.embed, self.norm, self.block = nn.Linear(7, 8), nn.LayerNorm(8), nn.Linear(8, 8)
+        self.act, self.keep, self.read = nn.ReLU(inplace=in_place), nn.Identity(), nn.Linear(8, 2)
+
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        if self.in_place:
+            x += self.act(self.block(self.norm(x).cumsum(1)))
+        else:
+            x = x + self.act(self.block(self.norm(x).cumsum(1)))
+        return self.read(self.keep(x))
+
+
+@pytest.mark.filterwarnings("ignore:.*goes round")
+def test_a_network_that_works_in_place_is_read_and_written_as_one_that_does_not(tiny_task, tokens):
+    names = {"blocks.0.hook_resid_pre": "embed", "blocks.0.hook_resid_post": "keep"}
+    names |= {"blocks.0.hook_attn_in": ("norm", "input"), "blocks.0.hook_block": "block"}
+    first, second = Added(True).eval(), Added(False).eval()
+    second.load_state_dict(first.state_dict())
+    models = [adopt(net, tiny_task, sites=names).model for net in (first, second)]
+    with torch.no_grad():
+        caches = [model.run_with_cache(tokens)[1] for model in models]
+        assert all(bits(caches[0][name]) == bits(caches[1][name]) for name in names)
+        for name in names:
+            edited = torch.randn(5, 9, 8)
+            before = edited.clone()
+            patched = [model.run_with_hooks(tokens, fwd_hooks=[(name, lambda t, hook, e=edited: e)]) for model in models]
+            assert bits(patched[0]) == bits(patched[1]) and torch.equal(edited, before)
+        stream = Site(0, "blocks.0.hook_resid_pre", "all")
+        assert bits(put(models[0], tokens, stream, edited)) == bits(put(models[1], tokens, stream, edited))
+    assert torch.equal(edited, before)
+
+
 @pytest.mark.parametrize("layer", [0, 1, 2])
 def test_resuming_from_its_own_stream_is_the_forward_pass(adopted, tokens, layer):
     prediction, cache = adopted.model.run_with_cache(tokens)
@@ -154,7 +199,7 @@ def test_an_input_is_edited_wherever_the_submodule_gets_it_or_where_the_index_sa
     for place, edited in ((("attend.1", "input"), [True, True, True]), (("attend.1", "input", 0), [True, False, False])):
         model = adopt(net, tiny_task, sites={"hook_attend_in": place}, evaluation_episodes=64).model
         model.run_with_hooks(tokens, fwd_hooks=[("hook_attend_in", lambda tensor, hook: other)])
-        assert [one is other for one in got[-1]] == edited
+        assert [torch.equal(one, other) for one in got[-1]] == edited
 
 
 @pytest.mark.parametrize("frozen", [False, True])
@@ -194,6 +239,32 @@ def test_keywords_and_mappings_can_be_sites(tiny_task, tokens):
     hooks = [("blocks.0.hook_resid_pre", lambda t, hook: 0 * t), ("hook_out", lambda t, hook: t + 1)]
     answer = model.run_with_hooks(tokens, fwd_hooks=hooks)
     assert torch.allclose(answer, model.module.inner.read.bias.expand(5, 9, 2) + 1)
+
+
+def test_entries_of_an_output_of_transformers_are_counted_or_named(tiny_task, tokens):
+    @dataclasses.dataclass
+    class Output(ModelOutput):
+        none: torch.Tensor | None = None
+        stream: torch.Tensor | None = None
+
+    class Put(nn.Module):
+        def forward(self, stream):
+            return Output(stream=stream)
+
+    class Whole(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.put, self.read = Put(), nn.Linear(7, 2)
+
+        def forward(self, tokens):
+            return self.read(self.put(tokens).stream)
+
+    for index in (0, "stream"):
+        sites = {"blocks.0.hook_resid_pre": ("put", "output", index), "blocks.0.hook_resid_post": ("read", "input")}
+        model = adopt(Whole().eval(), tiny_task, sites=sites).model
+        assert torch.equal(model.run_with_cache(tokens)[1]["blocks.0.hook_resid_pre"], tokens)
+        zero = model.run_with_hooks(tokens, fwd_hooks=[("blocks.0.hook_resid_pre", lambda t, hook: 0 * t)])
+        assert torch.allclose(zero, model.module.read.bias.expand(5, 9, 2))
 
 
 def test_a_copy_has_hook_points_of_its_own(adopted, tokens):
@@ -579,6 +650,9 @@ def test_a_stream_of_another_length_needs_its_roles(tiny_task):
         "context": [0, 1, 2, 3, 4, 5],
         "readout": [6],
     }
+    for position in (7, -8):
+        with pytest.raises(ConfigError, match=f"roles name position {position}, but the residual stream has positions 0 to 6"):
+            adopt(Shorter().eval(), tiny_task, sites=sites, roles={"context": range(6), "readout": [position]})
 
 
 # ---- answers that are none of an episode's own ------------------------------------------------------------------------------

@@ -44,9 +44,12 @@ def written(folder, padded=False):
     rng = np.random.default_rng(0)
     tokens = np.stack([rng.permutation(15)[:5] + 1 for _ in range(400)])
     tokens = np.unique(tokens, axis=0)
+    padding = np.arange(5) >= rng.integers(3, 6, len(tokens))[:, None] if padded else None
+    if padding is not None:  # no two that show the same
+        kept = np.unique(np.where(padding, 0, tokens), axis=0, return_index=True)[1]
+        tokens, padding = tokens[kept], padding[kept]
     composition = 3 * (tokens[:, 0] % 3) + tokens[:, 1] % 3
     split = np.where(composition % 4 == 3, "ood", np.where(np.arange(len(tokens)) % 3 == 0, "test", "train"))
-    padding = np.arange(5) >= rng.integers(3, 6, len(tokens))[:, None] if padded else None
     codes = {"first": tokens[:, 0] % 3, "second": tokens[:, 1] % 3}
     return FixedEpisodes.write(
         folder, tokens=tokens, targets=tokens[:, 0], composition=composition, split=split, codes=codes, padding=padding,

@@ -123,6 +123,8 @@ class Recording(Stored):
         recorded, wanted = self.array("tokens"), as_array(tokens)
         fits = wanted.shape[1:] == recorded.shape[1:] and wanted.dtype == recorded.dtype
         require(fits, f"recorded were tokens {recorded.dtype} {recorded.shape[1:]}, not {wanted.dtype} {wanted.shape[1:]}")
+        if not len(wanted):
+            return np.empty(0, dtype=np.int64)
         prints, order = self._index
         rows = order[np.searchsorted(prints, _fingerprints(wanted)).clip(max=len(order) - 1)]
         unknown = (np.array(recorded[rows]) != wanted).reshape(len(rows), -1).any(1)

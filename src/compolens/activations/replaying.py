@@ -65,8 +65,24 @@ class Replay(HookedModel):
             place.add_module(name, HookPoint())
         self.setup()
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """The recorded prediction (batch, seq, d_out) for `tokens`; a `NotRecorded` where a hook edits what it sees."""
+    def forward(self, tokens: Tensor, stop_at_layer: int | None = None) -> Tensor:
+        """The recorded prediction.
+
+        Args:
+            tokens: (batch, seq, d_in), as recorded.
+            stop_at_layer: None; a recording does not stop on the way.
+
+        Returns:
+            (batch, seq, d_out).
+
+        Raises:
+            NotRecorded: a hook edits what it sees, an episode was not recorded, or a layer is named to stop at.
+        """
+        if stop_at_layer is not None:
+            raise NotRecorded(
+                f"a recording does not stop at a layer, got stop_at_layer={stop_at_layer}; read the stream that was recorded: "
+                "record(model, episodes, residual_sites(model)[LAYER])"
+            )
         rows = self.recording.rows_of(tokens)
         for site in self.recording.sites:
             point = self.hook_dict[site]

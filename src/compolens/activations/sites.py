@@ -19,8 +19,10 @@ def at_role(activation: Tensor, model: HookedModel, role: str) -> Tensor:
     Args:
         activation: (batch, pos, ...).
         model: whose roles count.
-        role: "context": the mean over the context's positions; "readout": the first position from which the answer is read
-            (the queries of an episode are exchangeable); "all": flattened over positions.
+        role: "context": the mean over the context's positions; "readout": one position from which an answer is read, the
+            first, as the queries of an episode are exchangeable, or the last where context stands behind the first, as then
+            only the last has seen all of it; "context+readout": the mean over the positions of both; "all": flattened over
+            positions.
 
     Returns:
         (batch, features).
@@ -30,12 +32,12 @@ def at_role(activation: Tensor, model: HookedModel, role: str) -> Tensor:
     """
     if role == "all":
         return activation.flatten(1)
-    if role not in model.roles:
-        raise ConfigError(f"no token role {role!r}; {nearest(role, [*model.roles, 'all'])}")
-    positions = model.roles[role]
+    at = positions(model, role)
     if role == "readout":
-        return activation[:, positions[0]].flatten(1)
-    return activation[:, positions].mean(1).flatten(1)
+        asked, shown = (sorted(p % activation.shape[1] for p in model.roles.get(name, ())) for name in ("readout", "context"))
+        interleaved = bool(shown) and shown[-1] > asked[0]
+        return activation[:, asked[-1 if interleaved else 0]].flatten(1)
+    return activation[:, at].mean(1).flatten(1)
 
 
 def at_answers(activation: Tensor, model: HookedModel) -> Tensor:
@@ -164,6 +166,8 @@ def put(model: HookedModel, tokens: Tensor, site: Site, activation: Tensor) -> T
         return execute(activation, tokens)
     if site.hook_name == "hook_code":
         return model.run_with_hooks(tokens, fwd_hooks=[(site.hook_name, lambda tensor, hook: activation)])
+    if site.hook_name != _stream(model).get(site.layer):
+        return model.run_for_answers(tokens, fwd_hooks=[(site.hook_name, lambda tensor, hook: activation)])
     if any(point._forward_hooks for point in model.hook_dict.values()):
         return model.resume(activation, site.layer, tokens)
     if torch.is_grad_enabled() or activation.is_cuda or len(activation) != len(tokens) or len(tokens) <= ROWS:

@@ -39,7 +39,9 @@ class Activations(NamedTuple):
     episodes: Episodes
 
 
-Batches = Episodes | Activations | Iterable[Episodes | Activations] | Mapping[str, Iterable[Episodes]]
+Listed = Episodes | Activations | Iterable[Episodes | Activations]
+"""One batch or several."""
+Batches = Listed | Mapping[str, Listed]
 
 
 def draw(
@@ -137,26 +139,29 @@ def record(
     """
     _check_model(model, "record")
     sites = [sites] if isinstance(sites, str) else sites
-    batches = [batches] if isinstance(batches, Episodes | Activations) else batches
     if twin is not None:
         renamed("record(twin=…)", "record(untrained=…)")
         untrained = twin
     if to is None:
         if isinstance(batches, Mapping):
             raise ConfigError("several splits are recorded to a folder: record(…, to=FOLDER)")
-        return _stream(model, batches, sites)
+        return _stream(model, _listed(batches), sites)
     if not isinstance(batches, Mapping):
         raise ConfigError(
             'a recording says which split its episodes are of: record(model, {"ood": batches}, sites, to=FOLDER)'
         )
     with Writer(to, model, sites, run, step, untrained, half) as writer:
         for split, drawn in batches.items():
-            for batch in _stream(model, drawn, writer.sites):
+            for batch in _stream(model, _listed(drawn), writer.sites):
                 writer.add(split, batch.episodes, batch.prediction, batch.sites)
                 if untrained is not None:
                     (same,) = _stream(untrained, [batch.episodes], writer.sites)
                     writer.add_untrained(same.prediction, same.sites)
     return Recording(to)
+
+
+def _listed(batches: Listed) -> Iterable[Episodes | Activations]:
+    return [batches] if isinstance(batches, Episodes | Activations) else batches
 
 
 @torch.no_grad()
@@ -226,7 +231,7 @@ def _hook_of(site: str, edit: Tensor | np.ndarray | Callable) -> Callable:
         if edited is None:
             return copy
         if isinstance(edited, Tensor) and edited.shape == tensor.shape:
-            return edited
+            return edited.to(tensor)
         fits = isinstance(edited, Tensor | np.ndarray | int | float)
         got = f"intervene: the edit of {site!r} returned a {type(edited).__name__}"
         require(fits, f"{got}; return a tensor of the activation's shape, or None where it is edited in place")

@@ -275,9 +275,16 @@ class Attention(nn.Module, ABC):
 
         Returns:
             (batch, query, d_model).
+
+        Raises:
+            ConfigError: the mask is that of a shorter sequence.
         """
         asking, x, valued = x if isinstance(x, Inputs) else (x, x, x)
         seq = x.shape[1]
+        if self.mask is not None and seq > len(self.mask):
+            raise ConfigError(
+                f"the mask is that of {len(self.mask)} tokens, got {seq}; build the model with a mask for the longest sequence"
+            )
         rows = None if self.transfer is not None else queries  # transfer also reads rows that are not asked for
         products = self.scores(x, asking if rows is None else asking[:, rows])
         scores = full(products)

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from torch import Tensor, nn
 
-from compolens.foundation.configs import DoesNotApply, require_kinds
+from compolens.foundation.configs import DoesNotApply, require, require_kinds
 from compolens.foundation.moved import renamed
 from compolens.hooks import HookedModel
 
@@ -94,9 +94,14 @@ def split_positions(seq: int | None, answers: Sequence[int]) -> tuple[list[int],
 
     Returns:
         (context, answers), non-negative and ascending where `seq` is known.
+
+    Raises:
+        ConfigError: an answer is none of the sequence's positions.
     """
     if seq is None:
         return [], list(answers)
+    for a in answers:
+        require(-seq <= a < seq, f"answers must be positions of the {seq} tokens (-{seq} to {seq - 1}), got {a}")
     wanted = sorted(a % seq for a in answers)
     return [p for p in range(seq) if p not in wanted], wanted
 

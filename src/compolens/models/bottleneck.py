@@ -16,7 +16,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from compolens.foundation.configs import require_positive
+from compolens.foundation.configs import require, require_positive
 from compolens.hooks import HookPoint
 from compolens.models.attention import Sizes
 from compolens.models.base import Architecture, DoesNotApply, split_positions, truncated_lecun_
@@ -60,7 +60,12 @@ class CodeTransformer(Transformer):
 
         Returns:
             (batch, 1, d_code), or (batch, context + 1, d_model).
+
+        Raises:
+            ConfigError: there are fewer tokens than the context has.
         """
+        seq, last = tokens.shape[1], max(self.context)
+        require(seq > last, f"the context goes to position {last}, but there are {seq} tokens; give the whole context")
         embedded = self.embed(tokens[:, self.context])
         summary = self.summary.expand(len(tokens), 1, -1)
         resid = self.run_blocks(self.hook_embed(torch.cat([embedded, summary], dim=1)), stop_at_layer)

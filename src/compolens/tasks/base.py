@@ -463,7 +463,7 @@ class TaskFamily(ABC):
     @property
     def n_compositions(self) -> int:
         """Compositions are numbers below this one; some may be in no split."""
-        return 1 + max(self.compositions("train") + self.compositions("ood"))
+        return 1 + max(composition for split in self.splits for composition in self.compositions(split))
 
     @abstractmethod
     def composition_name(self, composition: int) -> str:
@@ -512,10 +512,16 @@ class TaskFamily(ABC):
         return found
 
     @cached_property
+    def _known_drawn(self) -> tuple[dict[str, Tensor], Tensor]:
+        """The codes and compositions of some episodes, training and held-out ones, always the same ones."""
+        drawn = [self.sample(2048, split, self.rng("codes", split)) for split in ("train", "ood")]
+        codes = {name: torch.cat([one.codes[name] for one in drawn]) for name in drawn[0].codes}
+        return codes, torch.cat([one.composition for one in drawn])
+
+    @property
     def _known_codes(self) -> dict[str, Tensor]:
-        """The codes of some episodes, training and held-out ones, always the same ones."""
-        drawn = [self.sample(2048, split, self.rng("codes", split)).codes for split in ("train", "ood")]
-        return {name: torch.cat([codes[name] for codes in drawn]) for name in drawn[0]}
+        """The codes of these episodes."""
+        return self._known_drawn[0]
 
     @cached_property
     def _known(self) -> dict[str, Tensor]:
@@ -605,7 +611,17 @@ class TaskFamily(ABC):
         def pattern(values: Tensor) -> Tensor:
             return torch.where(continuous, values.ne(0).double(), values)
 
-        known = pattern(torch.stack([c.double() for c in self._known.values()], 1).to(ours)).unique(dim=0)
+        every = pattern(torch.stack([c.double() for c in self._known.values()], 1).to(ours))
+        known, which = every.unique(dim=0, return_inverse=True)
+        composition = self._known_drawn[1].to(ours.device)
+        numbers = composition.new_zeros(len(known)).index_put((which,), composition)
+        told = torch.equal(numbers[which], composition)  # else several compositions share a pattern
+
+        def number(values: Tensor) -> Tensor:
+            """The composition of patterns, -1 where none is known."""
+            same = (values[:, None] == known).all(2)
+            return torch.where(same.any(1), numbers[same.long().argmax(1)], -1)
+
         one = one_of(ours != theirs, rng)
         taken = one_of((ours != 0) & (theirs == 0) & continuous, rng)
         given = one_of((theirs != 0) & (ours == 0) & continuous, rng)
@@ -615,6 +631,8 @@ class TaskFamily(ABC):
             possible = wanted.any(1) & ~mask.any(1) & (new[:, None] == known).all(2).any(1)
             if len(known) > 1:  # else the composition is not told by which parts are there
                 possible &= (new != pattern(ours)).any(1) & (new != pattern(theirs)).any(1)
+            if len(known) > 1 and told:
+                possible &= (number(new) != number(pattern(ours))) & (number(new) != number(pattern(theirs)))
             mask = mask | (wanted & possible[:, None])
         mixed, first, codes = torch.where(mask, theirs, ours), 0, dict(base)
         for name in self.code_kinds:

@@ -315,10 +315,13 @@ class BooleanFunctions(TaskFamily):
 
         `composition` is -1 where the parts make no function of the family; it then has no teaching sequence.
         """
+        return self._render(codes["parts"], inputs, self._numbers(codes["parts"]))
+
+    def _numbers(self, parts: Tensor) -> Tensor:
+        """(batch,) the function that has these parts, -1 where none of the family does."""
         table = {function: i for i, function in enumerate(self._functions)}
-        parts = codes["parts"]
         named = [table.get(tuple(row.nonzero()[:, 0].tolist()), -1) for row in parts.cpu()]
-        return self._render(parts, inputs, torch.tensor(named, device=parts.device))
+        return torch.tensor(named, device=parts.device)
 
     def _render(self, parts: Tensor, inputs: Tensor, composition: Tensor) -> Episodes:
         x = inputs.bool()
@@ -382,6 +385,9 @@ class BooleanFunctions(TaskFamily):
         taken = one_of(free, rng)
         possible = ((ours & ~theirs).sum(1) > 1) & given.any(1) & taken.any(1)  # else the result is the source's own function
         mask = (taken | given) & possible[:, None]
+        if self.kind == "dnf":  # of which some functions can be written in two ways
+            found, *others = (self._numbers(parts) for parts in (torch.where(mask, theirs, ours), ours, theirs))
+            mask &= ((found >= 0) & (found != others[0]) & (found != others[1]))[:, None]
         return {"parts": torch.where(mask, theirs, ours).long()}, mask
 
     # ---- loss and score ----------------------------------------------------------------------------------------------

@@ -108,11 +108,16 @@ class FewShot(TaskFamily):
         for template in self.formats:
             fits = template.count("{x}") == 1 and template.count("{y}") == 1 and template.index("{x}") < template.index("{y}")
             require(fits, f"a format has {{x}} and then {{y}}, once each, such as {FORMATS[0]!r}; got {template!r}")
+        for word in self.words:
+            require(bool(word.strip()), f"words must not be empty, got {word!r}; leave it out")
         for name, answers in self.maps:
             require(len(answers) == len(self.words), f"maps: {name!r} has {len(answers)} answers for {len(self.words)} words")
         require(self.counted in COUNTED, f"FewShot: counted is {self.counted!r}; {nearest(str(self.counted), COUNTED)}")
         distinct = all(len(set(part)) == len(part) > 0 for part in (self.operations, self.places, self.formats, self.words))
         require(distinct, "operations, places, formats and words must each be listed once")
+        for o, w in product(range(len(self.operations)), range(len(self.words))):
+            told = f"{self.operations[o]!r} makes nothing of {self.words[w]!r}; every word needs an answer"
+            require(bool(self.answer(o, w).strip()), told)
         need = 2 * (self.n_examples + 1)
         require(len(self.words) >= need, f"{self.n_examples} examples and a question take {need} words, got {len(self.words)}")
         require_few(type(self).__name__, [len(self._universe)], "name fewer operations or formats")
@@ -126,11 +131,12 @@ class FewShot(TaskFamily):
     @cached_property
     def _split(self) -> tuple[list[int], list[int]]:
         """(train, ood) as indices into the universe."""
-        places, formats = len(self.places), len(self.formats)
+        places, formats, fraction = len(self.places), len(self.formats), self.fraction_held_out
+        require(0 < fraction < 1, f"fraction_held_out must lie between 0 and 1, got {fraction}")
         pairs = [(o, 1, p) for o in range(len(self.operations)) for p in range(places) if places > 1]
         pairs += [(o, 2, f) for o in range(len(self.operations)) for f in range(formats) if formats > 1]
         require(bool(pairs), "two places or two formats at least are needed, or no pair can be held out")
-        count = max(1, int(self.fraction_held_out * len(pairs)))
+        count = max(1, int(fraction * len(pairs)))
         shuffler = random.Random(self.split_seed)
         for _ in range(1000):
             out = set(shuffler.sample(pairs, count))
@@ -140,7 +146,7 @@ class FewShot(TaskFamily):
                 ood = [i for i, c in enumerate(self._universe) if c not in train]
                 return [self._universe.index(c) for c in train], ood
         raise ConfigError(
-            f"with fraction_held_out={self.fraction_held_out} no split in 1,000 draws trains every operation, place and "
+            f"with fraction_held_out={fraction} no split in 1,000 draws trains every operation, place and "
             "format; hold out less"
         )
 
@@ -223,9 +229,10 @@ class FewShot(TaskFamily):
         """
         object.__setattr__(self, "_above", tuple(folder.resolve().parents))
 
-    def _asked(self, form: int, first: int, second: int) -> str:
-        """The text of an example up to its answer."""
-        return self.formats[form].split("{y}")[0].replace("{x}", f"{self.words[first]} {self.words[second]}").rstrip(" ")
+    def _asked(self, form: int, first: int, second: int, gap: str = "") -> str:
+        """The text of an example up to its answer, with `gap` around the words."""
+        words = f"{gap}{self.words[first]} {self.words[second]}{gap}"
+        return self.formats[form].split("{y}")[0].replace("{x}", words).rstrip(" ")
 
     @cached_property
     def _known_pieces(self) -> dict[tuple, list[int]]:
@@ -236,10 +243,11 @@ class FewShot(TaskFamily):
         """(format, first, second): of the question; (format, operation, word, 0): of the answer with what follows it;
         (operation, word): of the answer alone."""
         if key not in self._known_pieces:
+            gap = "" if self.tokenizer else " "  # where a word is a token, so is what touches it
             if len(key) == 3:
-                text = self._asked(*key)
+                text = self._asked(*key, gap=gap)
             elif len(key) == 4:
-                text = " " + self.answer(key[1], key[2]) + self.formats[key[0]].split("{y}")[1]
+                text = " " + self.answer(key[1], key[2]) + gap + self.formats[key[0]].split("{y}")[1]
             else:
                 text = " " + self.answer(*key)
             self._known_pieces[key] = self._encode(text)

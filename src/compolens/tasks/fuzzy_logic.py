@@ -113,7 +113,8 @@ class FuzzyLogic(TaskFamily):
     # ---- terms and the split -----------------------------------------------------------------------------------------
     @property
     def setting(self) -> str:
-        return f"{type(self).__name__} {self.length} tokens, {100 * self.fraction_held_out:.0f} % held out"
+        held_out = "listed" if self.held_out is not None else f"{100 * self.fraction_held_out:.0f} % held out"
+        return f"{type(self).__name__} {self.length} tokens, {held_out}"
 
     @property
     def n_all(self) -> int:

@@ -304,11 +304,9 @@ class _Teacher(TaskFamily):
 
     def composition_of(self, codes: dict[str, Tensor]) -> Tensor:
         """(batch,) index of each code's set of active modules; -1 for a set larger than K, or empty."""
-        active = (codes["modules"] != 0).to(torch.long)
-        weights = 2 ** torch.arange(self.n_modules, device=active.device)
-        table = {int(k): i for i, k in enumerate((self._active.long() * weights.cpu()).sum(1))}
-        keys = (active * weights).sum(1).tolist()
-        return torch.tensor([table.get(k, -1) for k in keys], device=active.device)
+        active = codes["modules"] != 0
+        table = {row.tobytes(): i for i, row in enumerate(self._active.bool().numpy())}
+        return torch.tensor([table.get(row.tobytes(), -1) for row in active.cpu().numpy()], device=active.device)
 
     def _render(self, codes: dict[str, Tensor], x: Tensor, composition: Tensor) -> Episodes:
         y = self._answers(codes, x, composition)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from compolens.activations.sites import sites as sites_of
 from compolens.activations.streams import draw
@@ -343,11 +344,12 @@ def _passed_by(model: AdoptedModel, tokens: Tensor) -> list[str]:
 
 def _goes_round(model: AdoptedModel, tokens: Tensor, name: str) -> bool:
     tokens = tokens.clone().requires_grad_() if tokens.is_floating_point() else tokens
-    whole: list[Tensor] = []
+    tap = next(tap for tap in model.taps if tap.name == name)
+    whole: list[GradientEdge] = []
     part: list[Tensor] = []
 
     def look(tensor: Tensor, hook: HookPoint) -> None:
-        whole.append(tensor)
+        """The tap is in use, and watched."""
 
     def cut(tensor: Tensor, hook: HookPoint) -> Tensor:
         part.append(tensor.detach().requires_grad_())
@@ -355,6 +357,7 @@ def _goes_round(model: AdoptedModel, tokens: Tensor, name: str) -> bool:
 
     try:
         derivatives = []
+        tap.watch = lambda tensor: whole.append(get_gradient_edge(tensor))
         for hook, seen in ((look, whole), (cut, part)):
             prediction = model.run_with_hooks(tokens, fwd_hooks=[(name, hook)])
             weights = (
@@ -363,7 +366,9 @@ def _goes_round(model: AdoptedModel, tokens: Tensor, name: str) -> bool:
             derivatives.append(torch.autograd.grad((prediction * weights).sum(), seen[0], allow_unused=True)[0])
     except RuntimeError:  # computed without gradients, or frozen
         return False
-    total, handed = (d if d is not None else torch.zeros_like(whole[0]) for d in derivatives)
+    finally:
+        tap.watch = None
+    total, handed = (d.view_as(part[0]) if d is not None else torch.zeros_like(part[0]) for d in derivatives)
     if not bool(total.isfinite().all()):
         return False
     return not torch.allclose(total, handed, rtol=1e-3, atol=1e-4 * float(total.abs().max()))
@@ -466,11 +471,15 @@ def _check_sites(model: AdoptedModel, held: Mapping[str, Tensor], batch: int) ->
     require(
         len(lengths) < 2, f"the residual stream has {' and '.join(map(str, sorted(lengths)))} positions; it needs one length"
     )
-    own, last = model.cfg.n_ctx, max(p for positions in model.roles.values() for p in positions)
+    own, named = model.cfg.n_ctx, [p for positions in model.roles.values() for p in positions]
     for length in lengths:
         require(
             own is None or length == own,
             f"the residual stream has {length} positions, an episode {own}; say which are which in the network's own: "
             "roles={'context': [0, 1, …], 'readout': […]}",
         )
-        require(last < length, f"roles name position {last}, but the residual stream has positions 0 to {length - 1}")
+        for position in named:
+            require(
+                -length <= position < length,
+                f"roles name position {position}, but the residual stream has positions 0 to {length - 1}; -1 is the last",
+            )

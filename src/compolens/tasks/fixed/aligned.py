@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from compolens.foundation.configs import ConfigError, require
-from compolens.tasks.fixed.checks import IGNORED, numbers
+from compolens.tasks.fixed.checks import IGNORED, numbers, positions
 
 
 def is_ragged(answers: Any, padding: Any) -> bool:
@@ -45,7 +45,8 @@ def aligned(tokens: Any, targets: Any, answers: Any, padding: Any) -> tuple[np.n
     Args:
         tokens: (n, seq, …).
         targets: (n, seq, …) at every position, or at the answers.
-        answers: positions, or (n, answer) of every episode, -1 where there is none.
+        answers: positions, of which those below 0 count from the last token; or (n, answer) of every episode, -1 where there
+            is none.
         padding: (n, seq) bool, True where there is no token (None: nowhere).
 
     Returns:
@@ -69,6 +70,8 @@ def aligned(tokens: Any, targets: Any, answers: Any, padding: Any) -> tuple[np.n
     behind = (~away[:, ::-1]).argmax(1)  # how many places each episode moves on
     moved = (np.arange(seq)[None] - behind[:, None]) % seq
     rows = np.arange(n)[:, None]
+    if behind.any() and np.ndim(answers) == 1:
+        answers = _of_every_episode(answers, behind, seq)
     wide = np.ndim(answers) == 2
     where = np.asarray(answers)
     everywhere = y.ndim > 1 and y.shape[1] == seq and not (wide and where.shape[1] == seq)
@@ -100,8 +103,20 @@ def aligned(tokens: Any, targets: Any, answers: Any, padding: Any) -> tuple[np.n
             chosen[here, places[here, k]] = y[here, k]
     short = chosen[:, named]
     one = y.dtype.kind == "f" and len(named) > where.shape[1]
-    require(not one, "answers of numbers must lie at the same places once episodes end together; give classes, or one place")
+    require(
+        not one,
+        "answers of numbers must lie at the same places once episodes end together; give classes, or count from the end",
+    )
     return x, short, tuple(named), out if padding is not None else None
+
+
+def _of_every_episode(answers: Any, behind: np.ndarray, seq: int) -> Any:
+    """Positions, the same ones in all episodes, as (n, answer) of every one before it is moved, so that a token is asked at
+    where it lies; as they are where they keep that meaning: all positions, or none but such that count from the end."""
+    found, from_end = np.array(positions(answers, seq)), np.asarray(answers) < 0
+    if from_end.all() or len(found) == seq:
+        return answers
+    return found[None] - np.where(from_end, behind[:, None], 0)
 
 
 class Together(NamedTuple):

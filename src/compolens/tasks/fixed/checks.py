@@ -22,7 +22,8 @@ class Arrays(NamedTuple):
         composition: (n,) numbers.
         names: what compositions are called, () if by their number.
         split: (n,) words.
-        answers: positions that are asked for, at least 0.
+        answers: positions that are asked for, at least 0, ascending.
+        asked: the same in the order in which they were given, in which targets of the answers alone come.
         everywhere: whether targets were given at every position.
     """
 
@@ -33,6 +34,7 @@ class Arrays(NamedTuple):
     names: tuple[str, ...]
     split: np.ndarray
     answers: tuple[int, ...]
+    asked: tuple[int, ...]
     everywhere: bool
 
 
@@ -73,7 +75,7 @@ def checked(
     )
     require(x.size > 0, f"tokens hold nothing: they are {x.shape}; give at least one number a token, and one token an episode")
     n, seq = x.shape[:2]
-    where = _positions(answers, seq)
+    where = positions(answers, seq)
     y, everywhere = _targets(y, n, seq, where)
     kept = {name: numbers(f"codes[{name!r}]", code) for name, code in codes.items()}
     which, names = _compositions(composition)
@@ -85,7 +87,8 @@ def checked(
         require(name in SPLITS, f"no split {name!r}; {nearest(str(name), SPLITS)}")
     order = np.argsort([SPLITS.index(word) for word in words.tolist()], kind="stable")
     kept = {name: code[order] for name, code in kept.items()}
-    found = Arrays(x[order], y[order], kept, which[order], names, words[order], where, everywhere)
+    ascending = tuple(sorted(where))
+    found = Arrays(x[order], y[order], kept, which[order], names, words[order], ascending, where, everywhere)
     _check_splits(found, at_least)
     _check_leaks(found, order, np.zeros((n, 0), bool) if padding is None else padding[order])
     _check_answers(found)
@@ -211,7 +214,19 @@ def _dense(array: np.ndarray) -> np.ndarray:
     return np.stack([_dense(np.asarray(cell)) for cell in array])
 
 
-def _positions(answers: Sequence[int], seq: int) -> tuple[int, ...]:
+def positions(answers: Sequence[int], seq: int) -> tuple[int, ...]:
+    """The positions that are asked for, the same ones in all episodes.
+
+    Args:
+        answers: positions; may be negative.
+        seq: tokens of an episode.
+
+    Returns:
+        The positions, at least 0, in the order in which they were given.
+
+    Raises:
+        ConfigError: these are no positions, or one comes twice.
+    """
     listed = isinstance(answers, Sequence | np.ndarray | torch.Tensor) and not isinstance(answers, str)
     require(listed, f"answers must list positions, such as (-1,); got {shown(answers)}")
     answers = answers.tolist() if hasattr(answers, "tolist") else answers
@@ -221,8 +236,8 @@ def _positions(answers: Sequence[int], seq: int) -> tuple[int, ...]:
             _whole(answer) and -seq <= answer < seq,
             f"answers must be positions of the {seq} tokens (-{seq} to {seq - 1}), got {answer!r}",
         )
-    where = tuple(sorted({int(answer) % seq for answer in answers}))
-    require(0 < len(where) == len(answers), f"answers must name one position or more, each once, got {list(answers)}")
+    where = tuple(int(answer) % seq for answer in answers)
+    require(0 < len(where) == len(set(where)), f"answers must name one position or more, each once, got {list(answers)}")
     return where
 
 
@@ -299,9 +314,11 @@ def _check_splits(found: Arrays, at_least: int) -> None:
 
 
 def _check_leaks(found: Arrays, order: np.ndarray, padding: np.ndarray) -> None:
-    """No episode of test or ood may be one of train's; 0 and -0 are one number, though not in bytes."""
+    """No episode of test or ood may be one of train's; 0 and -0 are one number, though not in bytes, padding none."""
     rows = {split: np.flatnonzero(found.split == split) for split in SPLITS}
     tokens = found.tokens + found.tokens.dtype.type(0)
+    if padding.size:
+        tokens[padding] = 0
     keys = [one.tobytes() + away.tobytes() for one, away in zip(tokens, padding, strict=True)]
     seen = {keys[row]: row for row in rows["train"].tolist()}
     for split in ("test", "ood"):

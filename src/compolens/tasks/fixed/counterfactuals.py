@@ -74,7 +74,7 @@ def checked_counterfactuals(
     else:
         fits = short.shape == (m, len(found.answers), *found.targets.shape[2:])
         require(fits, f"counterfactuals['targets'] must be {m} rows like targets, got {y.shape}")
-        targets[:, list(found.answers)] = short
+        targets[:, list(found.asked)] = short
     words = one_a_row("counterfactuals['composition']", given["composition"])
     if found.names:
         number = {name: i for i, name in enumerate(found.names)}
@@ -121,7 +121,8 @@ class Counterfactuals:
     @staticmethod
     def _keys(row: np.ndarray, codes: list[np.ndarray]) -> list[bytes]:
         parts = [row.astype(np.int64)[:, None].view(np.uint8).reshape(len(row), -1)]
-        parts += [np.ascontiguousarray(c.reshape(len(c), -1)).view(np.uint8).reshape(len(c), -1) for c in codes]
+        same = [c + c.dtype.type(0) for c in codes]  # 0 and -0 are one number, though not in bytes
+        parts += [np.ascontiguousarray(c.reshape(len(c), -1)).view(np.uint8).reshape(len(c), -1) for c in same]
         return [one.tobytes() for one in np.concatenate(parts, 1)]
 
     def take(self, codes: dict[str, Tensor], inputs: Tensor) -> Episodes:

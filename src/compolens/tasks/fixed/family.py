@@ -110,9 +110,10 @@ class FixedEpisodes(StoredEpisodes, TaskFamily):
             codes: name -> (n, ...), the true latent codes.
             kinds: name -> "continuous" or "categorical", where the code's type says the wrong one.
             inputs: (n, ...) what was drawn independently of the code.
-            answers: positions that are asked for (default: the last): the same ones in all episodes, or (n, answer) positions
-                of every episode in its own tokens, -1 where it has fewer. Targets are then those of the answers,
-                (n, answer) classes; for language models, an answer's position is that of the token before it.
+            answers: positions that are asked for (default: the last): the same ones in all episodes, of which those below 0
+                count from an episode's last token; or (n, answer) positions of every episode in its own tokens, -1 where it
+                has fewer. Targets are then those of the answers, (n, answer) classes, in this order; for language models, an
+                answer's position is that of the token before it.
             d_x: where tokens are (input, answer) pairs, the leading coordinates that are the input; targets are then those
                 answers.
             mask: (seq, seq) bool, True where [query, key] may attend.

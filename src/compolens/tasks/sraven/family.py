@@ -51,7 +51,8 @@ from compolens.tasks.sraven.rules import (
 class SRaven(TaskFamily):
     """The family; the module says what an episode looks like.
 
-    Codes: "rules" (batch, K) ascending; "permutations" (batch, 3, K), column c shows at position j the feature
+    Codes: "rules" (batch, K), in what is drawn ascending, after an exchange in the order of the base's features, whose inputs
+    stay theirs; "permutations" (batch, 3, K), column c shows at position j the feature
     permutations[c][j], so that panel[r, c][j] = unshuffled[r, c][permutations[c][j]]; "response_rules" (batch, K), the rule
     of every answer. `targets` holds the value of every token, the answers' included.
 
@@ -340,13 +341,16 @@ class SRaven(TaskFamily):
     def exchange(
         self, base: dict[str, Tensor], source: dict[str, Tensor], rng: torch.Generator
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """One answer follows the rule that it follows in the source; shuffles stay the base's."""
+        """One answer follows the rule that it follows in the source; shuffles stay the base's. Of unshuffled features, only
+        what leaves the rules in ascending order is exchanged."""
         ours, theirs = base["response_rules"], source["response_rules"]
         mask = one_of(ours != theirs, rng)
         response = torch.where(mask, theirs, ours)
         rules = base["rules"].scatter(1, base["permutations"][:, 2], response)
         other = (rules.sort(1).values != source["rules"].sort(1).values).any(1)
         other &= (rules.sort(1).values != base["rules"].sort(1).values).any(1)
+        if not self.permuted:
+            other &= (rules == rules.sort(1).values).all(1)
         return base | {"rules": rules, "response_rules": response}, mask & other[:, None]
 
     def revealed(self, episodes: Episodes) -> Tensor:

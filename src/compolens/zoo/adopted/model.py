@@ -143,8 +143,24 @@ class AdoptedModel(HookedModel):
             require(not isinstance(parent, HookPoint), f"site {tap.name!r} lies inside another site; choose another name")
         parent.add_module(last, tap.point)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """The prediction (batch, seq, d_out) for `tokens`."""
+    def forward(self, tokens: Tensor, stop_at_layer: int | None = None) -> Tensor:
+        """The prediction.
+
+        Args:
+            tokens: (batch, seq, d_in).
+            stop_at_layer: None; the network is computed whole.
+
+        Returns:
+            (batch, seq, d_out).
+
+        Raises:
+            DoesNotApply: a layer is named to stop at.
+        """
+        if stop_at_layer is not None:
+            raise DoesNotApply(
+                f"an adopted network is computed whole, got stop_at_layer={stop_at_layer}; read the stream at its hook point: "
+                "record(model, episodes, residual_sites(model)[LAYER])"
+            )
         used = [tap for tap in self.taps if tap.in_use]
         with self._attached(used) if used else contextlib.nullcontext():
             output = self._called(tokens)

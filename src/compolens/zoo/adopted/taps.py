@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -32,6 +32,8 @@ class Tap(ABC):
         self.heads: int | None = None
         self.turned = False
         """Whether what passes is (batch, head, query, key), and the hook point shows it as (batch, query, key, head)."""
+        self.watch: Callable[[Tensor], None] | None = None
+        """Called with the tensor itself, of which the hook point gets a copy."""
         self.fired = 0
 
     @property
@@ -44,7 +46,7 @@ class Tap(ABC):
 
     def through(self, value: Any) -> Tensor:
         """What the hook point makes of the tensor `value`; a code (batch, d_code) is shown as (batch, 1, d_code), anything but
-        a tensor is a `ConfigError`."""
+        a tensor is a `ConfigError`. Both are copies, since a network may go on in place."""
         self.fired += 1
         if self.number is not None and self.fired != self.number + 1:
             return value
@@ -53,6 +55,12 @@ class Tap(ABC):
                 f"site {self.name!r}: the {self.side} of {self.path!r} is a {shown(value)}, no tensor; "
                 f"say which part: ({self.path!r}, {self.side!r}, INDEX), with {_indices(value)}"
             )
+        if self.watch is not None:
+            self.watch(value)
+        return self._pointed(value.clone()).clone()
+
+    def _pointed(self, value: Tensor) -> Tensor:
+        """What the hook point makes of `value` in the shape that it shows."""
         if self.name == "hook_code" and value.ndim == 2:
             return self.point(value[:, None])[:, 0]
         if self.heads and self.name.endswith("attn.hook_z") and value.ndim == 3:
@@ -123,7 +131,8 @@ def _exchanged(container: Any, index: Any, value: Tensor) -> Any:
         items[index] = value
         return container._make(items) if hasattr(container, "_make") else type(container)(items)
     if isinstance(container, Mapping):
-        return type(container)(**{**container, index: value})
+        name = index if index in container else list(container)[index]  # transformers' outputs count their entries, too
+        return type(container)(**{**container, name: value})
     raise ConfigError(f"cannot put an activation back into a {type(container).__name__}; allowed: tuple, list, mapping")
 
 
