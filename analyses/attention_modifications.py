@@ -128,7 +128,7 @@ def _marks(g: Group, plain: list[Group], split: str) -> list:
         )
     data = pd.DataFrame({"strength": name, "gain": gains})
     color = color_of(g.architecture)
-    marks: list = [Points(data, "strength", "gain", color=color)]
+    marks: list = [Points(data, "strength", "gain", label=g.architecture, color=color)]
     if len(gains) >= SEEDS:
         lo, hi = mean_interval(np.array(gains))
         marks.append(Band(pd.DataFrame({"strength": [name], "lo": [lo], "hi": [hi]}), "strength", "lo", "hi", color=color))

@@ -22,6 +22,8 @@ READ = {
     "": ("MLPs and the answer", "#555555"),
 }
 """What a reader makes of what it reads -> its label and colour."""
+LINES = {"wider: larger score": False, "dashed: for one kind of compositions alone": True}
+"""What the legend says of lines of any colour, and whether it shows them dashed."""
 ASIDE, HALF = {"q": -0.1, "k": 0.0, "v": 0.1, "": 0.0}, 0.2
 """Where an edge arrives at a box, and half of the box's height."""
 
@@ -120,5 +122,7 @@ def _marks(
             if len(some):
                 where, keyed = ("x0", "y0", "x", "y", "score", widest), both or not of_kind["shared"].any()
                 marks.append(Edges(some, *where, label=label, color=color, dash=not both, hover="edge", keyed=keyed))
+    for label, dash in LINES.items():
+        marks.append(Edges(rows.iloc[:0], "x0", "y0", "x", "y", "score", widest, label=label, color="#888888", dash=dash))
     boxes = [{"x": x, "y": y, "node": node, "unused": node not in used} for node, (x, y) in places.items()]
     return (*marks, Nodes(pd.DataFrame(boxes), "x", "y", "node", "unused", label="parts"))

@@ -66,7 +66,8 @@ def analyze(models: list[Path], *, metric: str = "sensitivity cosine") -> Drawin
         )
     larger = "larger" if METRICS[metric] == "max" else "smaller"
     caption = (
-        f"{metric[0].upper() + metric[1:]}; {larger} is nearer. Points are seeds, lines their means. {' '.join(told)} "
+        f"{metric[0].upper() + metric[1:]}; {larger} is nearer. Points are seeds, side by side at each "
+        f"value of x; lines are their means. {' '.join(told)} "
         f"Of references with a cosine of {ALIKE} or more one cannot be told from the other."
     )
     return Drawing("Which learner is a transformer of some depth nearest to?", tuple(panels), caption, columns=2)

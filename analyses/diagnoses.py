@@ -16,8 +16,8 @@ from compolens.figures.words import displayed
 from compolens.foundation.configs import ConfigError
 
 needs = ("generalization", "inference_or_execution")
-LOWEST = -0.5
-"""Axes of shares end here."""
+LOWEST = -3.0
+"""Axes of shares go down to here at most."""
 MISSING = Loss(np.nan, np.nan, np.nan)
 """A part that a loss was not split into."""
 WIDE = 17
@@ -59,9 +59,9 @@ def analyze(models: list[Path]) -> Drawing:
     caption = (
         f"Parts of the loss. {IN_WORDS} Shares: 0 is the best learner that "
         f"recombines nothing, 1 the ceiling; bars are means over seeds, from {SEEDS} seeds on with 95 % intervals "
-        "over seeds and compositions; the "
-        f"axis ends at {LOWEST:g}. Compositional: the whole interval above {1 - MARGIN:g}. {'. '.join(told)}. With fewer "
-        f"than {SEEDS} seeds no difference between models is claimed."
+        f"over seeds and compositions; axes go down to {LOWEST:g} at most, triangles mark what lies beyond. Compositional: "
+        f"the whole interval above {1 - MARGIN:g}. {'. '.join(told)}. With fewer than {SEEDS} seeds no "
+        "difference between models is claimed."
     )
     return Drawing("What is wrong with which model?", tuple(panels), caption, columns=2)
 
@@ -102,4 +102,4 @@ def _shares(where: str, here: list[Group], found: list[Diagnosis]) -> Panel:
             values += seeds
     marks += [Rule(1.0, label="ceiling"), Rule(1 - MARGIN, label="compositional, if the interval is above")]
     lo, hi = max(min(0.0, *values), LOWEST), max(1.0, *values)
-    return Panel(f"{where}share of what can be had", "", "share", tuple(marks), y_range=(lo - 0.03, hi + 0.05))
+    return Panel(f"{where}share of what can be had", "", "share", tuple(marks), y_range=(lo - 0.03 * (hi - lo), hi + 0.05))

@@ -17,7 +17,7 @@ SHOWN = {
 }  # fmt: skip
 """Control -> what it is called: the edited answers against the recombined task; against rivals; then other edits."""
 SPLITS = {"test": ("training composition", "#44AA99"), "ood": ("held-out composition", "#882255")}
-LOWEST = -1.0
+LOWEST = -1.5
 """Axes of scores end here."""
 
 
@@ -53,8 +53,8 @@ def analyze(models: list[Path]) -> Drawing:
         "against the recombined task: no swap; the next factor's coordinates; random ones (mean over draws); the "
         "untrained control, with a search of its own. Lines: answers when the recombined episode itself is shown. Bars are "
         "means over seeds, points seeds. Intervals: 95 %, of one seed over compositions (random: 5 to 95 % of draws), from "
-        f"{SEEDS} seeds on over seeds. Axes end at {LOWEST:g}; bars that reach the end go on. Where: "
-        f"{'; '.join(places)}. With fewer than {SEEDS} seeds nothing is claimed."
+        f"{SEEDS} seeds on over seeds. Axes end at {LOWEST:g}; triangles: what lies beyond (numbers: heights of bars). "
+        f"Where: {'; '.join(places)}. With fewer than {SEEDS} seeds nothing is claimed."
     )
     return Drawing("Are the factors of the code re-used?", tuple(panels), caption, columns=min(2, len(panels)))
 

@@ -14,7 +14,7 @@ from compolens.figures import Bars, Drawing, Line, Mark, Panel, Points, Rule
 needs = ("generalization", "inference_or_execution")
 COLORS = {"ood": "#882255", "test": "#BBBBBB"}
 ROLES = {"context": "#44AA99", "readout": "#332288", "context+readout": "#999933"}
-CODE = "code"
+CODE = "explicit code"
 """What a site is called that is no layer: the explicit code."""
 LOWEST = -1.0
 """Axes of scores end here, or below the model's own answer if that is worse."""
@@ -50,7 +50,7 @@ def analyze(models: list[Path]) -> Drawing:
         f"Left: what is missing to the ceiling. {decomposition.IN_WORDS} "
         f"Bars are means over seeds, from {SEEDS} seeds on with 95 % intervals over seeds and compositions (bands: over "
         "seeds); points are seeds. Right: the score on "
-        f"held-out compositions with the true code written at a layer (0: embedding; {CODE}: the explicit code), means over "
+        "held-out compositions with the true code written at a layer (0: embedding) or as the explicit code (pink), means over "
         "seeds. Dashed lines: means at the site where writing moves the answers most; the best code is searched for on "
         f"fewer episodes. Open marks: another episode's code, at that site. Axes end at {LOWEST:g} (or below own answers). "
         f"With fewer than {SEEDS} seeds nothing is claimed."
@@ -112,7 +112,7 @@ def _by_place(g: Group, name: str, top: float) -> Panel:
     other = other[other["value"] >= end]
     if len(other):
         lowest = min(lowest, float(other["value"].min()))
-        marks.append(Points(other, "x", "value", label="another code", color="#888888", hover="model", open=True, keyed=False))
+        marks.append(Points(other, "x", "value", label="another code", color="#888888", hover="model", open=True))
     marks.append(Rule(top, label="ceiling"))
     for rung in ("own answer", "best code"):
         value = own[(own["chosen"] == 1) & (own["rung"] == rung)]["value"]

@@ -59,9 +59,10 @@ def analyze(models: list[Path], *, every: bool = False) -> Drawing:
     panels = [one for drawn, kinds in ((maps, algorithms), (shown, scaled)) for one in _by_kind(drawn, len(kinds))]
     caption = (
         "Similarity: mean cosine between the errors of a layer and of an algorithm over many questions about the same "
-        "demonstrations; GD and GD++ have the rates that are best for as many steps as layers. Beside each layer, its best "
-        "step (from lowest to highest over seeds; +: the last one looked at, or the first that cannot be told from least "
-        "squares). Columns end one beyond the largest best step; past 8, only powers of two and best steps are shown. "
+        "demonstrations; GD and GD++ have the rates that are best for as many steps as layers. Beside each layer stands "
+        'its best step: "layer 3: 6 to 15+" is one that is best at step 6 in one seed and at 15 in another (+: the last step '
+        "looked at, or the first that cannot be told from least squares). Columns end one beyond the largest best step; past "
+        "8, only powers of two and best steps are shown. "
         "Losses: on a logarithmic axis that ends one above model and untrained control, so a learner that diverges leaves "
         "it; lines may "
         "lie on top of each other. Grey, and the row below: the untrained control (constructed models have none), at its last "

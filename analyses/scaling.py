@@ -17,6 +17,8 @@ AXES = {
     "depth (layers)": "architecture.n_layers",
 }
 FEWEST = 3
+WHICH = {"ood": "held out", "test": "trained on"}
+"""Split -> which compositions, on an axis."""
 _SEEDS = ("init_seed", "data_seed", "task.split_seed", "task.teacher_seed")
 _WATCHING = ("keep", "evaluations", "evaluation_episodes")
 
@@ -47,7 +49,7 @@ def analyze(models: list[Path], *, split: str = "ood", points: int = FEWEST) -> 
         panels += [
             panel
             for setting, part in rows.groupby("setting", sort=False)
-            if (panel := _panel(str(setting), part, name, column, points))
+            if (panel := _panel(str(setting), part, name, column, points, split))
         ]
     if not panels:
         raise ConfigError(
@@ -74,7 +76,7 @@ def _rows(folder: Path, split: str) -> pd.DataFrame:
     return frame.assign(**row, setting=setting_of(row), instances=row["steps"] * row["batch_size"])
 
 
-def _panel(setting: str, rows: pd.DataFrame, name: str, column: str, points: int) -> Panel | None:
+def _panel(setting: str, rows: pd.DataFrame, name: str, column: str, points: int, split: str) -> Panel | None:
     """The panel of one axis, with the lines along which nothing but the axis and the seeds differ; None if none is long."""
     if column not in rows:
         return None
@@ -97,7 +99,7 @@ def _panel(setting: str, rows: pd.DataFrame, name: str, column: str, points: int
         mean = over_seeds(joined.sort_values(column, kind="stable"), column)
         marks.append(Line(mean, column, "value", label=label, color=color, lo="lo", hi="hi"))
         marks.append(Points(part, column, "value", label=label, color=color, hover="model"))
-    return Panel(setting, name, str(rows["score_name"].iloc[0]), tuple(marks)) if marks else None
+    return Panel(setting, name, f"{rows['score_name'].iloc[0]}, {WHICH[split]}", tuple(marks)) if marks else None
 
 
 def _everywhere(rows: pd.DataFrame, column: str) -> pd.DataFrame:

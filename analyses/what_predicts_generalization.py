@@ -7,6 +7,7 @@ import pandas as pd
 from compolens.diagnosis.contest import FAMILIES, MODELS, Judged, gathered, judge
 from compolens.diagnosis.predictions import LEAGUES
 from compolens.figures import Bars, Drawing, Panel, Points, Rule
+from compolens.figures.words import counted
 
 needs = ("generalization", "predictors")
 
@@ -30,8 +31,9 @@ def analyze(models: list[Path], *, families: int = FAMILIES, least: int = MODELS
     found = judge(frame, families, least)
     panels = [_panel(league, [one for one in found if one.league == league]) for league in LEAGUES]
     learned, left = frame["model"].nunique(), len(frame.attrs["left_out"])
+    judged = f"{counted(learned, 'model')} of {counted(frame['family'].nunique(), 'family', 'families')}"
     caption = (
-        f"{learned} models of {frame['family'].nunique()} families that learned their training compositions ({left} others "
+        f"{judged} that learned their training compositions ({left} others "
         "are left out). A predictor is right about a pair of models that differ in one setting if the one "
         "with more of it (or less, where that was expected) also scores higher on held-out compositions; 0.5 is chance. "
         + " ".join(f"{one.name}: {_told(one)}." for one in found)

@@ -102,5 +102,8 @@ def _panel(name: str, frame: pd.DataFrame, role: str, axis: str) -> Panel:
             marks.append(Points(code, "layer", "value", color=color, hover="model", open=True))
     raw = frame[(frame["control"] == "raw input") & (frame["split"] == "ood") & (frame["fit"] == "fitted on train")]
     marks.append(Rule(float(raw["value"].mean()), label="raw input moments (ood)"))
+    if (explicit["control"] == "").any():  # one entry for the open marks of all colours
+        own = explicit.iloc[:0]
+        marks.append(Points(own, "layer", "value", label="explicit code, right of the last layer", color="#444444", open=True))
     low = min(0.0, float(here[here["control"] == ""]["value"].min()))
     return Panel(f"{name}: {role}", "layer", axis, tuple(marks), y_range=(max(low, -0.5), 1.02))

@@ -48,7 +48,7 @@ def analyze(models: list[Path], *, split: str = "ood") -> Drawing:
                     f"{name}: {label}",
                     "layer",
                     "token role",
-                    (HeatMap(pd.DataFrame(rows), "layer", "role", "value", centre=0.0),),
+                    (HeatMap(pd.DataFrame(rows), "layer", "role", "value", centre=0.0, label="share of the way"),),
                 )
             )
     caption = (

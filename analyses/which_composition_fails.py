@@ -8,6 +8,7 @@ from compolens.diagnosis.contest import FAMILIES, Judged
 from compolens.diagnosis.failing_compositions import MODELS, gathered, judge, references
 from compolens.diagnosis.predictions import LEAGUES
 from compolens.figures import Bars, Drawing, Panel, Points, Rule
+from compolens.figures.words import counted
 
 needs = ("generalization", "composition_predictors")
 
@@ -33,8 +34,9 @@ def analyze(models: list[Path], *, families: int = FAMILIES, least: int = MODELS
     entered, left = frame["model"].nunique(), len(frame.attrs["left_out"])
     named = [(one.name if one.enters else f"{one.name} (too few)", one) for one in found]
     named += [(name, one) for name, one in beside.items() if not name.endswith(", untrained")]
+    judged = f"{counted(entered, 'model')} of {counted(frame['family'].nunique(), 'family', 'families')}"
     caption = (
-        f"{entered} models of {frame['family'].nunique()} families that learned their training compositions ({left} "
+        f"{judged} that learned their training compositions ({left} "
         "others are left out). A predictor is right about two held-out compositions of one model, with equally many parts, if "
         "the one with more of it (or less, where that was expected) scores higher; 0.5 is chance. "
         + " ".join(f"{one.name} ({one.league}): {_told(one)}." for one in found)

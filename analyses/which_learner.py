@@ -114,7 +114,8 @@ def _panels(
             others = others[others < ALIKE]  # those that point the same way are no other learner by this measure
         second, between = _nearest(others, metric)
         known = own[(own["who"] == g.label) & (own["reference"] == first)]
-        where = f"{g.label}: {first} {value:.3g}; floor {between:.3g}"
+        form = ".3f" if METRICS[metric] == "max" else ".3g"
+        where = f"{g.label}: {first} ({value:{form}}); floor {between:{form}}"
         marks += _points(known.assign(x=where), between, g.label, color_of(telling(g, here)))
         nearer = value > between if METRICS[metric] == "max" else value < between
         sentences.append(

@@ -12,6 +12,8 @@ from compolens.figures.words import displayed
 
 needs = ("generalization",)
 SPLITS = ("test", "ood")
+INKS = ("#000000", "#888888", "#444444", "#999999")
+"""Greys of the references' lines, which differ in their dashes, too."""
 
 
 def short(label: str) -> str:
@@ -42,7 +44,7 @@ def analyze(models: list[Path], *, references: bool = True) -> Drawing:
     """
     groups = group(models)
     settings = list(dict.fromkeys(g.setting for g in groups))
-    panels = []
+    panels, inks = [], dict[str, str]()
     for setting in settings:
         here = [g for g in groups if g.setting == setting]
         marks: list = []
@@ -57,13 +59,15 @@ def analyze(models: list[Path], *, references: bool = True) -> Drawing:
             data = pd.DataFrame(rows, columns=["who", "score", "model"])
             marks.append(Points(data, "who", "score", label=g.label, color=color, hover="model"))
         if references:
-            marks += [Rule(value, label=name) for name, value in reference_scores(here[0].folders[0]).items()]
+            for name, value in reference_scores([folder for g in here for folder in g.folders]).items():
+                ink = inks.setdefault(name, INKS[len(inks) % len(INKS)])
+                marks.append(Rule(value, label=name, color=ink))
         panels.append(Panel(setting, "", tables.settings(here[0].folders[0])["score_name"], tuple(marks), y_range=span(marks)))
     caption = (
         "Pooled score on fresh episodes of training compositions (test) and on held-out compositions (ood). Points "
         "are seeds, boxes the 95 % interval of their mean over seeds and compositions (from 5 seeds on). "
-        "Lines: learners without training on the same ood episodes; the ceiling is true code or, where that cannot be "
-        "inferred for certain, the Bayes posterior."
+        "Lines: learners without training on each model's ood episodes, mean over models; the ceiling is true code or, where "
+        "that cannot be inferred for certain, the Bayes posterior."
     )
     return Drawing("Who answers held-out compositions?", tuple(panels), caption, columns=min(2, len(panels)))
 
@@ -100,18 +104,18 @@ def score_of(folder: Path, split: str) -> float:
     return float(frame[frame["control"] == ""]["value"].iloc[0])
 
 
-def reference_scores(folder: Path) -> dict[str, float]:
+def reference_scores(folders: list[Path]) -> dict[str, float]:
     """Scores on held-out compositions of the references that apply; of those that know the examples alone, the best.
 
     Args:
-        folder: the model's folder.
+        folders: the models' folders, each with its own tasks and episodes.
 
     Returns:
-        Name -> score.
+        Name -> score, mean over the models.
     """
-    frame = _pooled(folder, "ood")
+    frame = pd.concat([_pooled(folder, "ood") for folder in folders])
     frame = frame[(frame["control"] == "reference") & frame["value"].notna()]
-    return tables.worth_drawing(dict(zip(frame["reference"], frame["value"], strict=True)))
+    return tables.worth_drawing(dict(frame.groupby("reference", sort=False)["value"].mean()))
 
 
 def _pooled(folder: Path, split: str) -> pd.DataFrame:

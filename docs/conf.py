@@ -22,7 +22,7 @@ html_theme, html_title = "furo", f"compolens {version}"
 html_copy_source = html_show_sourcelink = False
 smartquotes = False  # column values are quoted as they are
 html_css_files, html_static_path = ["wide.css"], ["_static"]
-myst_heading_anchors, myst_enable_extensions = 3, ["dollarmath"]
+myst_heading_anchors = 3  # formulas are written in Unicode: they need no script, and so no network
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 autodoc_use_type_comments = False  # there are none; looking for them reads the source of every function again

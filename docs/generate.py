@@ -40,6 +40,8 @@ ESCAPED = re.compile(r"(`[^`]+`|``.+?``)|[*_|<\\[\]]")
 """Code, which stays, or a character that Markdown would read as markup."""
 FENCE = "``````"
 """Fences of notebook cells, longer than any that a cell holds."""
+WIDGET = "application/vnd.jupyter.widget-view+json"
+"""What a page without a kernel cannot show."""
 
 
 def write_pages(folder: Path) -> list[Path]:
@@ -192,8 +194,9 @@ def probes_page() -> str:
     text = (
         "# Probes\n\nA probe asks a question of one trained model and adds a table to its folder. Controls are rows of the "
         "same table: below are the values of the column `control` in tables of the shipped models; rows without one are the "
-        "measurement itself. A probe that does not apply to a model says so, and the others go on. `latent_code` regresses on "
-        "continuous codes, `attention_code` and `latent_geometry` read categorical ones.\n\n"
+        "measurement itself. A probe that does not apply to a model says so, and the others go on. `latent_code` reads "
+        "continuous codes by ridge regression and categorical ones by a logistic readout; `attention_code` and "
+        "`latent_geometry` read categorical ones alone.\n\n"
     )
     text += as_table(("probe", "question", "controls in the same table", "papers"), rows)
     return text + "".join(recipe_section(name, path, "probe") for name, path in built_in("probes").items())
@@ -452,6 +455,8 @@ def output_text(output: dict[str, Any], picture: str, folder: Path) -> str:
     if "text/html" in data:
         table = re.sub(r"<style.*?</style>", "", "".join(data["text/html"]), flags=re.DOTALL)
         return f'{FENCE}{{raw}} html\n<div class="output">{table}</div>\n{FENCE}'
+    if WIDGET in data:
+        return "*In the notebook a slider stands here. What the cell draws first is shown above.*"
     text = "".join(output.get("text", "") or data.get("text/plain", "")).rstrip()
     return f"{FENCE}text\n{text}\n{FENCE}" if text else ""
 

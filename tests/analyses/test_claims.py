@@ -42,6 +42,24 @@ def renders(drawing):
     assert len(drawing.plotly().data)
 
 
+# ---- who generalizes -------------------------------------------------------------------------------------------------
+def test_references_are_means_over_the_models_of_a_panel_each_with_its_own_tasks(tmp_path):
+    folders = []
+    for seed, (nearest, composed) in enumerate(((0.9, 0.2), (0.8, 0.4), (0.7, 0.9))):
+        run = Run(SoftmaxTransformer(**SMALL), FuzzyLogic(split_seed=seed), steps=2, init_seed=seed)
+        references = {"true code": 1.0, "in-context ridge": nearest, "best training composition": composed}
+        folder = scored(tmp_path / str(seed), run, {2: 0.5}, references)
+        rows = tables.read(folder, "generalization")
+        save(folder, "generalization", pd.concat([rows, rows.assign(split="test")]).to_dict("records"))
+        folders.append(folder)
+    drawing = analyze("who_generalizes", folders)
+    lines = marks(drawing, "Rule").set_index("label")["y"].to_dict()
+    assert lines == pytest.approx({"true code": 1.0, "best in-context regression": 0.8, "best training composition": 0.5})
+    assert "mean over models" in drawing.caption
+    rules = [mark for mark in drawing.panels[0].marks if type(mark).__name__ == "Rule"]
+    assert len({mark.color for mark in rules}) == len(rules)
+
+
 # ---- ablations -------------------------------------------------------------------------------------------------------
 def fuzzy(architecture, seed, **more):
     return Run(architecture, FuzzyLogic(split_seed=seed), steps=50_000, batch_size=128, init_seed=seed, **more)
@@ -230,7 +248,7 @@ def test_settings_never_share_a_line(tmp_path):
     ]
     drawing = analyze("scaling", folders)
     assert [panel.title for panel in drawing.panels] == [groups.setting_of(tables.settings(folders[i])) for i in (2, 5)]
-    assert [panel.y for panel in drawing.panels] == ["panel accuracy", "R²"]
+    assert [panel.y for panel in drawing.panels] == ["panel accuracy, held out", "R², held out"]
 
 
 def test_along_training_the_weights_kept_on_the_way_make_the_line(tmp_path):

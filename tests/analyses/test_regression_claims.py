@@ -163,7 +163,7 @@ def test_models_and_their_floor_share_columns_and_colours(measured):
 def test_the_nearest_reference_stands_beside_what_it_has_with_its_own_nearest(measured):
     drawing = analyze("which_learner", measured)
     points = marks(drawing, "Points")
-    linear = points[points["x"] == "LinearSelfAttention: GD++, 2 steps 0.96; floor 0.8"]
+    linear = points[points["x"] == "LinearSelfAttention: GD++, 2 steps (0.960); floor 0.800"]
     seeds = linear[linear["label"] == "LinearSelfAttention"].set_index("hover")["y"].to_dict()
     assert seeds == pytest.approx({"linear-0": 0.95, "linear-1": 0.97})
     assert linear[linear["label"] == "that reference with its own nearest"]["y"].tolist() == pytest.approx([0.8])
@@ -183,7 +183,7 @@ def test_a_model_below_the_floor_is_said_to_be(tmp_path):
 
 def test_of_distances_the_smallest_is_nearest_and_other_splits_are_other_numbers(measured):
     far = analyze("which_learner", measured[:1], metric="SPD")
-    assert set(marks(far, "Points")["x"]) == {"LinearSelfAttention: 3 nearest neighbours 0.1; floor 0.2"}
+    assert set(marks(far, "Points")["x"]) == {"LinearSelfAttention: 3 nearest neighbours (0.1); floor 0.2"}
     ood = analyze("which_learner", measured[:1], split="ood").panels[0].marks[0].grid()[0]
     assert ood[0][0] == pytest.approx(OWN["GD, 1 step"] - 0.05)
 

@@ -155,7 +155,7 @@ def test_the_loss_by_layer_is_the_score_with_the_true_code_between_lines(pair):
     assert context["x"].tolist() == ["0", "1"] and context["y"].tolist() == pytest.approx([0.1, 0.2])
     assert marks(drawing, "Line", label="true code, readout tokens")["y"].tolist() == pytest.approx([0.3])
     explicit = marks(drawing, "Points", label="true code, explicit code")
-    assert set(explicit["x"]) == {"code"} and sorted(explicit["y"]) == pytest.approx([0.85, 0.95])
+    assert set(explicit["x"]) == {"explicit code"} and sorted(explicit["y"]) == pytest.approx([0.85, 0.95])
     assert marks(drawing, "Points", label="another code")["y"].tolist() == pytest.approx([-0.5, -0.5])
     rules = marks(drawing, "Rule").set_index("label")["y"].to_dict()
     assert rules == pytest.approx({"ceiling": 1.0, "own answer": 0.6, "best code": 0.93})
@@ -223,7 +223,7 @@ def test_swapped_answers_stand_beside_rivals_and_controls_at_the_chosen_place(tm
     assert bars.loc["recombined", ["lo", "hi"]].tolist() == pytest.approx([0.49, 0.52])
     assert marks(drawing, "Bars", label="training composition").set_index("x")["y"]["recombined"] == pytest.approx(0.8)
     assert set(marks(drawing, "Rule")["y"]) == {0.97}
-    assert drawing.panels[0].y_range[0] == -1, "what is much worse than nothing does not stretch the axis"
+    assert drawing.panels[0].y_range[0] == -1.5, "what is much worse than nothing does not stretch the axis"
     assert "SoftmaxTransformer: layer 1, readout tokens" in drawing.caption
 
 

@@ -398,6 +398,12 @@ def test_every_notebook_is_a_page_with_what_it_printed_and_drew(generate, tmp_pa
         assert f"\n{path.stem}\n" in pages["notebooks/index.md"]
 
 
+def test_a_slider_of_a_notebook_is_a_note_on_the_site_and_formulas_need_no_script(generate, tmp_path):
+    pages = "".join(generate.notebook_pages(tmp_path).values())
+    assert "interactive(children" not in pages and pages.count("*In the notebook a slider stands here.") == 1
+    assert not re.search(r"\$[^$\n]*\\[a-z]", pages)
+
+
 def test_the_picture_of_the_parts_is_what_its_script_draws():
     spec = importlib.util.spec_from_file_location("draw_architecture", DOCS / "draw_architecture.py")
     module = importlib.util.module_from_spec(spec)

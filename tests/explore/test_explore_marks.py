@@ -31,7 +31,7 @@ def test_hatched_cells_and_chosen_ticks_are_the_same_on_screen_and_in_print(draw
 
 
 def test_the_pointer_shows_what_a_cell_is(drawing):
-    (heat,) = (trace for trace in drawing.plotly().data if trace.type == "heatmap")
+    (heat,) = (trace for trace in drawing.plotly().data if trace.type == "heatmap" and trace.hoverinfo != "skip")
     assert np.array(heat.customdata)[1, 2] == "cell cq" and "%{customdata}" in heat.hovertemplate
     assert set(drawing.frame()["hover"]) == set(CELLS["told"])
 

@@ -269,7 +269,7 @@ def test_heat_map() -> None:
     drawing = one(HeatMap(GRID, "head", "layer", "effect", centre=0, label="Δ"))
     expected = [[0.25, -0.5], [1 / 3, NAN]]  # rows: layers 1, 0; columns: heads b, a; in order of appearance
     figure, plotly = drawing.matplotlib(), drawing.plotly()
-    axes, trace = figure.axes[0], plotly.data[0]
+    axes, (trace, dark) = figure.axes[0], plotly.data
     (mesh,) = [c for c in axes.collections if isinstance(c, QuadMesh)]
     np.testing.assert_array_equal(np.ma.filled(mesh.get_array(), NAN).reshape(2, 2), expected)
     np.testing.assert_array_equal(trace.z, expected)
@@ -277,11 +277,10 @@ def test_heat_map() -> None:
     assert [tick.get_text() for tick in axes.get_xticklabels()] == list(plotly.layout.xaxis.ticktext) == ["b", "a"]
     assert [tick.get_text() for tick in axes.get_yticklabels()] == list(plotly.layout.yaxis.ticktext) == ["1", "0"]
     assert axes.yaxis_inverted() and plotly.layout.yaxis.range == (1.5, -0.5)  # row 0 on top
-    assert (
-        [text.get_text() for text in axes.texts]
-        == [text for row in trace.text for text in row]
-        == ["0.25", "−0.50", "0.33", ""]
-    )
+    assert [text.get_text() for text in axes.texts] == ["0.25", "−0.50", "0.33", ""]
+    assert [list(row) for row in trace.text] == [["0.25", ""], ["0.33", ""]] and trace.textfont.color == "rgb(0,0,0)"
+    assert [list(row) for row in dark.text] == [["", "−0.50"], ["", ""]] and dark.textfont.color == "white"
+    assert np.isnan(dark.z).sum() == 3 and dark.hoverinfo == "skip" and not dark.showscale
     assert trace.showscale and figure.axes[1].get_ylabel() == trace.colorbar.title.text == "Δ"
 
 
@@ -322,23 +321,34 @@ def test_same_quantity_shares_scale_and_colour_bar() -> None:
         Panel(t, "", "", [HeatMap(d, "head", "layer", "effect", centre=0, label="Δ")]) for t, d in (("a", GRID), ("b", double))
     ]
     drawing = Drawing("claim", panels)
-    figure, traces = drawing.matplotlib(), drawing.plotly().data
+    figure, traces = drawing.matplotlib(), with_scale(drawing.plotly())
     assert len(figure.axes) == 3  # two panels, one colour bar
     assert [axes.collections[0].get_clim() for axes in figure.axes[:2]] == [(-1, 1), (-1, 1)]
     assert [(trace.zmin, trace.zmax, trace.showscale) for trace in traces] == [(-1, 1, False), (-1, 1, True)]
     other = Panel("c", "", "", [HeatMap(double, "head", "layer", "effect", centre=0)])  # another quantity: "effect"
-    assert [trace.zmax for trace in Drawing("claim", [panels[0], other]).plotly().data] == [0.5, 1.0]
+    assert [trace.zmax for trace in with_scale(Drawing("claim", [panels[0], other]).plotly())] == [0.5, 1.0]
+
+
+def with_scale(figure):
+    """Heat maps, without those that hold the numbers of dark cells."""
+    return [trace for trace in figure.data if trace.zmax is not None]
 
 
 def test_plotly_colour_bars_stay_in_their_gap() -> None:
     panels = [Panel(t, "", "", [HeatMap(GRID, "head", "layer", "effect", label=t)]) for t in "abcdef"]
     figure = Drawing("claim", panels).plotly()
-    for trace in figure.data:
+    for trace in with_scale(figure):
         axis = figure.layout["xaxis" + trace.xaxis[1:]]
         following = [a.domain[0] for a in figure.select_xaxes() if a.domain[0] > axis.domain[1]]
         assert axis.domain[1] < trace.colorbar.x < min(following, default=1.1) - 0.05
         low, high = figure.layout["yaxis" + trace.yaxis[1:]].domain
         assert trace.colorbar.len == pytest.approx(high - low) and trace.colorbar.y == pytest.approx((low + high) / 2)
+
+
+@pytest.mark.parametrize(("title", "side"), [("R²", "top"), ("share of the way", "right")])
+def test_a_short_title_stands_above_its_colour_bar_and_not_among_its_numbers(title: str, side: str) -> None:
+    trace = one(HeatMap(GRID, "head", "layer", "effect", label=title)).plotly().data[0]
+    assert (trace.colorbar.title.text, trace.colorbar.title.side) == (title, side)
 
 
 def test_map_by_category() -> None:
@@ -376,6 +386,32 @@ def test_rule() -> None:
     assert (span.y0, span.y1) == (0.3, 0.4)
     assert (line.xref, line.yref, others[0].xref, others[0].yref) == ("x domain", "y", "x2 domain", "y2")
     assert (line.showlegend, others[0].showlegend) == (True, False)
+
+
+def test_rules_of_a_drawing_have_their_own_dashes_and_are_as_dark_on_a_page_as_in_print() -> None:
+    drawing = one(*(Rule(value, label) for value, label in enumerate("abcdefgh")))
+    axes = axes_of(drawing)
+    assert len({str(line._dash_pattern) for line in axes.lines}) == len(axes.lines) == 8
+    assert {shape.opacity for shape in drawing.plotly().layout.shapes} == {1}
+
+
+def test_what_lies_beyond_the_axis_is_marked_with_the_value_of_bars() -> None:
+    data = pd.DataFrame({"split": ["test", "ood"], "acc": [0.5, -2.0]})
+    panel = Panel("", "", "", [Bars(data, "split", "acc", "a"), Points(data, "split", "acc", "a")], y_range=(-1, 1))
+    axes, figure = axes_of(Drawing("claim", [panel])), Drawing("claim", [panel]).plotly()
+    assert [text.get_text() for text in axes.texts] == ["← −2.00"] == [a.text for a in figure.layout.annotations]
+    triangles = [line for line in axes.lines if line.get_marker() == "v"]
+    assert [list(line.get_ydata()) for line in triangles] == [[-1], [-1]]  # the bar's, and the point's
+    points = next(trace for trace in figure.data if trace.type == "scatter")
+    assert list(points.y) == [0.5, -1] and list(points.marker.symbol) == ["circle", "triangle-down"]
+    assert "-2" in points.hovertext[1]
+
+
+def test_points_beside_lines_stay_near_their_category() -> None:
+    data = pd.DataFrame({"split": ["test", "test", "ood", "ood"], "acc": [0.1, 0.2, 0.3, 0.4]})
+    marks = [kind(data, "split", "acc", label) for label in "abcde" for kind in (Line, Points)]
+    places = [line.get_xdata() for line in axes_of(one(*marks)).lines if line.get_ls() == "None"]
+    assert np.abs(np.array(places) - [0, 0, 1, 1]).max() < 0.15
 
 
 def test_nan_bar_is_not_a_zero() -> None:

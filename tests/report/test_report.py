@@ -17,6 +17,7 @@ from compolens.diagnosis import sentences
 from compolens.figures import plotlyjs
 from compolens.report.attention import position_names
 from compolens.report.drawn import shared
+from compolens.report.pages import coded
 
 PLOTLY = "79542150855a52c567260e3137095dbe2b744e6d702a5cabe67da246942fba7a"
 """sha256 of plotly-cartesian.min.js of plotly.js-cartesian-dist-min 4.1.1, as npm has it."""
@@ -151,6 +152,11 @@ def test_attention_keeps_its_weights_masks_and_roles(page, measured):
 def _summary(page, name):
     """The last summary above a figure."""
     return page[: page.index(f'id="{name}"')].rpartition("<summary>")[2]
+
+
+def test_commands_in_sentences_are_code_and_everything_else_is_escaped():
+    assert coded("type `a <b>` & see") == "type <code>a &lt;b&gt;</code> &amp; see"
+    assert coded("a lone ` stays") == "a lone ` stays"
 
 
 def test_positions_are_named_by_role_and_by_other_where_none_has_them():

@@ -29,6 +29,16 @@ _HATCH: dict[str, Any] = {
     },
 }  # fmt: skip
 """plotly hatches bars alone, so a hatched cell is a bar that lets everything else through."""
+_SEE_THROUGH: dict[str, Any] = {
+    "type": "heatmap", "hoverinfo": "skip", "showscale": False, "colorscale": [[0, "rgba(0,0,0,0)"], [1, "rgba(0,0,0,0)"]],
+}  # fmt: skip
+"""All numbers of a heat map by plotly have one colour, so that those in dark cells need a second map, of nothing else."""
+
+
+def _numbers(values: np.ndarray, where: np.ndarray, color: str) -> dict[str, Any]:
+    """plotly attributes of the numbers in some cells."""
+    texts = np.where(where, np.array(cell_texts(values), dtype=object), "").tolist()
+    return {"text": texts, "texttemplate": "%{text}", "textfont": {"color": color}}
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,9 +147,13 @@ class HeatMap(Mark):
             extra[pd.factorize(rows["y"])[0], pd.factorize(rows["x"])[0]] = rows["hover"]
             where["customdata"] = extra
         style = {"hovertemplate": "<br>".join(lines) + "<extra></extra>", **scene.screen_scale(figure, "z")}
-        if max(values.shape) <= 12:
-            style |= {"text": cell_texts(values), "texttemplate": "%{text}"}
-        figure.add_trace({"type": "heatmap", **where, **style}, **scene.cell)
+        dark = np.array([[value == value and scene.scale.ink(value, 0.42) == "white" for value in row] for row in values])
+        few = max(values.shape) <= 12
+        numbers = _numbers(values, ~dark, "rgb(0,0,0)") if few else {}
+        figure.add_trace({"type": "heatmap", **where, **style, **numbers}, **scene.cell)
+        if few and dark.any():
+            where["z"] = np.where(dark, values, np.nan)
+            figure.add_trace({**where, **_SEE_THROUGH, **_numbers(values, dark, "white")}, **scene.cell)
         at, texts = self.ticked(names, scene.shown)
         ticks = {"tickvals": at, "ticktext": texts, "range": [len(names) - 0.5, -0.5]}
         off = {"ticks": "", "showline": False, "ticklabelstandoff": 4}  # labels do not touch the cells

@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 
     from compolens.figures.plain import PlainFigure
 
-DASHES = ((5, 2.5), (1.2, 1.8), (6, 2, 1.2, 2), (10, 3))  # on, off, ... in line widths
+DASHES = (  # on, off, ... in line widths
+    (5, 2.5), (1.2, 1.8), (6, 2, 1.2, 2), (10, 3), (6, 2, 1.2, 2, 1.2, 2), (2.5, 2.5), (10, 2, 2.5, 2), (1.2, 4),
+)  # fmt: skip
 SHARE = 0.8  # of a category's width that its bars, points and band may take
+LINED = 0.3  # the same of points of three labels and more beside lines, so that it stays clear where they belong
 
 
 class Mark(ABC):
@@ -171,7 +174,8 @@ class Line(Mark):
 
 @dataclass(frozen=True, eq=False)
 class Points(Mark):
-    """Separate points. On a categorical axis each label has its own position, and repeats within it are spread out.
+    """Separate points. On a categorical axis each label has its own position, and repeats within it are spread out; many
+    labels beside lines stay near the middle of the category. Points beyond a panel's `y_range` are triangles at its end.
 
     Args:
         data: rows, one a point.
@@ -205,6 +209,9 @@ class Points(Mark):
         room = size_of(axes)[0] * width / len(scene.categories or "1")
         (points,) = axes.plot(x, rows["y"], "o", ms=min(max(0.8 * room, 2.9), 4), zorder=4, **style)
         scene.legend.enter(self.label if self.keyed else "", color, points)
+        for end, out in _beyond(rows["y"], scene):
+            style |= {"marker": "v" if end == min(scene.panel.y_range) else "^", "ms": 3.5, "zorder": 4.2, "clip_on": False}
+            axes.plot(x[out], np.full(out.sum(), end), ls="", **style)
 
     def trace(self, figure: PlainFigure, scene: Stage) -> None:
         rows, color = self.shown, scene.legend.color(self)
@@ -214,6 +221,11 @@ class Points(Mark):
         style = {"mode": "markers", "marker": {"color": color, "size": 8, **style}}
         hover = scene.hover(rows, self.hover)
         entry = scene.legend.entry(self.label, color) if self.keyed else {"name": scene.shown(self.label), "showlegend": False}
+        for end, out in _beyond(rows["y"], scene):
+            turned = "triangle-down" if end == min(scene.panel.y_range) else "triangle-up"
+            style["marker"]["symbol"] = np.where(out, turned, style["marker"]["symbol"])
+            where["y"] = np.where(out, end, where["y"])
+            style["cliponaxis"] = False
         figure.add_trace({"type": "scatter", **where, **style, **hover, **entry}, **scene.cell)
 
 
@@ -273,7 +285,8 @@ class Band(Mark):
 
 @dataclass(frozen=True, eq=False)
 class Bars(Mark):
-    """Bars over categories, side by side with the panel's other Bars; Points of the same label stand on them.
+    """Bars over categories, side by side with the panel's other Bars; Points of the same label stand on them. A bar that goes
+    on beyond a panel's `y_range` has a triangle there, and its value at its other end.
 
     Args:
         data: rows, one a bar.
@@ -319,6 +332,15 @@ class Bars(Mark):
         known = rows[["lo", "hi"]].notna().all(axis=1).to_numpy()
         return np.repeat(x[known], 3), ends[known].ravel()
 
+    def _cut(self, scene: Stage, x: np.ndarray) -> list[tuple[float, float, float, bool]]:
+        """x, value, end of the axis and whether that is its upper end: of bars that go on beyond it."""
+        y = self.shown["y"]
+        return [
+            (float(x[i]), float(y.iloc[i]), end, end == max(scene.panel.y_range))
+            for end, out in _beyond(y, scene)
+            for i in np.flatnonzero(out)
+        ]
+
     def draw(self, axes: Axes, scene: Stage) -> None:
         from matplotlib.patches import Patch
         from matplotlib.patheffects import withStroke
@@ -328,12 +350,22 @@ class Bars(Mark):
         halo = [withStroke(linewidth=1.6, foreground="white")]  # for dark bars
         caps: dict[str, Any] = {"marker": "_", "ms": 3.5, "mew": 0.9}
         axes.plot(*self.error_bars(x), color="black", lw=0.9, zorder=3.5, path_effects=halo, **caps)
+        for at, value, end, up in self._cut(scene, x):
+            axes.plot([at], [end], marker="^" if up else "v", ms=3, color="black", clip_on=False, zorder=5)
+            root, above = _beside(scene, end, up)
+            style: dict[str, Any] = {"va": "bottom" if above else "top", "rotation": 90, "size": 5, "zorder": 5}
+            aside: dict[str, Any] = {"xytext": (0, 3 if above else -3), "textcoords": "offset points", "ha": "center"}
+            axes.annotate(cut_text(value, up), (at, root), **aside, **style)
         scene.legend.enter(self.label, color, Patch(color=color))
 
     def trace(self, figure: PlainFigure, scene: Stage) -> None:
         rows, color, (x, width) = self.shown, scene.legend.color(self), scene.seats(self)
         bars = {"type": "bar", "x": x, "y": rows["y"].to_numpy(), "width": 0.94 * width, "marker": {"color": color}}
         figure.add_trace({**bars, **scene.hover(rows), **scene.legend.entry(self.label, color)}, **scene.cell)
+        for at, value, end, up in self._cut(scene, x):
+            root, above = _beside(scene, end, up)
+            text = {"text": cut_text(value, up), "textangle": -90, "showarrow": False, "font": {"size": 10}}
+            figure.add_annotation({**text, "x": at, "y": root, "yanchor": "bottom" if above else "top"}, **scene.cell)
         if self.lo is not None:
             x, y = self.error_bars(x)
             line = {"color": "black", "width": 1.5}
@@ -383,6 +415,7 @@ class Rule(Mark):
         entry = scene.legend.entry(self.label, color)
         line = {"color": color, "width": 1.5, "dash": _css(scene.legend.dash(self), 1.5) if self.dash else "solid"}
         shape = {"type": "line", "y0": self.value, "y1": self.value, "line": line, "layer": "above"}
+        shape["opacity"] = 1  # plotly's template has 0.3
         figure.add_shape({**shape, **across, **entry}, **scene.cell)
         if self.lo is not None:
             style = {"fillcolor": color, "opacity": 0.15, "line": {"width": 0}, "legendgroup": entry["legendgroup"]}
@@ -431,6 +464,35 @@ def outlined(polygons: list[np.ndarray]) -> np.ndarray:
 def _both_or_neither(mark: Line | Bars | Rule) -> None:
     if (mark.lo is None) != (mark.hi is None):
         raise ValueError(f"{type(mark).__name__} got lo={mark.lo!r} and hi={mark.hi!r}; allowed: both or neither")
+
+
+def _beyond(y: pd.Series, scene: Stage) -> list[tuple[float, np.ndarray]]:
+    """Ends of the panel's y axis, each with which values lie beyond it; none where nothing does."""
+    if scene.panel.y_range is None:
+        return []
+    low, high = sorted(scene.panel.y_range)
+    found = [(low, (y < low).to_numpy()), (high, (y > high).to_numpy())]
+    return [(float(end), out) for end, out in found if out.any()]
+
+
+def _beside(scene: Stage, end: float, up: bool) -> tuple[float, bool]:
+    """Where the value of a bar that is cut stands, and whether above that: at its root, or at its end if there is no room."""
+    low, high = sorted(scene.panel.y_range)
+    return (0.0, not up) if low < 0 < high else (end, up)
+
+
+def cut_text(value: float, up: bool) -> str:
+    """What stands at a bar that is cut.
+
+    Args:
+        value: its height.
+        up: whether it goes on upwards.
+
+    Returns:
+        The height, with an arrow that points to where the bar goes on, once the text is turned by 90 degrees.
+    """
+    number = f"{value:.2f}".replace("-", "\N{MINUS SIGN}")
+    return f"{number} \N{RIGHTWARDS ARROW}" if up else f"\N{LEFTWARDS ARROW} {number}"
 
 
 def _css(dash: tuple[float, ...], width: float) -> str:

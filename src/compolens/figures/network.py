@@ -74,7 +74,8 @@ class Edges(Mark):
         if self.keyed:
             from matplotlib.lines import Line2D
 
-            scene.legend.enter(self.label, color, Line2D([], [], color=color, lw=1.5))
+            dashes = (0, (2, 1.2)) if self.dash else "-"
+            scene.legend.enter(self.label, color, Line2D([], [], color=color, lw=1.5, ls=dashes))
 
     def trace(self, figure: PlainFigure, scene: Stage) -> None:
         color = scene.legend.color(self)

@@ -13,7 +13,7 @@ import pandas as pd
 
 from compolens.figures.colors import ARCHITECTURE_COLORS, CONTROL_COLORS, SERIES_COLORS, color_of
 from compolens.figures.maps import HeatMap
-from compolens.figures.marks import DASHES, SHARE, Bars, Mark, Points, Rule
+from compolens.figures.marks import DASHES, LINED, SHARE, Bars, Line, Mark, Points, Rule
 from compolens.figures.panels import Panel
 from compolens.figures.words import as_text, displayed, is_categorical
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from compolens.figures.plain import PlainFigure
 
 _RED_BLUE = "#053061 #2166ac #4393c3 #92c5de #d1e5f0 #f7f7f7 #fddbc7 #f4a582 #d6604d #b2182b #67001f"
+SHORT = 6
+"""Letters of a colour bar's title that plotly would put among the numbers beside the bar: it stands above."""
 _VIRIDIS = "#440154 #482878 #3e4989 #31688e #26828e #1f9e89 #35b779 #6ece58 #b5de2b #fde725"
 
 
@@ -42,12 +44,21 @@ class Scale:
     stops: tuple[str, ...]
     title: str
 
-    def ink(self, value: float) -> str:
-        """Black or white, whichever reads better on the colour of `value`."""
+    def ink(self, value: float, level: float = 0.55) -> str:
+        """Black or white, whichever reads better on the colour of `value`.
+
+        Args:
+            value: what the colour stands for.
+            level: brightness above which text is black. Between 0.42 and 0.55 both can be read in print; on a screen black has
+                the higher contrast there.
+
+        Returns:
+            The colour of text.
+        """
         rgb = np.array([[int(stop[i : i + 2], 16) / 255 for stop in self.stops] for i in (1, 3, 5)])
         at = (value - self.lo) / (self.hi - self.lo) * (len(self.stops) - 1)
         red, green, blue = (np.interp(at, range(len(self.stops)), channel) for channel in rgb)
-        return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.55 else "white"
+        return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > level else "white"
 
 
 class Legend:
@@ -184,7 +195,9 @@ class Scene:
         if not self.taken:
             return x, SHARE
         bars = any(isinstance(other, Bars) for other in self.panel.marks)
-        width = min(SHARE / max(map(len, self.taken.values())), SHARE if bars else 0.22)
+        most = max(map(len, self.taken.values()))
+        lined = not bars and most > 2 and any(isinstance(other, Line) for other in self.panel.marks)
+        width = min((LINED if lined else SHARE) / most, SHARE if bars else 0.22)
         seat = self._seat(mark)
         aside = {at: seats.index(seat) - (len(seats) - 1) / 2 for at, seats in self.taken.items() if seat in seats}
         x += [width * aside.get(at, 0.0) for at in x.tolist()]
@@ -248,7 +261,7 @@ class Scene:
         style = {f"{prefix}min": self.scale.lo, f"{prefix}max": self.scale.hi, "colorscale": stops}
         (_, right), (bottom, top) = figure.domain(**self.cell)
         place = {"x": right + 0.008, "xpad": 0, "y": (bottom + top) / 2, "len": top - bottom, "ypad": 0}
-        title = {"text": self.scale.title, "side": "right"}
+        title = {"text": self.scale.title, "side": "top" if len(self.scale.title) <= SHORT else "right"}
         return {**style, "showscale": self.bar, "colorbar": {**place, "title": title, "thickness": 12}}
 
     def colorbar(self, axes: Axes, shown: Any) -> None:

@@ -37,6 +37,20 @@ def is_categorical(column: pd.Series) -> bool:
     return len(known) > 0 and (not pd.api.types.is_numeric_dtype(known) or pd.api.types.is_bool_dtype(known))
 
 
+def counted(count: int, one: str, many: str = "") -> str:
+    """A number with its noun.
+
+    Args:
+        count: how many.
+        one: the noun for one.
+        many: the noun for another number ("": with an s).
+
+    Returns:
+        Such as "1 family" or "2 families".
+    """
+    return f"{count} {one if count == 1 else many or f'{one}s'}"
+
+
 def as_text(value: object) -> str:
     """`value` as labels and hovers show it: numbers with at most six digits."""
     return f"{value:.6g}" if isinstance(value, float | np.floating) else str(value)

@@ -24,6 +24,8 @@ from compolens.tasks import TaskFamily
 
 OLDER = re.compile(rf"tables '(\w+)': {re.escape(versions.INTERVALS)}")
 """What a warning says of tables whose intervals are of an older version."""
+CODE = re.compile(r"`([^`]+)`")
+"""What is to be typed, in a sentence."""
 PAGE = Path(__file__).with_name("page.html")
 SPLITS = ("train", "test", "ood")
 
@@ -265,9 +267,25 @@ def _pairs(task: TaskFamily) -> list[list[str]]:
     return kinds
 
 
+def coded(text: str) -> str:
+    """A sentence as HTML, with what stands between backticks as code.
+
+    Args:
+        text: the sentence.
+
+    Returns:
+        Markup, everything else escaped.
+    """
+    from markupsafe import Markup, escape
+
+    return Markup(CODE.sub(r"<code>\1</code>", str(escape(text))))
+
+
 # ---- the page --------------------------------------------------------------------------------------------------------
 def _render(**parts: Any) -> str:
     from jinja2 import Environment
 
-    made = Environment(autoescape=True).from_string(PAGE.read_text(encoding="utf-8"))
+    environment = Environment(autoescape=True)
+    environment.filters["coded"] = coded
+    made = environment.from_string(PAGE.read_text(encoding="utf-8"))
     return made.render(plotly=plotlyjs.script(), template=plotlyjs.template(), **parts)

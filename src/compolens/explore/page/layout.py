@@ -26,6 +26,7 @@ HINTS = {
     "parts": "What each carries of the donor's code: alone, it takes its activation from the donor's run.",
     "diff": "The first model minus the second.",
 }
+DONOR = "Every episode has a donor, whose code or activations are put in place of its own: the one so many further on."
 PANELS = {name: (TITLES[name], hint) for name, hint in HINTS.items()}
 """View -> title, and what to do there."""
 
@@ -139,6 +140,7 @@ def _episode() -> html.Section:
                 ],
                 className="controls",
             ),
+            html.P(DONOR, className="hint"),
             html.P(id="extent", className="extent"),
             dcc.Loading(html.Div(id="sheets"), type="dot", delay_show=300),
             dcc.Store(id={"asked": "task"}),

@@ -11,6 +11,11 @@ from compolens.explore.subjects import Subject
 from compolens.explore.views.base import View, opening
 from compolens.figures import Drawing, Panel, Points, Rule
 
+CAPTION = (
+    "Error of an episode over the mean weight of the split's episodes; weight is the error of an answer that scores 0. So 0 "
+    "is perfect, and 1 as far off as a score of 0."
+)
+
 
 def ranked(subject: Subject, split: str, composition: int | None = None) -> pd.DataFrame:
     """The episodes of a split, or of one composition, by falling error in units of the split's mean weight.
@@ -63,4 +68,5 @@ def worst(subject: Subject, state: State) -> View:
         "    prediction = model(episodes.tokens)",
         "print(task.score(prediction, episodes.targets))",
     ]
-    return View(Drawing(f"Episodes by error: {subject.title}", (panel,)), number, what, "\n".join(lines) + "\n", cells)
+    drawing = Drawing(f"Episodes by error: {subject.title}", (panel,), CAPTION)
+    return View(drawing, number, what, "\n".join(lines) + "\n", cells)
