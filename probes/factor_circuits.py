@@ -247,7 +247,8 @@ def _served(at: Circuits, found: Mapping[str, Mapping[str, Measured]], control: 
             tested["test", name] = each, np.flatnonzero(~chosen)
             tested["ood", name] = found["ood"][name], np.arange(len(found["ood"][name].shift))
     names, rng = list(elsewhere), np.random.default_rng(stream(seed, "circuits", 0))
-    kinds = (OTHER,) if control else (SAME, OTHER, FACTOR, RANDOM)
+    others = (FACTOR,) if len(names) > 1 else ()  # of a single factor, the next is itself
+    kinds = (OTHER,) if control else (SAME, OTHER, *others, RANDOM)
     for split in SPLITS:
         halves = {name: _in_halves(*tested[split, name]) for name in names}
         seen = [name for name in names if len(halves[name][1])]

@@ -32,8 +32,9 @@ from compolens.measures.intervals import summarise
 from compolens.tasks.base import Episodes, TaskFamily
 from compolens.zoo.folders import TrainedModel
 
-version = 5  # raised whenever its numbers change
-# version 2 changed intervals, 3 added the best code of S-RAVEN, 4 "recovered by composition", 5 "recovered, left out"
+version = 6  # raised whenever its numbers change
+# version 2 changed intervals, 3 added the best code of S-RAVEN, 4 "recovered by composition", 5 "recovered, left out", whose
+# interval is over the compositions that are written since 6
 values_since = 1  # its values
 
 NEARLY = 0.8
@@ -71,8 +72,8 @@ def probe(
     Args:
         trained: the trained model, with its run, task and folder.
         episodes: episodes per split, 2 or more, for all rungs but the last.
-        fitted: training episodes for readouts and writers, and held-out ones for readouts, which are never fitted to the
-            composition that they read; 16 or more.
+        fitted: training episodes for readouts and writers, and held-out ones for the readouts of held-out compositions, which
+            are fitted without the one that they read (those of training compositions are fitted to all); 16 or more.
         searched: episodes per split for the search, 1 or more; few, since each is searched for step by step.
         search_steps: Adam steps of the search, 1 or more.
         seed: seed of the episodes, which are never those of a training, even with an equal seed.
@@ -87,7 +88,7 @@ def probe(
         - "recovered": share of the way that answers move to another code's when that code is written (1: all of it, 0: none).
         - "recovered by composition": the same on one composition, which counts in the whole with `weight`.
         - "recovered, left out": the same with writers that were fitted without the composition whose code is written, pooled
-          and by composition, at the effective sites (where "recovered" is 0.02 or more).
+          and by that composition, at the effective sites (where "recovered" is 0.02 or more).
         - "left-out R²": of the readout on training compositions that were left out.
         - "r2": on the scored split, a row for each of the readouts that read training compositions about equally well; the
           best of these is used.

@@ -34,9 +34,10 @@ from compolens.measures.readouts import Moments, RidgeReadout
 from compolens.tasks.base import Episodes
 from compolens.zoo.folders import TrainedModel
 
-version = 6  # raised whenever its numbers change
+version = 7  # raised whenever its numbers change
 # 2 added states assembled from two donors, 3 measures how far these lie without the two, 4 added the conditional editor,
-# 5 added what readouts tell of held-out compositions, 6 gives no composition its own code in the control task
+# 5 added what readouts tell of held-out compositions, 6 gives no composition its own code in the control task, 7 has the
+# interval of "recovered, left out" over the compositions that are written
 values_since = 6  # its values
 
 NONLINEAR, CONDITIONAL, DONOR, ASSEMBLED = "nonlinear", "conditional", "donor", "assembled"
@@ -185,6 +186,7 @@ class _Measured:
         in the model."""
         points = self.points if given is None else list(dict.fromkeys(given.values()))
         pairs = self._recorded("train", max(self.n // 2, 8), "choose")
+        pairs = [one for one in pairs if len(one.episodes.tokens) > 2]  # of fewer, a donor would be the counterfactual itself
         given_code = [self._donors(one.episodes) for one in pairs]
         changes = Changes.of(self.model, self.task, self.fitted, points)
         bent = {e.site: e for e in fit_editors(self.model, self.task, self.fitted, points)}

@@ -30,8 +30,13 @@ from compolens.measures.intervals import Scale, summarise
 from compolens.tasks.base import Episodes
 from compolens.zoo.folders import TrainedModel
 
-version = 2  # raised whenever its numbers change
-values_since = 1  # its values; version 2 changed intervals alone
+version = 3  # raised whenever its numbers change
+
+ARRIVES = 0.5
+"""A site is on the way to another if another code, written at the first, takes the state at the second at least this share
+of the way to what it is with that code written there. The right code, written there, is the same repair by another road."""
+OVERLAPS = 0.5
+"""A random set of which more than this share are the blamed scalars is no placebo."""
 
 
 def probe(
@@ -72,8 +77,11 @@ def probe(
         - "beats placebos": gain minus that of the split's best placebo (column `placebo`), which is then held fixed.
         - control "placebo" of "code written": the same at every other site ("elsewhere"), another episode's code ("another
           code"), means fitted to shuffled codes ("shuffled fit").
-        - control "placebo" of "fine-tuned": the parameters upstream, and random sets of as many scalars ("random 0", …).
-        - control "overlapping": sites that share hook point and positions with the blamed one; they are no placebos.
+        - control "placebo" of "fine-tuned": the parameters upstream, and random sets of as many scalars ("random 0", …), of
+          those upstream as far as there are enough; `overlap` is the share of a set that are blamed scalars.
+        - control "on the way": sites from which a code that is written arrives at the blamed one, or the other way round (`ARRIVES`);
+          "overlapping": sites that share hook point and positions with it, and random sets of which most are blamed scalars.
+          They are no placebos.
         - control "untrained": both repairs of the untrained control, at the same site.
 
     Raises:
@@ -104,19 +112,25 @@ def _answers_of(model: HookedModel) -> Callable[[Episodes], Tensor]:
 
 
 class _Trial(NamedTuple):
-    """One repair: what and where; control as in the table; how many scalars were trained; split -> error per episode."""
+    """One repair: what and where; control as in the table; how many scalars were trained, and the share of them that are
+    blamed; split -> error per episode."""
 
     repair: str
     where: str
     control: str
     site: Site
-    free: int
     errors: dict[str, np.ndarray]
+    free: int = 0
+    overlap: float = np.nan
 
     @property
     def name(self) -> str:
         """Where the repair is, in words; a site elsewhere by its hook point and role."""
-        return f"{self.where}: {self.site.hook_name}, {self.site.role}" if self.where == "elsewhere" else self.where
+        return f"{self.where}: {self.site.hook_name}, {self.site.role}" if self.where in _SITES else self.where
+
+
+_SITES = ("elsewhere", "on the way", "overlapping")
+"""Where several sites are."""
 
 
 class _Repairs:
@@ -143,9 +157,13 @@ class _Repairs:
     def _errors(self, answer: Callable[[Episodes], torch.Tensor]) -> dict[str, np.ndarray]:
         return {split: both[0] for split, both in self._scored(answer).items()}
 
-    def _add(self, repair: str, where: str, site: Site, errors: dict[str, np.ndarray], free: int = 0) -> None:
-        control = self.control or {"blamed": "", "nowhere": "", "overlapping": "overlapping"}.get(where, "placebo")
-        self.trials.append(_Trial(repair, where, control, site, free, errors))
+    def _add(
+        self, repair: str, where: str, site: Site, errors: dict[str, np.ndarray], free: int = 0, overlap: float = np.nan
+    ) -> None:
+        control = {"blamed": "", "nowhere": ""}.get(where, where if where in _SITES[1:] else "placebo")
+        if overlap > OVERLAPS:
+            control = "overlapping"
+        self.trials.append(_Trial(repair, where, self.control or control, site, errors, free, overlap))
 
     # ---- inference -------------------------------------------------------------------------------------------------------
     def write(self, n: int, site: Site | None = None) -> CodeAt:
@@ -155,7 +173,7 @@ class _Repairs:
         read = codes[0] if site is not None else self._most_recovered(codes, n // 2)
         self._add("none", "nowhere", read.site, self.own)
         for at in codes:
-            where = "blamed" if at is read else "overlapping" if self._overlap(at.site, read.site) else "elsewhere"
+            where = "blamed" if at is read else self._beside(at, read)
             self._add("code written", where, at.site, self._errors(self._writes(at)))
         if site is None:
             self._add("code written", "another code", read.site, self._errors(lambda b: self._written(b, read, 1)))
@@ -167,6 +185,27 @@ class _Repairs:
         hook_names = list(dict.fromkeys(at.site.hook_name for at in codes))
         seen = list(record(self.model, draw(self.task, "train", n, f"{self.seed}/choose", self.device), hook_names))
         return max(codes, key=lambda at: recovered(self.model, self.task, at, seen).score)
+
+    def _beside(self, at: CodeAt, read: CodeAt) -> str:
+        """What a site is to the one where the code is read."""
+        if self._overlap(at.site, read.site):
+            return "overlapping"
+        return "on the way" if max(self._arrives(at, read), self._arrives(read, at)) >= ARRIVES else "elsewhere"
+
+    @torch.no_grad()
+    def _arrives(self, at: CodeAt, there: CodeAt) -> float:
+        """How far another episode's code, written at one site, takes the state at another to what it is with that code written
+        there: of the squared distance, on training compositions, what is gone."""
+        left, before, name, caught = 0.0, 0.0, there.site.hook_name, dict[str, Tensor]()
+        for seen in record(self.model, self.shown["test"], [name]):
+            own, code = seen.sites[name], code_features(self.task, seen.episodes.codes).roll(1, 0)
+            goal = there.mean(self.model, there.write(self.model, own, code))
+            caught["state"] = own  # and it stays so where nothing is computed there again
+            with self.model.hooks(fwd_hooks=[(name, lambda tensor, hook: caught.update(state=tensor.detach()))]):
+                written(self.model, seen.episodes, at, code)
+            before += float((there.mean(self.model, own) - goal).square().sum())
+            left += float((there.mean(self.model, caught["state"]) - goal).square().sum())
+        return 1 - left / before if before > 0 else 0.0
 
     def _overlap(self, one: Site, other: Site) -> bool:
         if one.hook_name != other.hook_name or "all" in (one.role, other.role):
@@ -200,13 +239,20 @@ class _Repairs:
         after = parameters_downstream(self.model, self.shown["test"][0], site)
         before = parameters_upstream(self.model, self.shown["test"][0], site)
         sets = {"blamed": whole(self.model, after)}
+        upstream, blamed = whole(self.model, before), size(sets["blamed"])
         if before and not self.control:
-            sets["upstream"] = whole(self.model, before)
+            sets["upstream"] = upstream
+        shared = max(blamed - size(upstream), 0)  # so many scalars of the blamed ones a random set needs
         for k in range(0 if self.control else draws):
             rng = self.task.rng(f"masks/{self.seed}", "train", k)
-            sets[f"random {k}"] = random_masks(self.model, before | after, size(sets["blamed"]), rng)
+            sets[f"random {k}"] = (
+                random_masks(self.model, before, blamed, rng)
+                if not shared
+                else upstream | random_masks(self.model, after, shared, rng)
+            )
         for where, masks in sets.items():
-            self._add("fine-tuned", where, site, self._cross_fitted(masks, parts, budget), size(masks))
+            overlap = shared / blamed if where.startswith("random") else np.nan
+            self._add("fine-tuned", where, site, self._cross_fitted(masks, parts, budget), size(masks), overlap)
 
     def _cross_fitted(self, masks: dict[str, Tensor], parts: Sequence[Sequence[int]], budget: Budget) -> dict[str, np.ndarray]:
         """Errors on each half of the held-out compositions by the model trained on the other; on test the mean of both."""
@@ -254,7 +300,7 @@ class _Repairs:
             "control": trial.control,
         }
         first |= {"site": trial.site.hook_name, "role": trial.site.role, "layer": trial.site.layer, "free": trial.free}
-        first |= {"placebo": placebo}
+        first |= {"overlap": trial.overlap, "placebo": placebo}
         lo, hi = pooled.interval if metric == "score" else pooled.interval_on(Scale.PLAIN)  # others are differences
         n = len(lost)
         made = [first | {"value": pooled.score, "lo": lo, "hi": hi, "composition": "all", "weight": weight, "n": n}]

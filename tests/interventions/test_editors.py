@@ -197,3 +197,19 @@ def test_a_change_that_is_a_product_of_state_and_code_is_found_exactly():
     torch.testing.assert_close(whole.change(_products((state - whole.mean) @ whole.axes, code)), change, atol=1e-6, rtol=1e-6)
     assert found.fit(AT, None).left_out > 0.99
     assert found.permuted().fit(AT, None).left_out < 0.2
+
+
+def test_by_composition_is_by_the_code_that_is_written(curved):
+    """Of an editor that writes nothing of some compositions, these are not followed, whatever the base was."""
+    model, task, fit, pairs = curved
+    (at,), fold_of = fit_editors(model, task, fit, [AT]), folds(fit)
+
+    class Silent:
+        site = AT
+
+        def write(self, model, activation, code):
+            return activation
+
+    without = [Silent() if group == 0 else at for group in range(max(fold_of.values()) + 1)]
+    for composition, (share, _, _) in recovered_without(model, task, without, fold_of, pairs).per_composition.items():
+        assert (share == pytest.approx(0, abs=1e-5)) == (fold_of[composition] == 0), composition

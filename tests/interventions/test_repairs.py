@@ -282,6 +282,8 @@ def test_where_the_executor_is_broken_training_it_gains_more_than_training_the_e
     tuned = gain[(gain["repair"] == "fine-tuned") & (gain["control"] != "untrained")].set_index("where")["value"]
     assert tuned["blamed"] > 0.15
     assert tuned["blamed"] > tuned["upstream"] + 0.1 and tuned["blamed"] > tuned["random 0"] + 0.05
+    overlap = gain[gain["where"] == "random 0"]["overlap"].item()
+    assert overlap == 0 or gain[gain["where"] == "upstream"]["free"].item() < gain[gain["where"] == "blamed"]["free"].iloc[0]
     written = rows(table, metric="gain", split="ood", repair="code written")
     assert written["site"].tolist() == ["hook_code"] and written["value"].item() < 0.05
 
@@ -306,3 +308,14 @@ def test_where_the_encoder_is_broken_writing_the_code_gains_more_than_every_plac
     assert written["site"].tolist() == ["hook_code"] and written["value"].item() > 0.3
     beaten = rows(table, metric="beats placebos", split="ood", repair="code written")
     assert beaten["lo"].item() > 0.05 and np.isfinite(beaten["value"]).all()
+
+
+def test_what_feeds_the_blamed_site_is_on_the_way_to_it_and_no_placebo(sound):
+    """In the sound model the code is a linear map of the last layer's state: what is written there arrives."""
+    table, _ = load_recipe("probes", "repair")(sound, episodes=64, fitted=256, tuning_steps=1, draws=0)
+    gain = table[(table["metric"] == "gain") & (table["repair"] == "code written") & (table["split"] == "ood")]
+    by_control = gain[gain["composition"] == "all"].groupby("control")["site"].unique().map(set).to_dict()
+    assert by_control[""] == {"hook_code"} and "blocks.1.hook_resid_post" in by_control["on the way"]
+    assert "blocks.1.hook_resid_post" not in by_control["placebo"] and "blocks.0.hook_resid_pre" in by_control["placebo"]
+    best = table[table["metric"] == "beats placebos"]["placebo"]
+    assert len(best) and not best.str.contains("blocks.1.hook_resid_post").any()

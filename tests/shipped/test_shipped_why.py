@@ -91,14 +91,19 @@ def test_the_right_code_wins_the_hypernetworks_more_than_any_placebo_in_every_se
     assert all(abs(gain) < 0.005 for gain, _ in repaired("hypernetwork", "fine-tuned"))
 
 
-def test_the_margin_over_the_best_placebo_is_what_the_page_says():
-    margins = []
-    for folder in of("F-hypernetwork"):
+@pytest.mark.parametrize(("size", "least", "most", "gain"), [("F", 0.011, 0.031, 0.031), ("R", 0.112, 0.142, 0.150)])
+def test_the_margin_over_the_best_placebo_is_what_the_page_says(size, least, most, gain):
+    margins, gains = [], []
+    for folder in of(f"{size}-hypernetwork"):
         frame = tables.read(folder, "repair")
         rows = frame[(frame["split"] == "ood") & (frame["composition"] == "all") & (frame["control"] == "")]
-        rows = rows[(rows["repair"] == "code written") & (rows["metric"] == "beats placebos")]
-        margins.append(rows["value"].item())
-    assert (min(margins), max(margins)) == pytest.approx((0.005, 0.026), abs=0.0006)
+        rows = rows[rows["repair"] == "code written"].set_index("metric")
+        margins.append(rows.loc["beats placebos", "value"])
+        gains.append(rows.loc["gain", "value"])
+        assert "blocks.0.hook_resid_post" in (best := rows.loc["beats placebos", "placebo"]) or "blocks.1" in best
+    assert (min(margins), max(margins)) == pytest.approx((least, most), abs=0.0006)
+    assert sum(gains) / len(gains) == pytest.approx(gain, abs=0.0015)
+    assert size == "F" or sum(margins) / 3 == pytest.approx(0.130, abs=0.0006)
 
 
 def test_no_repair_of_the_vanilla_transformers_execution_is_known():

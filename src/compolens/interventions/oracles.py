@@ -326,7 +326,7 @@ def recovered_without(
         batches: episodes, or what was recorded of them; every one is given another one's code of the same batch.
 
     Returns:
-        1: all the way; 0: not at all; may be negative.
+        1: all the way; 0: not at all; may be negative. By composition: of the code that is written.
     """
     parts, site = [], without[0].site
     for seen in record(model, batches, [site.hook_name]):
@@ -336,13 +336,14 @@ def recovered_without(
         wanted = task.render(codes, batch.inputs).targets
         shown = seen.sites[site.hook_name]
         edited = shown.clone()
-        fold = torch.tensor([fold_of.get(c, 0) for c in batch.composition.roll(1, 0).tolist()], device=shown.device)
+        written_one = batch.composition.roll(1, 0)
+        fold = torch.tensor([fold_of.get(c, 0) for c in written_one.tolist()], device=shown.device)
         for group in fold.unique().tolist():
             here = fold == group
             edited[here] = without[group].write(model, shown[here], new[here]).to(edited)
         moved = put(model, batch.tokens, site, edited)
         error, before = (task.errors(answer, wanted)[0] for answer in (moved, seen.prediction))
-        parts.append(torch.stack([error, before, batch.composition.double()]).cpu().numpy())
+        parts.append(torch.stack([error, before, written_one.double()]).cpu().numpy())
     error, before, composition = np.concatenate(parts, axis=1)
     return summarise(error, before, composition)
 
