@@ -17,7 +17,8 @@ from compolens.hooks import HookedModel
 from compolens.measures import sparsity
 from compolens.measures.intervals import summarise
 from compolens.measures.sparsity import Absolute, RowMaximum, Scale, SiteStd, Spread
-from compolens.tasks.base import Episodes, TaskFamily, stream
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import Episodes, stream
 from compolens.zoo.folders import TrainedModel
 
 version = 3  # raised whenever its numbers change

@@ -22,7 +22,7 @@ from compolens.models.token_space import TokenSpaceArchitecture
 from compolens.references import GradientDescent, GradientDescentPlusPlus, LeastSquares, Newton
 from compolens.references.regression import LinearLearner, all_answers
 from compolens.tasks import LinearRegression
-from compolens.tasks.base import Episodes
+from compolens.tasks.episodes import Episodes
 from compolens.zoo.folders import TrainedModel
 
 version = 2  # raised whenever its numbers change

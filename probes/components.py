@@ -19,7 +19,8 @@ from compolens.interventions.components import Component, Held, answers_of, attr
 from compolens.interventions.interchange import check_renders, exchanged_factors
 from compolens.measures.intervals import Scale, summarise
 from compolens.measures.similarity import held_out_against_left_out, reliability, terms_of
-from compolens.tasks.base import Episodes, TaskFamily, stream
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import Episodes, stream
 from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change

@@ -19,7 +19,8 @@ from compolens.measures import dual_layers
 from compolens.measures import dual_model as dual
 from compolens.measures import random_features as rf
 from compolens.models.softmax import SoftmaxAttention
-from compolens.tasks.base import Episodes, TaskFamily
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import Episodes
 from compolens.zoo.folders import TrainedModel
 
 version = 2  # raised whenever its numbers change

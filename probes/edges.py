@@ -30,7 +30,8 @@ from compolens.interventions.edges import (
 )
 from compolens.interventions.interchange import check_renders
 from compolens.measures.intervals import Evaluation, Scale, summarise
-from compolens.tasks.base import Episodes, TaskFamily, stream
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import Episodes, stream
 from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change

@@ -20,7 +20,8 @@ from compolens.interventions.oracles import code_features
 from compolens.measures.erasure import Eraser, orthogonal_erasers, variance_matched_erasers, whitened_erasers
 from compolens.measures.intervals import Scale, summarise
 from compolens.measures.readouts import PENALTIES, Moments, RidgeReadout, add_by_group, decoded_r2, leave_groups_out
-from compolens.tasks.base import Episodes, TaskFamily
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import Episodes
 from compolens.zoo.folders import TrainedModel
 
 version = 3  # raised whenever its numbers change

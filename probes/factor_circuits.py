@@ -37,7 +37,8 @@ from compolens.measures.similarity import (
     own_part,
     summed,
 )
-from compolens.tasks.base import Episodes, TaskFamily, stream
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import Episodes, stream
 from compolens.zoo.folders import TrainedModel
 
 version = 2  # raised whenever its numbers change

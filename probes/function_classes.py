@@ -17,7 +17,7 @@ from compolens.hooks import HookedModel
 from compolens.measures.intervals import mean_interval, student_quantile
 from compolens.references.priors import GaussianMixture, gaussian_mixture_mean
 from compolens.tasks import ClassesPrior, HarmonicInputs, LinearRegression
-from compolens.tasks.base import Episodes
+from compolens.tasks.episodes import Episodes
 from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change

@@ -21,7 +21,7 @@ from compolens.models import ConstructedGradientDescent, LinearSelfAttention
 from compolens.references import REFERENCES, FrobeniusNewton, GradientDescent, GradientDescentPlusPlus, Newton, Ridge
 from compolens.references.regression import LinearLearner, RegressionLearner, all_answers, all_weights
 from compolens.tasks import LinearRegression, MixedInputs
-from compolens.tasks.base import Episodes
+from compolens.tasks.episodes import Episodes
 from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change

@@ -16,7 +16,8 @@ from compolens.hooks import HookedModel
 from compolens.measures.intervals import summarise
 from compolens.references import REFERENCES
 from compolens.tasks import SPLITS
-from compolens.tasks.base import Episodes, TaskFamily
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import Episodes
 from compolens.zoo.folders import TrainedModel
 
 version = 5  # raised whenever its numbers change

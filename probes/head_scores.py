@@ -17,7 +17,8 @@ from compolens.foundation.configs import DoesNotApply, require
 from compolens.hooks import HookedModel
 from compolens.interventions.components import Component, components, hold
 from compolens.measures.intervals import mean_interval, summarise
-from compolens.tasks.base import Episodes, TaskFamily
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import Episodes
 from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change

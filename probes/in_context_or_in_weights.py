@@ -16,7 +16,7 @@ from compolens.foundation.configs import DoesNotApply, require
 from compolens.hooks import HookedModel
 from compolens.measures.intervals import mean_interval
 from compolens.tasks import BurstyClassification
-from compolens.tasks.base import Episodes
+from compolens.tasks.episodes import Episodes
 from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change

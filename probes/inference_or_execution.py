@@ -29,7 +29,8 @@ from compolens.interventions.oracles import (
 )
 from compolens.measures.capacity import fold_by_composition
 from compolens.measures.intervals import summarise
-from compolens.tasks.base import Episodes, TaskFamily
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import Episodes
 from compolens.zoo.folders import TrainedModel
 
 version = 6  # raised whenever its numbers change

@@ -30,7 +30,8 @@ from compolens.measures.readouts import (
     grouped_r2,
     leave_groups_out,
 )
-from compolens.tasks.base import Episodes, TaskFamily
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import Episodes
 from compolens.zoo.folders import TrainedModel
 
 version = 6  # raised whenever its numbers change

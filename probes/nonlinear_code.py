@@ -31,7 +31,7 @@ from compolens.measures.capacity import Readout, control_task, fold_by_compositi
 from compolens.measures.divergence import Natural
 from compolens.measures.intervals import Evaluation, summarise
 from compolens.measures.readouts import Moments, RidgeReadout
-from compolens.tasks.base import Episodes
+from compolens.tasks.episodes import Episodes
 from compolens.zoo.folders import TrainedModel
 
 version = 7  # raised whenever its numbers change

@@ -23,7 +23,8 @@ from compolens.models.token_stream import TokenSpaceTransformer
 from compolens.models.transformer import Transformer
 from compolens.references import PosteriorMean
 from compolens.tasks import LinearRegression, RepresentationRegression
-from compolens.tasks.base import TaskFamily, stream
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import stream
 from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change

@@ -16,7 +16,8 @@ from compolens.foundation.configs import DoesNotApply
 from compolens.foundation.progress import progress
 from compolens.hooks import HookedModel
 from compolens.measures.intervals import summarise
-from compolens.tasks.base import Episodes, TaskFamily
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import Episodes
 from compolens.zoo.folders import TrainedModel
 
 version = 2  # raised whenever its numbers change

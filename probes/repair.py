@@ -27,7 +27,7 @@ from compolens.interventions.repairs import (
     whole,
 )
 from compolens.measures.intervals import Scale, summarise
-from compolens.tasks.base import Episodes
+from compolens.tasks.episodes import Episodes
 from compolens.zoo.folders import TrainedModel
 
 version = 3  # raised whenever its numbers change
@@ -79,9 +79,9 @@ def probe(
           code"), means fitted to shuffled codes ("shuffled fit").
         - control "placebo" of "fine-tuned": the parameters upstream, and random sets of as many scalars ("random 0", …), of
           those upstream as far as there are enough; `overlap` is the share of a set that are blamed scalars.
-        - control "on the way": sites from which a code that is written arrives at the blamed one, or the other way round (`ARRIVES`);
-          "overlapping": sites that share hook point and positions with it, and random sets of which most are blamed scalars.
-          They are no placebos.
+        - control "on the way": sites from which a code that is written arrives at the blamed one, or the other way round
+          (`ARRIVES`); "overlapping": sites that share hook point and positions with it, and random sets of which most are
+          blamed scalars. They are no placebos.
         - control "untrained": both repairs of the untrained control, at the same site.
 
     Raises:

@@ -18,7 +18,7 @@ from compolens.hooks import HookedModel
 from compolens.measures.readouts import Moments, RidgeReadout, add_by_group, grouped_r2
 from compolens.references import Ridge
 from compolens.tasks import RepresentationRegression
-from compolens.tasks.base import Episodes
+from compolens.tasks.episodes import Episodes
 from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change

@@ -36,7 +36,8 @@ from compolens.interventions.natural import directions, distances, state
 from compolens.interventions.oracles import code_features
 from compolens.interventions.simple_bases import NEURONS, norm_matched, random_neurons, simple_bases
 from compolens.measures.subspaces import split_by_reader
-from compolens.tasks.base import TaskFamily, stream
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import stream
 from compolens.zoo.folders import TrainedModel
 
 version = 3  # raised whenever its numbers change

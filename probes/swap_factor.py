@@ -30,7 +30,8 @@ from compolens.interventions.interchange import (
     remaining,
     shown,
 )
-from compolens.tasks.base import TaskFamily, stream
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import stream
 from compolens.zoo.folders import TrainedModel
 
 version = 2  # raised whenever its numbers change

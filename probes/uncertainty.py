@@ -16,7 +16,7 @@ from compolens.foundation.configs import DoesNotApply, require
 from compolens.measures.intervals import mean_interval
 from compolens.references.priors import GaussianMixture, predictive
 from compolens.tasks import UncertainRegression
-from compolens.tasks.base import Episodes
+from compolens.tasks.episodes import Episodes
 from compolens.tasks.uncertain_regression import normal_log_density
 from compolens.zoo.folders import TrainedModel
 

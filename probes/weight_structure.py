@@ -18,7 +18,7 @@ from compolens.hooks import HookedModel
 from compolens.models.softmax import SoftmaxAttention
 from compolens.models.token_space import TokenSpaceArchitecture
 from compolens.tasks import LinearRegression
-from compolens.tasks.base import Episodes
+from compolens.tasks.episodes import Episodes
 from compolens.zoo.folders import TrainedModel
 
 version = 1  # raised whenever its numbers change

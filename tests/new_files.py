@@ -53,7 +53,8 @@ import torch
 from torch import Tensor
 
 from compolens.foundation.configs import require, require_positive
-from compolens.tasks.base import Episodes, TaskFamily
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import Episodes
 
 
 @dataclass(frozen=True)

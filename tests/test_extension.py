@@ -52,7 +52,8 @@ from typing import ClassVar
 import torch
 
 from compolens.foundation.configs import require, require_positive
-from compolens.tasks.base import Episodes, TaskFamily
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import Episodes
 
 
 @dataclass(frozen=True)

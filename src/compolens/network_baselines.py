@@ -25,7 +25,8 @@ from compolens.activations.streams import draw, record
 from compolens.foundation.configs import DoesNotApply, require
 from compolens.hooks import HookedModel
 from compolens.measures.readouts import Moments, RidgeReadout, add_by_group, leave_groups_out
-from compolens.tasks.base import Episodes, TaskFamily
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import Episodes
 from compolens.zoo.folders import TrainedModel
 
 PENALTIES = tuple(float(l2) for l2 in np.logspace(-3, 5, 9))

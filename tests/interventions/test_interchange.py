@@ -17,7 +17,7 @@ from compolens.interventions import interchange
 from compolens.interventions.interchange import Held, Search, Subspace
 from compolens.measures.subspaces import split_by_reader
 from compolens.tasks import Hyperteacher
-from compolens.tasks.base import Episodes
+from compolens.tasks.episodes import Episodes
 from compolens.zoo.folders import TrainedModel, load
 
 AT_ANSWER = Site(1, "blocks.0.hook_resid_post", "readout")

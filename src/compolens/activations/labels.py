@@ -12,7 +12,8 @@ from compolens.activations.sites import Site, at_answers, at_role
 from compolens.activations.streams import Activations
 from compolens.foundation.moved import elsewhere
 from compolens.hooks import HookedModel
-from compolens.tasks.base import Episodes, TaskFamily
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import Episodes
 
 MOST_ROWS = 2048
 """Episodes that a logistic readout is fitted to or scored on; more are left out."""

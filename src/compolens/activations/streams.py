@@ -18,7 +18,8 @@ from compolens.foundation.memory import require_room
 from compolens.foundation.moved import renamed
 from compolens.foundation.progress import progress
 from compolens.hooks import HookedModel
-from compolens.tasks.base import Episodes, TaskFamily
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import Episodes
 from compolens.tasks.fixed.stored import StoredEpisodes
 from compolens.training import Run
 

@@ -20,7 +20,8 @@ from compolens.hooks import HookedModel
 from compolens.measures.intervals import summarise
 from compolens.models.base import Architecture
 from compolens.tasks import FixedEpisodes
-from compolens.tasks.base import SPLITS, Episodes, TaskFamily
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import SPLITS, Episodes
 from compolens.tasks.fixed.stored import MANIFEST as EPISODES
 from compolens.tasks.fixed.stored import write_manifest
 from compolens.training import Run

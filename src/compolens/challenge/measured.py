@@ -28,7 +28,7 @@ from compolens.hooks import HookedModel
 from compolens.interventions.oracles import code_features
 from compolens.measures.readouts import PENALTIES, Moments
 from compolens.tasks import TaskFamily
-from compolens.tasks.base import Episodes
+from compolens.tasks.episodes import Episodes
 from compolens.zoo.folders import TrainedModel, load
 
 

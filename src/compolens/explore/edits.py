@@ -22,7 +22,7 @@ from compolens.hooks import HookedModel
 from compolens.interventions.interchange import Subspace, check_renders, remaining
 from compolens.interventions.oracles import CodeAt
 from compolens.measures.subspaces import column_space
-from compolens.tasks.base import Episodes, stream
+from compolens.tasks.episodes import Episodes, stream
 
 SUBSPACES = 8
 """Random subspaces per edit."""

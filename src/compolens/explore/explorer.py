@@ -15,7 +15,7 @@ from compolens.foundation.configs import ConfigError, nearest
 if TYPE_CHECKING:
     from compolens.explore.subjects import Subject
     from compolens.explore.views.base import View
-    from compolens.tasks.base import Sheet
+    from compolens.tasks.episodes import Sheet
 
 KEPT = 200
 """Views that are kept in memory."""

@@ -20,7 +20,8 @@ from compolens.explore.state import State
 from compolens.foundation.configs import DoesNotApply, nearest, require
 from compolens.hooks import HookedModel
 from compolens.interventions.oracles import CodeAt, code_features, fit_codes, readings
-from compolens.tasks.base import Episodes, TaskFamily
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import Episodes
 from compolens.zoo.folders import TrainedModel
 
 FIT = 1024

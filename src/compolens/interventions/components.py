@@ -23,7 +23,8 @@ from torch import Tensor
 from compolens.activations.streams import record
 from compolens.foundation.configs import DoesNotApply
 from compolens.hooks import HookedModel
-from compolens.tasks.base import Episodes, TaskFamily
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import Episodes
 from compolens.tasks.fixed.checks import IGNORED
 
 

@@ -29,7 +29,8 @@ from torch import Tensor
 from compolens.foundation.configs import DoesNotApply
 from compolens.hooks import HookedModel
 from compolens.interventions.components import Shift, answers_of, head_site
-from compolens.tasks.base import Episodes, TaskFamily
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import Episodes
 
 
 class Writer(NamedTuple):

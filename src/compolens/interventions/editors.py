@@ -34,7 +34,8 @@ from compolens.interventions.oracles import code_features
 from compolens.measures.capacity import CAPACITIES, Readout, folds_of
 from compolens.measures.erasure import Range, Writer
 from compolens.measures.readouts import PENALTIES, Moments, RidgeReadout, leave_groups_out
-from compolens.tasks.base import Episodes, TaskFamily
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import Episodes
 
 LEAST = 0.01
 """Axes along which the mean activation varies with the code by less than this share of the first's variance are left out: they

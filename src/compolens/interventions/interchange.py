@@ -23,7 +23,8 @@ from compolens.foundation.moved import renamed
 from compolens.foundation.progress import progress
 from compolens.hooks import HookedModel
 from compolens.measures.intervals import summarise
-from compolens.tasks.base import Episodes, TaskFamily, stream
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import Episodes, stream
 
 BATCH = 256
 

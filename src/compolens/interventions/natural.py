@@ -13,7 +13,8 @@ from torch import Tensor
 from compolens.activations.sites import Site, positions, put
 from compolens.hooks import HookedModel
 from compolens.measures.divergence import Natural, sensitive
-from compolens.tasks.base import Episodes, TaskFamily
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import Episodes
 
 ALL, SENSITIVE, REST = "all", "sensitive", "rest"
 """The directions along which a distance is taken, as the column `directions` names them."""

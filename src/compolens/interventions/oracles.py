@@ -35,7 +35,8 @@ from compolens.hooks import HookedModel
 from compolens.measures.erasure import Range, Writer
 from compolens.measures.intervals import Evaluation, summarise
 from compolens.measures.readouts import PENALTIES, Moments, RidgeReadout, add_by_group, leave_groups_out
-from compolens.tasks.base import Episodes, TaskFamily
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import Episodes
 
 
 def code_features(task: TaskFamily, codes: dict[str, Tensor]) -> Tensor:

@@ -20,7 +20,8 @@ from compolens.activations.sites import Site, put
 from compolens.activations.streams import draw, record
 from compolens.foundation.configs import ConfigError, DoesNotApply, nearest, require, require_positive
 from compolens.hooks import HookedModel
-from compolens.tasks.base import Episodes, TaskFamily
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import Episodes
 from compolens.tasks.fixed.stored import FewerEpisodes, StoredEpisodes
 
 Masks = Mapping[str, Tensor]

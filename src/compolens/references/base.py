@@ -8,7 +8,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from compolens.tasks.base import Episodes, TaskFamily
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import Episodes
 
 
 @dataclass(frozen=True)

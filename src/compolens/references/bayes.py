@@ -16,7 +16,8 @@ from torch import Tensor
 from compolens.foundation.configs import require
 from compolens.references.base import Reference
 from compolens.references.oracle import SURE
-from compolens.tasks.base import Episodes, TaskFamily
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import Episodes
 from compolens.tasks.sraven.explanations import option_weights
 from compolens.tasks.sraven.family import SRaven
 

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from compolens.references.base import Reference
 from compolens.references.oracle import SURE
-from compolens.tasks.base import Episodes, TaskFamily
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import Episodes
 from compolens.tasks.hyperteacher import _Teacher
 from compolens.tasks.sraven.explanations import MOST_FEATURES
 from compolens.tasks.sraven.family import SRaven

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from compolens.references.base import Reference
-from compolens.tasks.base import Episodes, TaskFamily
+from compolens.tasks.base import TaskFamily
 from compolens.tasks.boolean_functions import BooleanFunctions
+from compolens.tasks.episodes import Episodes
 
 EPISODES = 64
 """Worked through at once."""

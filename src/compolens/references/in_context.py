@@ -9,7 +9,8 @@ from typing import TypeVar
 from torch import Tensor
 
 from compolens.references.base import Reference
-from compolens.tasks.base import Episodes, TaskFamily
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import Episodes
 
 
 @dataclass(frozen=True)

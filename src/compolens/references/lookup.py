@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from compolens.references.base import Reference
-from compolens.tasks.base import Episodes, TaskFamily
+from compolens.tasks.base import TaskFamily
 from compolens.tasks.boolean_functions import BooleanFunctions
+from compolens.tasks.episodes import Episodes
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from compolens.references.ridge import PENALTIES as RIDGE_PENALTIES
 from compolens.references.ridge import ridge_predictions
 from compolens.references.smoothing import WIDTHS as SMOOTHING_WIDTHS
 from compolens.references.smoothing import smoothed_predictions
-from compolens.tasks.base import Episodes, TaskFamily
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import Episodes
 
 L2 = 1.0
 """Penalty on the mixture's weights, of answers of unit variance; of tens of thousands of answers it shrinks little."""

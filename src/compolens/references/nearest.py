@@ -9,7 +9,8 @@ from torch import Tensor
 
 from compolens.references.in_context import InContextLearner, examples_of
 from compolens.references.neighbours import NearestNeighbours
-from compolens.tasks.base import Episodes, TaskFamily
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import Episodes
 
 
 @dataclass(frozen=True)

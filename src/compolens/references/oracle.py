@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from compolens.references.base import Reference
-from compolens.tasks.base import Episodes, TaskFamily
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import Episodes
 
 SURE = 50.0
 """The logit of an answer that is known, beside 0 for the others."""

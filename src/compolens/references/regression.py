@@ -18,7 +18,8 @@ from torch import Tensor
 
 from compolens.foundation.configs import require
 from compolens.references.base import Reference
-from compolens.tasks.base import Episodes, TaskFamily
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import Episodes
 from compolens.tasks.linear_regression import LinearRegression
 
 CHUNK = 2048

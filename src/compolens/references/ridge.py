@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from compolens.references.in_context import InContextLearner, best_on_training, examples_of
-from compolens.tasks.base import Episodes, TaskFamily
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import Episodes
 
 PENALTIES = tuple(10.0**k for k in (-2, -1, -0.5, 0, 0.5, 1, 1.5, 2, 3))
 

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from compolens.foundation.configs import require
 from compolens.references.in_context import InContextLearner, best_on_training, examples_of
-from compolens.tasks.base import Episodes, TaskFamily
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import Episodes
 
 WIDTHS = tuple(2.0**k for k in range(-4, 4))
 

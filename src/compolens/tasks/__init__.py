@@ -3,7 +3,8 @@
 from typing import Any
 
 from compolens.foundation.configs import classes_in
-from compolens.tasks.base import SPLITS, Episodes, TaskFamily, TaskPart
+from compolens.tasks.base import TaskFamily, TaskPart
+from compolens.tasks.episodes import SPLITS, Episodes
 
 FAMILIES: dict[str, type] = classes_in(__name__, TaskFamily)
 PARTS: dict[str, type] = classes_in(__name__, TaskPart)

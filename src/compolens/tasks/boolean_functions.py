@@ -31,7 +31,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from compolens.foundation.configs import added_later, nearest, require, require_positive
-from compolens.tasks.base import Episodes, Labelled, Readouts, Sheet, TaskFamily, one_of, require_few
+from compolens.tasks.base import TaskFamily, require_few
+from compolens.tasks.episodes import Episodes, Labelled, Readouts, Sheet, one_of
 
 KINDS = {"conjunction": " ∧ ", "disjunction": " ∨ ", "dnf": " ∨ ", "parity": " ⊕ "}
 """Class of functions -> how its parts are joined."""

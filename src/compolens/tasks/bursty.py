@@ -22,7 +22,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
 from compolens.foundation.configs import require, require_positive
-from compolens.tasks.base import Episodes, Labelled, TaskFamily, require_few
+from compolens.tasks.base import TaskFamily, require_few
+from compolens.tasks.episodes import Episodes, Labelled
 
 
 @dataclass(frozen=True)

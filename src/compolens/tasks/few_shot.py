@@ -25,7 +25,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
 from compolens.foundation.configs import ConfigError, added_later, frozen, nearest, require, require_positive
-from compolens.tasks.base import Episodes, Sheet, TaskFamily, require_few
+from compolens.tasks.base import TaskFamily, require_few
+from compolens.tasks.episodes import Episodes, Sheet
 
 OPERATIONS: dict[str, Callable[[str], str]] = {
     "copy": lambda word: word,

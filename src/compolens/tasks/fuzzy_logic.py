@@ -26,7 +26,8 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from compolens.foundation.configs import ConfigError, added_later, frozen, nearest, require, require_positive
-from compolens.tasks.base import Episodes, Readouts, Sheet, TaskFamily, one_of, require_few
+from compolens.tasks.base import TaskFamily, require_few
+from compolens.tasks.episodes import Episodes, Readouts, Sheet, one_of
 
 INPUTS = ("uniform", "fixed query", "fixed context")
 FIXED_SEED = 2406

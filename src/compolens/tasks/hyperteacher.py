@@ -26,7 +26,8 @@ from torch import Tensor
 from compolens.foundation.configs import ConfigError, added_later, frozen, nearest, require, require_positive
 from compolens.foundation.memory import require_room
 from compolens.tasks import supports
-from compolens.tasks.base import Episodes, Sheet, TaskFamily, one_of, require_few
+from compolens.tasks.base import TaskFamily, require_few
+from compolens.tasks.episodes import Episodes, Sheet, one_of
 
 COEFFICIENTS = {
     "continuous": lambda u: 0.5 + 0.5 * u,

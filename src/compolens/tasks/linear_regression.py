@@ -22,7 +22,8 @@ from torch import Tensor
 
 from compolens.foundation.configs import ConfigError, DoesNotApply, added_later, require, require_positive
 from compolens.foundation.memory import require_room
-from compolens.tasks.base import Episodes, TaskFamily, TaskPart
+from compolens.tasks.base import TaskFamily, TaskPart
+from compolens.tasks.episodes import Episodes
 from compolens.tasks.regression_laws import GaussianInputs, GaussianPrior, InputLaw, Prior, UniformInputs
 
 POOL_GROUPS = 16

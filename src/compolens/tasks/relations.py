@@ -26,7 +26,8 @@ from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
 from compolens.foundation.configs import ConfigError, frozen, require, require_positive
-from compolens.tasks.base import Episodes, Readouts, TaskFamily, one_of, require_few
+from compolens.tasks.base import TaskFamily, require_few
+from compolens.tasks.episodes import Episodes, Readouts, one_of
 
 Pair = tuple[int, int]
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import leaky_relu
 
 from compolens.foundation.configs import require, require_positive
-from compolens.tasks.base import Episodes
+from compolens.tasks.episodes import Episodes
 from compolens.tasks.linear_regression import LinearRegression, Prompts
 from compolens.tasks.regression_laws import GaussianInputs, InputLaw
 

@@ -23,7 +23,8 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from compolens.foundation.configs import require, require_positive
-from compolens.tasks.base import Episodes, TaskFamily, one_of
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import Episodes, one_of
 
 
 @dataclass(frozen=True)

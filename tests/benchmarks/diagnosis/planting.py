@@ -35,7 +35,8 @@ from compolens.foundation.configs import require, require_positive
 from compolens.hooks import HookedModel
 from compolens.interventions.editors import put_in
 from compolens.measures.readouts import RidgeReadout
-from compolens.tasks.base import Episodes, TaskFamily
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import Episodes
 
 
 class Causal(ABC):

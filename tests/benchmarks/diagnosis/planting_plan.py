@@ -22,7 +22,7 @@ from torch import Tensor
 
 from compolens import HYLA, FuzzyLogic, Hyperteacher, SoftmaxTransformer
 from compolens.models.base import Architecture
-from compolens.tasks.base import Episodes
+from compolens.tasks.episodes import Episodes
 
 GROUP = 6
 """Parts in a group."""

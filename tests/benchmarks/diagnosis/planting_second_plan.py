@@ -25,7 +25,7 @@ from planting import Planting
 from planting_plan import GROUP, Case, HalfExecuted, LostOnTheWay, Stored, Works, WrongPart
 from torch import Tensor
 
-from compolens.tasks.base import Episodes
+from compolens.tasks.episodes import Episodes
 
 HOW = Planting(steps=4000, strictness=1.0, in_turn=True)
 SILENCE = 2.0

@@ -14,7 +14,7 @@ from compolens.explore.subjects import Subject
 from compolens.explore.views.base import View, extent, opening
 from compolens.figures import Bars, Drawing, Panel, Points
 from compolens.foundation.configs import DoesNotApply
-from compolens.tasks.base import Episodes
+from compolens.tasks.episodes import Episodes
 
 CONTROL = "#888888"
 NAMED = 12

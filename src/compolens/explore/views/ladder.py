@@ -16,7 +16,7 @@ from compolens.figures import Bars, Drawing, Panel
 from compolens.foundation.configs import DoesNotApply
 from compolens.interventions.oracles import Search, best_code, written
 from compolens.references import REFERENCES
-from compolens.tasks.base import Episodes
+from compolens.tasks.episodes import Episodes
 
 SEARCHED = 8
 """Episodes whose code is searched for at most."""

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from compolens.foundation.configs import ConfigError, nearest, require, shown
-from compolens.tasks.base import SPLITS
+from compolens.tasks.episodes import SPLITS
 
 
 class Arrays(NamedTuple):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from compolens.foundation.configs import ConfigError, nearest, require, shown
-from compolens.tasks.base import Episodes
+from compolens.tasks.episodes import Episodes
 from compolens.tasks.fixed.checks import Arrays, numbers, one_a_row
 from compolens.tasks.fixed.stored import Stored
 

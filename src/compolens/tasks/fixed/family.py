@@ -26,7 +26,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
 from compolens.foundation.configs import DoesNotApply, nearest, require, shown
-from compolens.tasks.base import SPLITS, WHAT_RENDER_UNLOCKS, Episodes, TaskFamily
+from compolens.tasks.base import WHAT_RENDER_UNLOCKS, TaskFamily
+from compolens.tasks.episodes import SPLITS, Episodes
 from compolens.tasks.fixed.aligned import aligned_together, is_ragged
 from compolens.tasks.fixed.checks import checked, numbers
 from compolens.tasks.fixed.counterfactuals import Counterfactuals, checked_counterfactuals, shown_by

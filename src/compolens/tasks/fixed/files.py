@@ -15,7 +15,7 @@ import numpy as np
 
 from compolens.foundation.configs import ConfigError, nearest, require, shown
 from compolens.foundation.files import SaveError, way_out
-from compolens.tasks.base import SPLITS
+from compolens.tasks.episodes import SPLITS
 from compolens.tasks.fixed.checks import Arrays, few
 from compolens.tasks.fixed.stored import MANIFEST, Stored, write_manifest
 

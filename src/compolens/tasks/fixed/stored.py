@@ -24,7 +24,8 @@ from torch import Tensor
 from compolens.foundation import digests, files
 from compolens.foundation.configs import ConfigError, nearest, require
 from compolens.foundation.files import DamagedFile
-from compolens.tasks.base import Episodes, TaskFamily
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import Episodes
 
 MANIFEST = "episodes.json"
 LOOKED_THROUGH = 2**28

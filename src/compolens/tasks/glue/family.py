@@ -33,7 +33,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from compolens.foundation.configs import nearest, require, require_positive
-from compolens.tasks.base import SPLITS, Episodes, TaskFamily
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import SPLITS, Episodes
 from compolens.tasks.glue.files import LAYOUTS, read_examples
 
 WORD = re.compile(r"\w+|[^\w\s]")

@@ -35,7 +35,8 @@ import torch
 from torch import Tensor
 
 from compolens.foundation.configs import frozen, nearest, require, require_positive
-from compolens.tasks.base import SPLITS, Episodes, TaskFamily
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import SPLITS, Episodes
 from compolens.tasks.raven import split as raven_split
 from compolens.tasks.raven.files import ABSENT, CONFIGURATIONS, LAYOUT_RULES, PIXELS, RULES, Puzzles, read_puzzles
 

@@ -31,7 +31,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, embedding, one_hot, pad
 
 from compolens.foundation.configs import ConfigError, frozen, nearest, require, require_positive
-from compolens.tasks.base import Episodes, Readouts, Sheet, TaskFamily, one_of, require_few
+from compolens.tasks.base import TaskFamily, require_few
+from compolens.tasks.episodes import Episodes, Readouts, Sheet, one_of
 from compolens.tasks.sraven.explanations import Explained, explained
 from compolens.tasks.sraven.posterior import Posterior, posterior
 from compolens.tasks.sraven.rules import (
