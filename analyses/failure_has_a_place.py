@@ -50,8 +50,8 @@ def analyze(models: list[Path]) -> Drawing:
         f"Left: what is missing to the ceiling. {decomposition.IN_WORDS} "
         f"Bars are means over seeds, from {SEEDS} seeds on with 95 % intervals over seeds and compositions (bands: over "
         "seeds); points are seeds. Right: the score on "
-        "held-out compositions with the true code written at a layer (0: embedding) or as the explicit code (pink), means over "
-        "seeds. Dashed lines: means at the site where writing moves the answers most; the best code is searched for on "
+        "held-out compositions with the true code written at a layer (0: embedding) or as the explicit code (pink), means "
+        "over seeds. Dashed lines: means at the site where writing moves the answers most; the best code is searched for on "
         f"fewer episodes. Open marks: another episode's code, at that site. Axes end at {LOWEST:g} (or below own answers). "
         f"With fewer than {SEEDS} seeds nothing is claimed."
     )

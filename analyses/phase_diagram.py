@@ -13,6 +13,8 @@ from compolens.measures.phases import Crossing, by_cell, crossing
 of = "maps"
 needs = ()
 HELD_OUT = "held-out compositions"
+UNITS = {"half-angle": "half-angle (degrees)"}
+"""Knobs that have a unit, with it."""
 
 
 def analyze(models: list[Path], *, score: str = "ood", levels: str = "0.95,0.99") -> Drawing:
@@ -20,12 +22,12 @@ def analyze(models: list[Path], *, score: str = "ood", levels: str = "0.95,0.99"
 
     Boundaries that a paper predicts, such as that of connected supports (2312.15001), are drawn as lines. A run that did not
     learn its training compositions is left out; a cell without one that did is grey. Neither is a failure
-    to generalize.
+    to generalize. A knob that is on no axis of a map of two has a panel per value.
 
     Args:
         models: folders of maps.
         score: the column that colours say: ood, or another measure of the map's table.
-        levels: contours of the score on training compositions (test), separated by commas.
+        levels: contours of the score on training compositions (test), numbers separated by commas.
 
     Returns:
         The drawing. White lines are contours of the test score, dashed where it reaches what counts as learned; black points
@@ -33,6 +35,10 @@ def analyze(models: list[Path], *, score: str = "ood", levels: str = "0.95,0.99"
         predictions.
     """
     panels, told, shortest = [], [], 10**9
+    try:
+        contours = [float(v) for v in levels.split(",") if v.strip()]
+    except ValueError:
+        raise ConfigError(f"--levels must be numbers separated by commas, such as 0.95,0.99; got {levels!r}") from None
     for folder in models:
         config, table = map_files.read_config(folder), map_files.read_table(folder)
         if config["kind"] != "map" or not len(table):
@@ -40,7 +46,7 @@ def analyze(models: list[Path], *, score: str = "ood", levels: str = "0.95,0.99"
         if score not in table or not pd.api.types.is_numeric_dtype(table[score]):
             raise ConfigError(f"{folder} has no column of numbers {score!r}; it has {', '.join(map(str, table.columns))}")
         table = table.assign(ood=table[score])
-        found, words = _panels(config, table, score, [float(v) for v in levels.split(",") if v])
+        found, words = _panels(config, table, score, contours)
         panels += found
         told += words
         shortest = min(shortest, int(table.groupby(config["knobs"]).size().min()))
@@ -56,7 +62,8 @@ def analyze(models: list[Path], *, score: str = "ood", levels: str = "0.95,0.99"
 
 def _panels(config: dict, table: pd.DataFrame, score: str, levels: list[float]) -> tuple[list[Panel], list[str]]:
     """The panels of one map, and what is said of its boundaries."""
-    apart = list(config["panels"])
+    rest = [knob for knob in config["knobs"] if knob not in (config["x"], config["y"], *config["panels"])]
+    apart = [*config["panels"], *(knob for knob in rest if config["y"] and len(table[knob].drop_duplicates()) > 1)]
     combinations = product(*(dict.fromkeys(table[knob]) for knob in apart))
     panels, told = [], []
     for values in combinations:
@@ -77,8 +84,9 @@ def _panels(config: dict, table: pd.DataFrame, score: str, levels: list[float]) 
 # ---- two knobs -------------------------------------------------------------------------------------------------------
 def _phases(name: str, config: dict, table: pd.DataFrame, score: str, levels: list[float]) -> tuple[Panel, list[str]]:
     x, y = config["x"], config["y"]
-    numeric = pd.api.types.is_numeric_dtype(table[x]) and table[x].dtype != bool
+    numeric = _numeric(table[x])
     table = table.sort_values([x, "seed"], kind="stable") if numeric else table
+    table = table.sort_values(y, kind="stable") if _numeric(table[y]) else table
     cells = by_cell(table, [x, y], config["learned"])
     rows = list(dict.fromkeys(cells[y]))
     words = cells.apply(lambda c: f"test {c['test']:.3f}; {c['learned']} of {c['seeds']} seeds learned", axis=1)
@@ -100,6 +108,10 @@ def _phases(name: str, config: dict, table: pd.DataFrame, score: str, levels: li
     data = cells.assign(hover=words)
     mark = PhaseMap(data, x, y, "ood", label=score, hover="hover", contours=tuple(contours), routes=tuple(routes))
     return Panel(name, x, y, (mark,)), told
+
+
+def _numeric(column: pd.Series) -> bool:
+    return pd.api.types.is_numeric_dtype(column) and column.dtype != bool
 
 
 def _said(name: str, knob: str, score: str, level: float, found: Crossing) -> str:
@@ -138,10 +150,12 @@ def _lines(name: str, config: dict, table: pd.DataFrame, score: str, levels: lis
         if pd.api.types.is_numeric_dtype(part[x]):
             found = crossing(part, x, config["learned"], config["generalized"])
             told.append(_said(f"{name}, {label}", x, score, config["generalized"], found))
+    if rest:  # one entry for the dashed lines of all colours
+        marks.append(Line(table.iloc[:0], x, "test", label="the same, training compositions", color="#444444", dash=True))
     for line in config["predicted"]:
         points = pd.DataFrame(line["points"], columns=["x", "y"])
         marks.append(Line(points, "x", "y", label=f"{line['name']} ({line['source']})", color="#000000", dash=True))
         told.append(f"Expected: {line['expects']} ({line['source']}).")
     told.append("Bands: lowest and highest seed.")
     units = ", ".join(dict.fromkeys(table["score_name"])) if score == "ood" and "score_name" in table else score
-    return Panel(name, x, units, tuple(marks)), told
+    return Panel(name, UNITS.get(x, x), units, tuple(marks)), told

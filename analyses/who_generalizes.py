@@ -113,7 +113,7 @@ def reference_scores(folders: list[Path]) -> dict[str, float]:
     Returns:
         Name -> score, mean over the models.
     """
-    frame = pd.concat([_pooled(folder, "ood") for folder in folders])
+    frame = pd.concat([_pooled(folder, "ood")[["control", "reference", "value"]] for folder in folders])
     frame = frame[(frame["control"] == "reference") & frame["value"].notna()]
     return tables.worth_drawing(dict(frame.groupby("reference", sort=False)["value"].mean()))
 

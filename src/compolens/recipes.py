@@ -27,6 +27,7 @@ import compolens
 from compolens.foundation import map_files
 from compolens.foundation.builtin import built_in, room
 from compolens.foundation.configs import ConfigError, DoesNotApply, nearest, shown
+from compolens.foundation.model_folders import named
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -147,23 +148,25 @@ def load_recipe(kind: str, name: str | Path) -> Callable[..., Any]:
     return function
 
 
-def check_names(files: Sequence[Path]) -> None:
-    """Check that no two probes write the same table.
+def check_names(files: Sequence[Path], kind: str = "probes") -> None:
+    """Check that no two recipes write the same table or figure.
 
     Args:
-        files: of the probes; a table is called as its probe's file.
+        files: of the recipes; what they write is called as they are.
+        kind: "probes" or "analyses".
 
     Raises:
-        ConfigError: two files have one name, or one of the user's has that of a built-in probe.
+        ConfigError: two files have one name, or a probe of the user's has that of a built-in one.
     """
     known: dict[str, Path] = {}
+    written = "table" if kind == "probes" else "figure"
     for file in files:
-        own = built_in("probes").get(file.stem)
+        own = built_in(kind).get(file.stem) if kind == "probes" else None
         other = known.setdefault(file.stem, file)
         if own is not None and own.resolve() != file.resolve():
             other = own
         if other.resolve() != file.resolve():
-            told = f"{file} has the name of {'a built-in probe' if other == own else other}, so that both write the table"
+            told = f"{file} has the name of {'a built-in probe' if other == own else other}, so that both write the {written}"
             raise ConfigError(f"{told} {file.stem!r}; rename the file")
 
 
@@ -235,7 +238,7 @@ def run_probe(
     from compolens.foundation import versions
 
     check_names([path])
-    function = load_recipe("probes", path)
+    function, name = load_recipe("probes", path), shlex.quote(named(folder).name)
     wanted = wanted_steps(folder, steps)
     parts, rows = [], []
     for step in wanted:
@@ -253,7 +256,7 @@ def run_probe(
         "arguments": {k: v for k, v in arguments.items() if v is not None},
         "steps": wanted,
         "version": compolens.__version__,
-        "command": f"compolens probe {path.stem if path.stem in built_in('probes') else shlex.quote(str(path))} {folder.name}",
+        "command": f"compolens probe {path.stem if path.stem in built_in('probes') else shlex.quote(str(path))} {name}",
     }
     all_rows = pd.concat(rows, ignore_index=True) if rows else None
     return tables.save(folder, path.stem, pd.concat(parts, ignore_index=True), provenance, all_rows)
@@ -373,7 +376,7 @@ def draw(path: Path, models: list[Path], arguments: dict[str, Any]) -> tuple[Any
         used, dropped = choose_models(path, models)
         analyze = load_recipe("analyses", path)
         try:
-            return analyze(used, **arguments), used, dropped
+            return _drawn(path, analyze(used, **arguments)), used, dropped
         except KeyError as error:
             lacking = _lacking(path, used, error)
             left = [model for model in used if str(model) not in lacking]
@@ -381,7 +384,16 @@ def draw(path: Path, models: list[Path], arguments: dict[str, Any]) -> tuple[Any
                 raise
             if not left:
                 raise ConfigError(f"{path.stem}: {next(iter(lacking.values()))}") from error
-            return analyze(left, **arguments), left, dropped | lacking
+            return _drawn(path, analyze(left, **arguments)), left, dropped | lacking
+
+
+def _drawn(path: Path, drawing: Any) -> Any:
+    """The drawing of an analysis, which must hold something."""
+    from compolens import figures
+
+    if isinstance(drawing, figures.Drawing) and not any(len(mark.shown) for panel in drawing.panels for mark in panel.marks):
+        raise ConfigError(f"{path.stem}: nothing is drawn from the tables of these models; name others, or other flags")
+    return drawing
 
 
 def _lacking(path: Path, models: list[Path], error: KeyError) -> dict[str, str]:

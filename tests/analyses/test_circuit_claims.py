@@ -10,7 +10,7 @@ from handmade import analyze, marks, save, write
 
 from compolens import AdamW, Hyperteacher, Run, SoftmaxTransformer, recipes
 from compolens.hooks import HookedModel, HookPoint
-from compolens.tasks.base import Episodes
+from compolens.tasks.episodes import Episodes
 
 SHARES = torch.tensor([0.5, 0.25, 0.15, 0.1, 0.0, 0.0])[:, None].expand(6, 6)
 """(head, module): of each module's coefficient, that the heads carry; of all modules alike."""

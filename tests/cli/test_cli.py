@@ -183,6 +183,17 @@ def test_explain_measures_what_is_missing_and_says_what_is_wrong(run, tiny_model
     assert "| has not learned its training compositions |" in table and table.count("\n") == 3
 
 
+def test_explain_says_once_that_a_training_has_not_ended(run, folder, both, tmp_path, monkeypatch):
+    (folder / "scores.json").unlink()
+    alone = run("explain", folder, "-o", tmp_path / "page.html")
+    assert alone.status == 1 and alone.err.count("is not finished") == 1 and not (tmp_path / "page.html").exists()
+    monkeypatch.setattr(cli.explain, "EXPLAINS", ("generalization",))
+    monkeypatch.setattr(cli.explain, "write_report", lambda *_: 0)
+    beside = run("explain", folder, both / "hypernetwork", "-o", tmp_path / "page.html", "--episodes", 16)
+    assert beside.status == 1 and beside.err.count("is not finished") == 1
+    assert (both / "hypernetwork" / "tables" / "generalization.csv").exists()
+
+
 def test_all_sites_reach_the_probes_that_know_them(run, tiny_models, monkeypatch):
     asked = {}
 
@@ -453,6 +464,20 @@ def test_patterns_choose_runs_and_flags_may_stand_anywhere(run, runs_file):
     for arguments in ([runs_file, "*st", "--list"], ["--list", runs_file, "*st"], [runs_file, "--list", "first", "l*", "*t"]):
         names = [line.split()[0] for line in run("train", *arguments).out.splitlines()[2:]]
         assert names == ["first", "last"]
+
+
+def test_a_run_with_brackets_in_its_name_is_no_pattern(run, runs_file):
+    runs_file.write_text(RUNS.replace('"first"', '"m[1]"').replace('"last"', '"m1"'))
+    for pattern, names in (("m[1]", ["m[1]"]), ("*[1]", ["m[1]"]), ("m?", ["m1"])):
+        assert [line.split()[0] for line in run("train", runs_file, pattern, "--list").out.splitlines()[2:]] == names
+    runs_file.write_text(RUNS.replace('"first"', '"m2"').replace('"last"', '"m1"'))
+    listed = run("train", runs_file, "m[12]", "--list").out.splitlines()[2:]
+    assert [line.split()[0] for line in listed] == ["m2", "m1"]  # where no name has brackets, one of some characters
+
+
+def test_a_tracker_that_is_named_twice_follows_once(monkeypatch):
+    monkeypatch.setattr("compolens.training.tracking.tracker", lambda name: name)
+    assert cli.train._trackers(["tensorboard", "wandb", "tensorboard"]) == ["tensorboard", "wandb"]
 
 
 def test_training_reports_scores_and_a_changed_environment(run, runs_file, tmp_path, monkeypatch):

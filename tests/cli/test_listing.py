@@ -93,11 +93,31 @@ def test_filters_compare_numbers_and_match_words():
     assert [row["model"] for row in ordered(rows, "-ood")] == ["a", "b", "c"]
     assert [row["model"] for row in ordered(rows, "n_layers")] == ["a", "c", "b"]  # 2 before 10: numbers, not words
     with_other = [*rows, {"model": "d", "task.n_layers": 2}]
-    assert [row["model"] for row in chosen(with_other, [Filter.read("n_layers=2")])] == ["a"]  # one setting, as in the columns
+    with pytest.raises(ConfigError, match=r"'n_layers' may be architecture\.n_layers or task\.n_layers; type one of these"):
+        chosen(with_other, [Filter.read("n_layers=2")])
+    with pytest.raises(ConfigError, match="may be architecture"):
+        ordered(with_other, "n_layers")
+    assert [row["model"] for row in chosen(with_other, [Filter.read("task.n_layers=2")])] == ["d"]
     with pytest.raises(ConfigError, match="none of these models has 'odd'; did you mean"):
         names("odd>1")
     with pytest.raises(ConfigError, match="no model has ood>2"):
         names("ood>2")
+
+
+def test_brackets_are_no_pattern_and_what_is_left_out_is_off():
+    rows = [{"model": "m[1]"}, {"model": "m1", "answers_only": True}]
+
+    def names(text, off=()):
+        return [row["model"] for row in chosen(rows, [Filter.read(text)], off)]
+
+    assert names("model=m[1]") == ["m[1]"] and names("model=*[1]") == ["m[1]"]
+    assert names("answers_only=false") == names("answers_only!=true") == names("answers_only=None") == ["m[1]"]
+    assert names("answers_only!=false") == ["m1"]
+    assert names("threshold=none", ["threshold"]) == ["m[1]", "m1"]
+    with pytest.raises(ConfigError, match=r"no model has threshold=0\.1"):
+        names("threshold=0.1", ["threshold"])
+    with pytest.raises(ConfigError, match="none of these models has 'treshold'"):
+        names("treshold=none", ["threshold"])
 
 
 def test_models_are_filtered_sorted_and_written_as_json(tiny_models, tmp_path, capsys):
@@ -111,6 +131,7 @@ def test_models_are_filtered_sorted_and_written_as_json(tiny_models, tmp_path, c
     first = [shlex.split(line)[0] for line in said().splitlines()[2:]]
     assert first == [str(tmp_path / "my runs" / name) for name in sorted(tiny_models)]
     assert len(said("--filter", "architecture=Softmax*").splitlines()) == 3
+    assert len(said("--filter", "answers_only=false").splitlines()) == 4
     (found,) = json.loads(said("--filter", "architecture=Softmax*", "--json"))
     scores = json.loads((tmp_path / "my runs" / "softmax" / "scores.json").read_text())
     assert found["ood"] == scores["ood"]["score"] and found["architecture.d_model"] == 16

@@ -47,6 +47,65 @@ def test_a_probe_of_ones_own_never_overwrites_a_built_in_ones_table(model, tmp_p
     assert str(two[0]) in tables.provenance_of(model, "mine")["command"]
 
 
+def test_two_recipes_of_one_name_are_refused_in_every_command(model, tmp_path, capsys):
+    (tmp_path / "other").mkdir()
+    two = own_probe(tmp_path), own_probe(tmp_path / "other")
+    assert typed("contest", *two, model) == 2 and "both write the table 'mine'" in capsys.readouterr().err
+    assert typed("contest", own_probe(tmp_path, "edges.py"), model) == 2
+    assert "has the name of a built-in probe" in capsys.readouterr().err
+    own = tmp_path / "who_generalizes.py"
+    own.write_text(EMPTY)
+    assert typed("analyze", "who_generalizes", own, model, "--out", tmp_path / "figures") == 2
+    assert "both write the figure 'who_generalizes'" in capsys.readouterr().err and not (tmp_path / "figures").exists()
+
+
+EMPTY = """
+import pandas as pd
+from compolens.figures import Drawing, Line, Panel
+
+needs = ("mine",)
+
+
+def analyze(models):
+    return Drawing("Nothing.", (Panel("none", "x", "y", (Line(pd.DataFrame({"x": [], "y": []}), "x", "y", label="none"),)),))
+"""
+
+
+def test_a_figure_of_nothing_is_an_error_and_leaves_no_files(model, tmp_path, capsys):
+    assert typed("probe", own_probe(tmp_path), model) == 0
+    (tmp_path / "empty.py").write_text(EMPTY)
+    assert typed("analyze", tmp_path / "empty.py", model, "--out", tmp_path / "figures") == 2
+    assert "empty: nothing is drawn from the tables of these models" in capsys.readouterr().err
+    assert not (tmp_path / "figures").exists()
+
+
+@pytest.fixture
+def judged(monkeypatch):
+    """A contest that nobody enters, whatever is measured."""
+    nobody = pd.DataFrame({"model": [], "family": []})
+    nobody.attrs["left_out"] = {}
+    monkeypatch.setattr("compolens.diagnosis.contest.gathered", lambda *_: nobody)
+    monkeypatch.setattr("compolens.diagnosis.contest.judge", lambda *_: [])
+
+
+def test_a_contest_whose_measuring_failed_says_so_by_its_exit_status(model, tmp_path, judged, monkeypatch):
+    monkeypatch.setattr("compolens.cli.contest._has", lambda job: "mine" not in job.name)  # a second instead of twelve
+    wrong = own_probe(tmp_path, value="'abc'")
+    assert typed("contest", "--episodes", 8, wrong, model) == 1
+    assert typed("contest", "--measured", wrong, model) == 0
+
+
+def test_the_parts_of_a_contest_are_those_of_all_models_finished_or_not(model, tmp_path, judged, monkeypatch):
+    for name in ("a", "b", "c"):
+        shutil.copytree(model, tmp_path / "models" / name)
+    (tmp_path / "models" / "b" / "scores.json").unlink()
+    seen = []
+    monkeypatch.setattr("compolens.cli.contest.to_measure", lambda models, *_: seen.append([m.name for m in models]) or [])
+    for part in ("1/3", "2/3", "3/3"):
+        assert typed("contest", tmp_path / "models", "--shard", part) == 0
+    assert seen == [["a"], [], ["c"]]
+
+
 @pytest.mark.parametrize(
     ("value", "returned", "told"),
     [

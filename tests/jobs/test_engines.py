@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +24,8 @@ from compolens.cli.flags import Shard
 from compolens.cli.train import read_runs, train_one
 from compolens.foundation.configs import ConfigError
 from compolens.jobs import Job
-from compolens.jobs.events import Event, Reader, Sender
+from compolens.jobs.cluster import Cluster
+from compolens.jobs.events import Event, Reader, Sender, work
 from compolens.jobs.leases import Leases
 from compolens.training import train
 
@@ -145,6 +147,32 @@ def test_progress_is_told_now_and_then_and_at_the_end(tmp_path):
         sender.progress(step, 1000, "")
     told = [event.value[0] for event in Reader(tmp_path / "e").new()]
     assert told[0] == 1 and told[-1] == 1000 and len(told) < 100
+
+
+# ---- any cluster -----------------------------------------------------------------------------------------------------
+class Losing(Cluster):
+    """Loses every job once, and does it when it is sent again."""
+
+    def connected(self, folder):
+        return nullcontext(set())
+
+    def send(self, cluster, job, events):
+        if job.name in cluster:
+            work(job, str(events), os.getcwd())
+        cluster.add(job.name)
+
+    def ended(self, handle):
+        return "lost"
+
+    def cancel(self, handle):
+        pass
+
+
+def test_jobs_that_are_sent_again_report_each_for_itself(tmp_path):
+    wrong = Job("wrong", test_jobs.fail, (ConfigError("steps is 4 there"),))
+    engine = Losing(tmp_path / "out", grace=0.0, poll=0.01)
+    outcome = engine.run([Job("fine", square, (3, str(tmp_path))), wrong], show=False)
+    assert outcome.results == {"fine": 9} and outcome.failures == {"wrong": "steps is 4 there"}
 
 
 # ---- Slurm -----------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +25,9 @@ from compolens.foundation import digests, files, map_files
 from compolens.foundation.configs import ConfigError
 from compolens.jobs import Local
 from compolens.maps import cost, make, tuned
+from compolens.maps.grid import digest_of
 from compolens.maps.tuning import stretched
-from compolens.maps.work import collect, left, one_of
+from compolens.maps.work import check_measures, collect, left, one_of, train_cell
 from compolens.measures.tuned import choose, errors
 from compolens.training import train
 
@@ -96,7 +98,8 @@ def test_a_map_is_no_model_and_a_model_no_map(made):
         tables.gather(made / "maps" / "toy", "latent_code")
     with pytest.raises(ConfigError, match="gather one kind at a time"):
         tables.gather([made / "maps" / "toy", *tables.find([made / "maps" / "toy" / "cells"])], "table")
-    assert len(tables.gather(made / "maps" / "*", "table")) == 4
+    for place in (made / "maps" / "*", made / "maps" / "**", made / "maps"):  # the models in its cells are the map's
+        assert len(tables.gather(place, "table")) == 4
 
 
 def test_what_is_there_is_not_trained_again_and_new_cells_are(made, tmp_path):
@@ -136,8 +139,6 @@ def test_rows_that_a_killed_command_left_are_taken_in(made, tmp_path):
     described = one_of(made / "grid.py", "maps", "toy")
     collect(tmp_path / "map", described)
     row = {"cell": described.cells[0].name, "seed": 0, "run": "x", "test": 0.5}
-    from compolens.maps.grid import digest_of
-
     row["run"] = digest_of(described.cells[0].run)
     (tmp_path / "map" / "cells").mkdir()
     path = tmp_path / "map" / "cells" / f"{row['cell']}.row.json"
@@ -186,6 +187,85 @@ def test_knobs_that_are_words_stay_words(tmp_path):
     assert cli.main(["map", str(tmp_path / "grid.py"), "--out", str(tmp_path)]) == 0
     collect(tmp_path / "toy", one_of(tmp_path / "grid.py", "maps", "toy"))
     assert sorted(map_files.read_table(tmp_path / "toy")["word"]) == ["064", "064", "None", "None"]
+
+
+def test_knobs_are_read_as_they_were_described(tmp_path):
+    """Words that a CSV takes for no value, and whole numbers of more than eight digits among fractions."""
+    knobs = '"word": {"cube": ""}.get(support, "nan"), "size": {"cube": 0.5}.get(support, 123456789)'
+    (tmp_path / "grid.py").write_text(
+        FILE.replace('"support": support, "wide": False', knobs).replace('x="support"', 'x="size"')
+    )
+    described = one_of(tmp_path / "grid.py", "maps", "toy")
+    for _ in range(2):  # what was read once more is written once more
+        row = {"test": 0.5, "seed": 0}
+        (tmp_path / "toy" / "cells").mkdir(parents=True, exist_ok=True)
+        for cell in described.cells:
+            left = {"cell": cell.name, **cell.knobs, **row, "run": digest_of(cell.run)}
+            content = json.dumps({"row": left, "history": [], "environments": []})
+            (tmp_path / "toy" / "cells" / f"{cell.name}.row.json").write_text(content)
+        collect(tmp_path / "toy", described)
+        table = map_files.read_table(tmp_path / "toy").set_index("cell")
+        for cell in described.cells:
+            assert table.loc[cell.name, ["word", "size"]].to_dict() == cell.knobs
+
+
+def test_a_cell_that_another_command_took_into_the_table_is_not_trained_again(made, monkeypatch):
+    monkeypatch.setattr("compolens.maps.work.train", lambda *_, **__: pytest.fail("this trains it again"))
+    described = one_of(made / "grid.py", "maps", "toy")
+    arguments = (str(made / "grid.py"), "maps", "toy", described.cells[1].name, str(made / "maps" / "toy"), "cpu")
+    row = map_files.read_table(made / "maps" / "toy").set_index("cell").loc[described.cells[1].name]
+    assert f"test {row['test']:.4f}" in train_cell(*arguments, report=lambda *_: None)
+
+
+def test_commands_wait_for_one_another_at_the_files_of_a_map(made, tmp_path):
+    held = files.locked(tmp_path / "map")
+    held.__enter__()
+    threading.Timer(0.1, held.__exit__, (None, None, None)).start()
+    assert collect(tmp_path / "map", one_of(made / "grid.py", "maps", "toy")).empty
+
+
+def test_what_a_map_cannot_measure_is_told_before_anything_is_trained(made, tmp_path):
+    described = one_of(made / "grid.py", "maps", "toy")
+    for measures, message in (
+        ({"generalisation": {}}, "no recipe 'generalisation' in probes; did you mean 'generalization'"),
+        ({"generalization": {"episods": 9}}, "unexpected keyword argument 'episods'; it takes episodes"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            check_measures(dataclasses.replace(described, measures=measures))
+    lines = FILE.replace("keep_history=True", "measures={'generalisation': {}}")
+    (tmp_path / "grid.py").write_text(lines)
+    assert cli.main(["map", str(tmp_path / "grid.py"), "--out", str(tmp_path)]) == 2 and not (tmp_path / "toy").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"keep": "*layer*"}, r"Map: keep must be a list of words, got '\*layer\*'"),
+        ({"panels": "support"}, "Map: panels must be a list of words"),
+        ({"predicted": "theory"}, r"Map: predicted must be a list of entries, each Boundary\(\)"),
+        ({"measures": ["generalization"]}, r"Map: measures must name probes and their arguments, such as \{"),
+    ],
+)
+def test_settings_of_a_map_of_another_kind_are_refused(made, more, message):
+    with pytest.raises(ConfigError, match=message):
+        dataclasses.replace(one_of(made / "grid.py", "maps", "toy"), **more)
+
+
+def test_a_map_with_brackets_in_its_name_is_no_pattern(made, tmp_path, capsys):
+    (tmp_path / "grid.py").write_text(FILE + 'maps = {"a[1]": maps["toy"], "a1": maps["toy"]}')
+    assert cli.main(["map", str(tmp_path / "grid.py"), "a[1]", "--list"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]] == ["a[1]"]
+
+
+def test_how_many_at_a_time_is_checked_before_the_cost_is_told_and_a_shard_is_listed_alone(made, capsys):
+    for command in ("map", "tune"):
+        for more in ([], ["--list"]):
+            assert cli.main([command, str(made / "grid.py"), "--out", str(made / "none"), "--jobs", "0", *more]) == 2
+            said = capsys.readouterr()
+            assert said.out == "" and "--jobs must be at least 1, got 0" in said.err
+        assert cli.main([command, str(made / "grid.py"), "--out", str(made / "none"), "--list", "--shard", "1/2"]) == 0
+        assert capsys.readouterr().out.splitlines()[2].split()[:3] == ["toy", "2", "0"]
+    assert not (made / "none").exists()
 
 
 def test_a_cell_that_is_described_otherwise_is_refused(made, tmp_path):
@@ -392,6 +472,23 @@ def test_grids_are_extended_at_their_own_ratio():
     assert stretched((0.1,), 3, 3) == (0.1,)
 
 
+def test_every_cell_of_an_extended_grid_is_found_by_its_name(made):
+    """Grids grow value by value, each rounded: from 1e-5 and 2.5e-5 the fourth is 1.56e-4, and not 1.5625e-4."""
+    toy = one_of(made / "grid.py", "tunings", "toy")
+    tuning = dataclasses.replace(toy, runs={"softmax": toy.runs["softmax"]}, lr=(1e-5, 2.5e-5), most=13)
+    values = dict(tuning.values)
+    for _ in range(11):
+        values = tuning.extended(planted(tuning, {"softmax": 1.0})(values))
+    assert len(values["lr"]) == 13 and values["lr"][:5] == (1e-5, 2.5e-5, 6.25e-5, 1.56e-4, 3.89e-4)
+    for cell in tuning.cells(values):
+        assert tuning.cell(cell.name) == cell
+    short = dataclasses.replace(tuning, lr=(1e-3,), steps=(1, 2))
+    least = pd.DataFrame(
+        [{"cell": c.name, **c.knobs} | settings(1e-3, c.knobs["steps"], steps=c.knobs["steps"]) for c in short.cells()]
+    )
+    assert short.extended(least) == short.values, "there is no shorter training than a step"
+
+
 def test_what_was_tuned_makes_the_runs(made):
     best = tuned(made / "tuning" / "toy")
     assert set(best) == {"softmax", "hypernetwork"}
@@ -424,6 +521,9 @@ def test_a_tuning_has_ended_when_its_extended_grid_is_measured(made, tmp_path):
         else:
             with pytest.raises(ConfigError, match="1 of 4 settings are not measured yet"):
                 tuned(tmp_path / "toy")
+    map_files.write(tmp_path / "toy", config, table.drop(table.index[~table["cell"].isin(described)][0]), None, {})
+    with pytest.raises(ConfigError, match=r"its grid was extended, and not all .*\(settings tried: .* 3.*\)"):
+        tuned(tmp_path / "toy")
 
 
 def test_comparisons_that_are_not_fair_are_refused(made):
@@ -438,5 +538,7 @@ def test_comparisons_that_are_not_fair_are_refused(made):
     other = Run(HypernetworkTransformer(), run.task, steps=4, init_seed=9, data_seed=9, batch_size=8)
     with pytest.raises(ConfigError, match="differs from the others in more than its architecture"):
         dataclasses.replace(tuning, runs={"softmax": run, "hypernetwork": other})
+    with pytest.raises(ConfigError, match=r"lr must be several values, such as \(0\.001,\), got 0\.001"):
+        dataclasses.replace(tuning, lr=1e-3)
     with pytest.raises(ConfigError, match="more than most=4"):
         dataclasses.replace(tuning, lr=(1e-4, 1e-3, 3e-3, 1e-2, 3e-2))

@@ -100,9 +100,24 @@ def test_a_map_of_one_knob_is_drawn_as_lines(tmp_path):
     assert "ood crosses 0.9 at x 3" in drawing.caption
 
 
+def test_a_knob_on_no_axis_gets_a_panel_per_value_and_rows_of_numbers_ascend(tmp_path):
+    table = planted(np.random.default_rng(0))
+    table["y"] = table["y"].map({"cube": 16, "two cliques": 4})
+    parts = [table.assign(lr=lr, cell=table["cell"] + str(lr), ood=table["ood"] - lr) for lr in (0.0, 0.25)]
+    folder = written(tmp_path / "toy", pd.concat(parts, ignore_index=True), knobs=["x", "y", "lr"])
+    drawing = recipes.load_recipe("analyses", "phase_diagram")([folder])
+    assert [panel.title for panel in drawing.panels] == ["planted, lr 0", "planted, lr 0.25"]
+    for panel, lr in zip(drawing.panels, (0.0, 0.25), strict=True):
+        (mark,) = panel.marks
+        assert mark.data["y"].tolist() == [4] * 4 + [16] * 4 and mark.data["seeds"].tolist() == [5] * 8
+        assert mark.data.query("x == 4")["ood"].tolist() == pytest.approx([1 - lr] * 2)
+
+
 def test_what_is_no_map_is_told(tmp_path, capsys):
     assert cli.main(["analyze", "phase_diagram", str(tmp_path), "--out", str(tmp_path / "figures")]) == 2
     assert "there is no map in" in capsys.readouterr().err
     folder = written(tmp_path / "toy", planted(np.random.default_rng(0)))
     with pytest.raises(ConfigError, match="has no column of numbers 'alignment'"):
         recipes.load_recipe("analyses", "phase_diagram")([folder], score="alignment")
+    with pytest.raises(ConfigError, match=r"--levels must be numbers separated by commas, such as 0\.95,0\.99; got 'a,b'"):
+        recipes.load_recipe("analyses", "phase_diagram")([folder], levels="a,b")

@@ -165,6 +165,7 @@ def moved(folder, probe="inference_or_execution", metric="recovered", **where):
         warnings.simplefilter("ignore", tables.StaleTable)
         rows = tables.at_last_step(tables.read(folder, probe))
     rows = rows[(rows["metric"] == metric) & (rows["control"] == "") & (rows["split"] == "train")]
+    rows = rows[rows["composition"] == "all"]
     for column, value in where.items():
         rows = rows[rows[column] == value]
     return rows["value"].max()

@@ -5,16 +5,18 @@ import os
 import re
 import shutil
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from compolens import citations, tables
-from compolens.foundation import digests, model_folders, versions
+from compolens.foundation import digests, map_files, model_folders, versions
 from compolens.foundation.configs import ConfigError
 from compolens.measures.intervals import paired_interval, two_level_interval, weighted_mean
 from compolens.tables import COLUMNS, StaleTable
+from compolens.zoo import load
 
 
 @pytest.fixture
@@ -118,6 +120,14 @@ def test_numbers_keep_six_digits(model, recipe):
     assert tables.read(model, "codes")["value"].tolist() == pytest.approx([1 / 3, 2e-9], rel=1e-5)
 
 
+def test_whole_numbers_stay_whole_though_one_is_missing(model, recipe):
+    path = save(model, recipe, table().assign(units=[1234567, np.nan], few=[3, np.nan], value=[1234567, 0.5]))
+    header, first, second = (line.split(",") for line in path.read_text().splitlines())
+    written = [dict(zip(header, line, strict=True)) for line in (first, second)]
+    assert [(row["units"], row["few"], row["value"]) for row in written] == [("1234567", "3", "1.23457e+06"), ("", "", "0.5")]
+    assert tables.read(model, "codes")["units"].tolist()[0] == 1234567
+
+
 def test_provenance_lies_beside_the_table(model, recipe):
     path = save(model, recipe)
     provenance = json.loads(path.with_suffix(".json").read_text())
@@ -160,8 +170,11 @@ def test_a_table_without_control_rows_is_refused(model, recipe):
 
 
 def test_a_missing_table_names_the_command(model):
-    with pytest.raises(ConfigError, match=f"compolens probe codes {model}"):
+    with pytest.raises(ConfigError, match=f"compolens probe codes.py {model}"):  # no built-in probe's: a file of one's own
         tables.read(model, "codes")
+    spaced = model.rename(model.with_name("my model"))
+    with pytest.raises(ConfigError, match=f"compolens probe generalization '{spaced}'"):
+        tables.read(spaced, "generalisation")
 
 
 # ---- staleness -------------------------------------------------------------------------------------------------------
@@ -257,6 +270,25 @@ def test_finding_lists_every_model_below_once(zoo):
     assert tables.find([zoo / "softmax"]) == [zoo / "softmax"]
 
 
+def test_a_model_that_is_spelled_in_several_ways_is_found_once(zoo, tmp_path, monkeypatch):
+    (tmp_path / "link").symlink_to(zoo / "softmax")
+    monkeypatch.chdir(tmp_path)
+    spelled = ["zoo/softmax", zoo / "softmax", "zoo/../zoo/softmax", "link"]
+    assert tables.find(spelled) == [Path("zoo/softmax")]
+    assert len(tables.gather(spelled, "codes")) == 2
+    for name in ("a", "b"):
+        (tmp_path / "maps" / name).mkdir(parents=True)
+        map_files.write(tmp_path / "maps" / name, {}, table(), None, {})
+    assert tables.find_maps(["maps/a", tmp_path / "maps"]) == [Path("maps/a"), tmp_path / "maps" / "b"]
+    assert len(tables.gather(["maps/a", tmp_path / "maps" / "a"], "table")) == 2
+
+
+def test_a_model_that_is_the_folder_here_has_its_name(zoo, monkeypatch):
+    monkeypatch.chdir(zoo / "softmax")
+    assert tables.find(["."]) == [zoo / "softmax"] and tables.settings(".")["model"] == "softmax"
+    assert set(tables.gather(".", "codes")["model"]) == {"softmax"} and load(".").name == "softmax"
+
+
 def test_a_place_without_models_is_an_error(tmp_path):
     with pytest.raises(ConfigError, match="holds no trained model"):
         tables.find([tmp_path])
@@ -287,6 +319,14 @@ def test_gathering_understands_globs_and_counts_each_model_once(zoo):
     assert len(tables.gather(str(zoo.parent / "**"), "codes")) == 4, "at any depth"
 
 
+def test_brackets_in_the_name_of_a_folder_are_no_pattern(zoo):
+    for name, now in (("softmax", "m[1]"), ("hypernetwork", "m1")):
+        (zoo / name).rename(zoo / now)
+    assert set(tables.gather(str(zoo / "m[1]"), "codes")["model"]) == {"m[1]"}
+    assert set(tables.gather(str(zoo / "*[1]"), "codes")["model"]) == {"m[1]"}
+    assert set(tables.gather(str(zoo / "[m]1"), "codes")["model"]) == {"m1"}, "where no name has brackets, a set of characters"
+
+
 def test_models_without_the_table_are_left_out_and_named(zoo):
     shutil.rmtree(zoo / "softmax" / "tables")
     frame = tables.gather(str(zoo / "*"), "codes")
@@ -295,7 +335,7 @@ def test_models_without_the_table_are_left_out_and_named(zoo):
 
 
 def test_a_table_that_no_model_has_names_the_command_and_the_nearest(zoo):
-    with pytest.raises(ConfigError, match=r"none of the 2 models .*'codse'.*did you mean 'codes'.*compolens probe codse"):
+    with pytest.raises(ConfigError, match=r"of the 2 models .*'codse'.*did you mean 'codes'.*compolens probe \S+/codes.py"):
         tables.gather(str(zoo / "*"), "codse")
 
 

@@ -177,6 +177,10 @@ def test_weights_decay_inside_the_window_alone(tmp_path):
 def test_windows_and_powers_that_mean_nothing_are_refused():
     with pytest.raises(ConfigError, match="the first below the second"):
         AdamW(decay_window=(0.6, 0.4))
+    with pytest.raises(ConfigError, match=r"no step of 20 lies in decay_window=\[0, 0\.01\]; widen it"):
+        Run(TINY, Hyperteacher(**SMALL), steps=20, optimizer=AdamW(decay_window=(0, 0.01)))
+    with pytest.raises(ConfigError, match="no step of 20 lies"):  # the first one has a rate of 0
+        Run(TINY, Hyperteacher(**SMALL), steps=20, optimizer=ReferenceAdamW(decay_window=(0, 0.05)))
     with pytest.raises(ConfigError, match="from 0 to 3"):
         FanInPower(math.pi)
 

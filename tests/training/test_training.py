@@ -428,6 +428,26 @@ def test_a_folder_of_another_run_is_refused_naming_what_differs(uninterrupted, d
     assert contents(uninterrupted) == before
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"device": "gpu"}, "device 'gpu' cannot be used"),
+        ({"device": None}, "train: device must be a word, such as 'cpu' or 'cuda', got None"),
+        ({"folder": "file"}, "file is a file; choose another"),
+        ({"folder": "file/below"}, "file is a file; choose another"),
+        ({"trackers": "tensorboard"}, r"train: trackers must be a list of trackers, such as \[compolens"),
+        ({"trackers": ["tensorboard"]}, "train: trackers must be a list of trackers"),
+        ({"run": "run"}, "train wants a Run, such as Run"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused_before_there_is_a_folder(tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ConfigError, match=message):
+        train(**{"run": make_run(), "folder": "run"} | arguments)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def test_a_folder_that_holds_something_else_is_refused_and_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("precious")
     with pytest.raises(ConfigError, match="exists and holds no run"):

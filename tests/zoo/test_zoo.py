@@ -118,6 +118,8 @@ def test_a_class_from_outside_loads_when_it_is_handed_over(foreign):
 def test_a_class_from_outside_is_refused_otherwise(foreign):
     message = refusal(load, foreign)
     assert "unknown class 'Mine'" in message and "classes=[Mine]" in message and "--with" in message
+    for wrong in (Mine, "Mine", ["Mine"]):
+        assert "classes must be a list of classes, such as classes=[MyNet], got" in refusal(load, foreign, classes=wrong)
     assert "config.json" in message
 
 

@@ -61,6 +61,7 @@ def run(options: argparse.Namespace) -> int:
 
     files, folders = split_items("analyses", options.items)
     need_both("analyses", "analyze", files, folders)
+    recipes.check_names(files, "analyses")
     drawn = {file: recipes.of_maps(file) for file in files}
     models = finished_models(tables.find(folders), folders) if not all(drawn.values()) else []
     maps = tables.find_maps(folders) if any(drawn.values()) else []

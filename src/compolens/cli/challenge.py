@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +31,14 @@ def run(options: argparse.Namespace) -> int:
     """Do what `options` ask for; returns the exit status."""
     from compolens import challenge, figures, tables
     from compolens.foundation import cells
+    from compolens.foundation.model_folders import named
 
-    folder = Path(options.folder)
+    folder = named(options.folder)
     arguments = {"episodes": options.episodes, "permutations": options.permutations, "seed": options.seed}
     found = challenge.run(folder, options.claim, classes=outside(options.classes), **arguments)
     name = f"challenge-{options.claim}-{folder.name}"
     sidecar = {"runs": [str(folder)], "arguments": arguments, "weights": tables.file_digest(folder / "weights.safetensors")}
-    sidecar |= {"command": f"compolens challenge {folder} --claim {options.claim}", "version": __version__}
+    sidecar |= {"command": f"compolens challenge {shlex.quote(str(folder))} --claim {options.claim}", "version": __version__}
     paths = figures.save(found.drawing, Path(options.out), name, "page", sidecar)
     table = Path(options.out) / f"{name}.specifications.csv"
     cells.escaped(found.table).to_csv(table, index=False, float_format="%.6g")

@@ -8,8 +8,8 @@ from typing import Any
 
 from compolens.cli.columns import print_table
 from compolens.cli.engines import engine_of
-from compolens.cli.flags import Parser, command_parser, common_flags, conclude, count, finished_models, part_of, say, some
-from compolens.foundation.configs import ConfigError
+from compolens.cli.flags import Parser, command_parser, common_flags, conclude, count, finished_models, say, some
+from compolens.cli.probe import models_of, to_measure
 
 BUILT_IN = "predictors"
 
@@ -33,17 +33,17 @@ def run(options: argparse.Namespace) -> int:
     """Do what `options` ask for; returns the exit status."""
     from compolens import recipes, tables
     from compolens.diagnosis import contest
+    from compolens.figures.words import counted
 
-    own = [recipes.locate("probes", item) for item in options.items if item.endswith(".py")]
+    own = list(dict.fromkeys(recipes.locate("probes", item) for item in options.items if item.endswith(".py")))
     named = [Path(item) for item in options.items if not item.endswith(".py")] or [Path("trained_models")]
-    clash = [file for file in own if file.stem in ("generalization", BUILT_IN)]
-    if clash:
-        raise ConfigError(f"{clash[0]} has the name of a built-in probe; call it otherwise, so that its tables are its own")
-    folders = finished_models(tables.find(named), named)
+    files, status = [recipes.locate("probes", "generalization"), recipes.locate("probes", BUILT_IN), *own], 0
+    recipes.check_names(files)
+    found = tables.find(named)
+    folders = finished_models(found, named)
     if not options.measured:
-        status = _measure(
-            [recipes.locate("probes", "generalization"), recipes.locate("probes", BUILT_IN), *own], folders, options
-        )
+        mine = [folder for folder in models_of(found, options) if folder in folders]
+        status = _measure(files, mine, options, folders[0].parent)
         if status >= 128 or options.shard:
             return status
     frame = contest.gathered(folders, [BUILT_IN, *(file.stem for file in own)])
@@ -53,28 +53,27 @@ def run(options: argparse.Namespace) -> int:
         here = [(one, contest.verdict(one, entrants)) for one in judged if one.league == league]
         _show(f"{league}: {meaning}", here)
     used, left_out = frame["model"].nunique(), frame.attrs["left_out"]
-    say(f"{used} models of {frame['family'].nunique()} families; {len(left_out)} left out, such as: {_first(left_out)}")
-    return 0
+    whose = f"{counted(used, 'model')} of {counted(frame['family'].nunique(), 'family', 'families')}"
+    say(f"{whose}; {len(left_out)} left out, such as: {_first(left_out)}")
+    return status
 
 
 def _first(left_out: dict[str, str]) -> str:
     return next((f"{Path(folder).name} {why}" for folder, why in left_out.items()), "none")
 
 
-def _measure(files: list[Path], folders: list[Path], options: argparse.Namespace) -> int:
+def _measure(files: list[Path], mine: list[Path], options: argparse.Namespace, place: Path) -> int:
     """Measure what is missing; a family to which a predictor does not apply is no failure."""
     from compolens import recipes
-    from compolens.cli.probe import to_measure
 
     options.again = False
-    mine = [Path(name) for name in part_of([str(folder) for folder in folders], options.shard)]
     arguments = {}
     for file in files:
         defaults = {name: p.default for name, p in recipes.options(recipes.load_recipe("probes", file)).items()}
         given = {"episodes": options.episodes} if "episodes" in defaults and file.stem != "generalization" else {}
         arguments[file] = defaults | given
     work = [job for job in to_measure(mine, arguments, options, "final") if not _has(job)]
-    outcome = engine_of(options, folders[0].parent).run(work)
+    outcome = engine_of(options, place).run(work)
     outcome.inapplicable.clear()
     return conclude(outcome)
 

@@ -29,12 +29,17 @@ def engine_of(options: argparse.Namespace, folder: Path) -> Engine:
     engines = {"local": _local, "slurm": _slurm, "ray": _ray}
     if options.engine not in engines:
         raise ConfigError(f"no engine {options.engine!r}; {nearest(options.engine, engines)}")
-    if options.jobs is not None and options.jobs < 1:
-        raise ConfigError(f"--jobs must be at least 1, got {options.jobs}")
+    check_jobs(options)
     for flag, value, engine in (("--address", options.address, "ray"), ("--slurm", options.slurm, "slurm")):
         if value and options.engine != engine:
             raise ConfigError(f"{flag} is for --engine {engine}; this is --engine {options.engine}")
     return engines[options.engine](options, folder)
+
+
+def check_jobs(options: argparse.Namespace) -> None:
+    """Raise a `ConfigError` unless --jobs of the `options` is left out or at least 1."""
+    if options.jobs is not None and options.jobs < 1:
+        raise ConfigError(f"--jobs must be at least 1, got {options.jobs}")
 
 
 def _local(options: argparse.Namespace, folder: Path) -> Engine:

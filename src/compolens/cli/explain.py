@@ -12,6 +12,7 @@ from compolens.cli.flags import Parser, check_file, command_parser, common_flags
 from compolens.cli.probe import models_of, to_measure
 from compolens.cli.recipe_flags import recipe_arguments
 from compolens.cli.report import evidence_flag, write_report
+from compolens.foundation.configs import ConfigError
 
 EXPLAINS = (
     "generalization", "swap_code", "swap_factor", "erase_code", "inference_or_execution", "which_prior", "latent_code",
@@ -59,8 +60,9 @@ def run(options: argparse.Namespace) -> int:
     models = finished_models(mine, folders)
     files = [recipes.locate("probes", name) for name in (*EXPLAINS, *(["repair"] if options.confirm else []))]
     wanted = {file: recipe_arguments("probes", file, options) for file in files}
-    work = to_measure(models, wanted, options, "final")
+    work = to_measure([folder for folder in models if tables.finished(folder)], wanted, options, "final")
     outcome = engine.run(work)
+    outcome.failures.update(_unfinished(models))
     refused = [
         (Path(job.arguments[1]).name, Path(job.arguments[0]).stem, outcome.inapplicable.get(job.name, "")) for job in work
     ]
@@ -71,6 +73,20 @@ def run(options: argparse.Namespace) -> int:
         print("this shard is measured; the same command without --shard, once all are, writes the report", file=sys.stderr)
         return status
     return max(write_report("explain", options, models, [one for one in refused if one[2]]), status)
+
+
+def _unfinished(models: list[Path]) -> dict[str, str]:
+    """Why models that are in training are not measured: said once of each, not once by each probe."""
+    from compolens import tables, zoo
+
+    found = {}
+    for folder in models:
+        if not tables.finished(folder):
+            try:
+                zoo.read_step(folder)
+            except ConfigError as error:
+                found[folder.name] = str(error)
+    return found
 
 
 def _measured(models: list[Path]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import importlib
 import math
 import os
@@ -202,6 +203,26 @@ def part_of(names: list[str], shard: Shard | None) -> list[str]:
     if not mine:
         print(f"shard {shard.index}/{shard.count} of {len(names)} is empty: nothing to do", file=sys.stderr)
     return [name for name in names if name in mine]
+
+
+def matched(names: typing.Iterable[str], pattern: str) -> list[str]:
+    """The names that a pattern stands for: a name that is typed in full stands for itself.
+
+    Args:
+        names: all of them.
+        pattern: what was typed; * is any part, ? any character, and [01] one of these where no name has brackets.
+
+    Returns:
+        Those names, in their order.
+    """
+    names = list(names)
+    literal = any("[" in name for name in names)
+    return [pattern] if pattern in names else fnmatch.filter(names, escaped(pattern) if literal else pattern)
+
+
+def escaped(pattern: str) -> str:
+    """`pattern` with its brackets as characters like others: * and ? alone stand for what may vary."""
+    return pattern.replace("[", "[[]")
 
 
 def check_device(device: str) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from compolens.cli.columns import print_table
-from compolens.cli.engines import engine_of
-from compolens.cli.flags import Parser, command_parser, common_flags, conclude, part_of, say
+from compolens.cli.engines import check_jobs, engine_of
+from compolens.cli.flags import Parser, command_parser, common_flags, conclude, matched, part_of, say
 from compolens.foundation.configs import ConfigError, nearest
 
 
@@ -38,10 +38,11 @@ def run(options: argparse.Namespace) -> int:
 
     found, out = chosen(work.read(options.file, "maps"), options), Path(options.out)
     wanted = {name: _cells(name, one, options) for name, one in found.items()}
+    check_jobs(options)
+    engine, status = None if options.list else engine_of(options, out), 0
     told(options, {name: (cells, work.left(out / name, cells)) for name, cells in wanted.items()})
-    if options.list:
+    if engine is None:
         return 0
-    engine, status = engine_of(options, out), 0
     for name, cells in wanted.items():
         outcome = maps.make(options.file, "maps", name, cells, out / name, engine, options.device, command_of(options, "map"))
         status = max(status, conclude(outcome))
@@ -66,10 +67,10 @@ def chosen(found: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]
     """
     names: list[str] = []
     for pattern in options.names or ["*"]:
-        matched = fnmatch.filter(found, pattern)
-        if not matched:
+        these = matched(found, pattern)
+        if not these:
             raise ConfigError(f"{options.file} describes no {pattern!r}; {nearest(pattern, found)}")
-        names += [name for name in matched if name not in names]
+        names += [name for name in these if name not in names]
     return {name: found[name] for name in names}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import shlex
 import sys
@@ -11,7 +12,7 @@ from typing import Any
 
 from compolens.cli.columns import print_table
 from compolens.cli.flags import Parser, command_parser, common_flags, outside
-from compolens.cli.rows import Filter, Row, chosen, find, known, ordered
+from compolens.cli.rows import Filter, Row, chosen, known, ordered
 from compolens.foundation.configs import ConfigError
 
 COLUMNS = ["model", "architecture", "task", "steps", "parameters", "train", "test", "ood", "note"]
@@ -142,10 +143,10 @@ def _diagnose(folders: list[Path]) -> int:
             found = label.diagnose(group.folders)
         except (LookupError, ValueError) as error:  # a table from before digests that lacks what its probe writes
             reason = str(error) if isinstance(error, ConfigError) else f"its tables lack {error}"
-            print(f"{group.label}: {reason}; type: compolens explain {group.folders[0]} --again", file=sys.stderr)
+            print(f"{group.label}: {reason}; type: {_explain(group)} --again", file=sys.stderr)
             continue
         if found is None:
-            print(f"{group.label}: no tables; type: compolens explain {group.folders[0]}", file=sys.stderr)
+            print(f"{group.label}: no tables; type: {_explain(group)}", file=sys.stderr)
             continue
         lacks = found.scores["ceiling"] - found.scores["ood"]
         sure = len(group.folders) >= groups.SEEDS
@@ -162,15 +163,20 @@ def _diagnose(folders: list[Path]) -> int:
     return 0
 
 
+def _explain(group: Any) -> str:
+    return f"compolens explain {shlex.quote(str(group.folders[0]))}"
+
+
 def _models_and_maps(roots: list[str]) -> tuple[list[Path], list[Path]]:
     """What is to be checked below the roots; there may be models, or maps, or both."""
     from compolens import tables
+    from compolens.foundation import map_files
 
     try:
         maps = tables.find_maps(roots)
     except ConfigError:
         return tables.find(roots), []
-    others = [root for root in roots if Path(root) not in maps]
+    others = [root for root in roots if not map_files.is_map(root)]
     try:
         return (tables.find(others) if others else []), maps
     except ConfigError:
@@ -233,22 +239,33 @@ def run(options: argparse.Namespace) -> int:
     if modes:
         found, maps = _models_and_maps(roots) if options.check and not options.filters else (tables.find(roots), [])
         if options.filters:
-            found = [Path(row["model"]) for row in chosen(_rows(found, outside(options.classes)), options.filters)]
+            found = [Path(row["model"]) for row in _filtered(found, options)]
         if options.check:
             return _check(found, maps)
         if options.write_digests:
             return _write_digests(found)
         with tables.read_once():
             return (_summarise if options.summary else _diagnose)(found)
-    rows = chosen(_rows(tables.find(roots), outside(options.classes)), options.filters)
+    rows = _filtered(tables.find(roots), options)
     rows = ordered(rows, options.sort) if options.sort else rows
     if options.json:
-        for name in _split(options.columns or ""):
-            known(name, rows)
-        print(json.dumps([row if options.columns is None else _named(row, options.columns) for row in rows], indent=1))
+        names = {name: known(name, rows) for name in _split(options.columns or "")}
+        wanted = [{name: row.get(key) for name, key in names.items()} for row in rows]
+        print(json.dumps(rows if options.columns is None else wanted, indent=1))
         return 0
     _show(rows, options.columns)
     return 0
+
+
+def _filtered(folders: list[Path], options: argparse.Namespace) -> list[Row]:
+    """The rows of which all that --filter says holds."""
+    from compolens.tables.gathering import switched_off
+
+    off: set[str] = set()
+    for folder in folders if options.filters else ():
+        with contextlib.suppress(ConfigError):  # a folder that is damaged
+            off |= switched_off(folder)
+    return chosen(_rows(folders, outside(options.classes)), options.filters, off)
 
 
 def _rows(folders: list[Path], classes: tuple[Any, ...]) -> list[Row]:
@@ -264,10 +281,6 @@ def _rows(folders: list[Path], classes: tuple[Any, ...]) -> list[Row]:
             row.setdefault("note", str(error))
         rows.append(row)
     return rows
-
-
-def _named(row: Row, columns: str) -> Row:
-    return {name: row.get(find(name, [row]) or name) for name in _split(columns)}
 
 
 def _split(columns: str) -> list[str]:

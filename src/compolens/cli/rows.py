@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from compolens.cli.flags import escaped
 from compolens.foundation.configs import ConfigError, nearest
 
 Row = dict[str, Any]
@@ -41,6 +42,11 @@ class Filter:
             raise argparse.ArgumentTypeError(f"{made.key}{made.sign} must be followed by a number, got {made.value!r}")
         return made
 
+    @property
+    def off(self) -> bool:
+        """Whether its value is that of a setting that is off, which rows leave out."""
+        return self.value.strip().lower() in ("false", "none")
+
     def holds(self, row: Row, key: str) -> bool:
         """Whether it is so in a row.
 
@@ -49,17 +55,19 @@ class Filter:
             key: the full name of the condition's key, the same for all rows.
 
         Returns:
-            Yes or no; a row without the key has no value that equals, exceeds or falls below anything.
+            Yes or no; a row without the key equals false and none, and exceeds or falls below nothing.
         """
         held = row.get(key)
         if self.sign in COMPARISONS:
             here, there = number(held), number(self.value)
             return here is not None and there is not None and COMPARISONS[self.sign](here, there)
+        if held is None:
+            return self.off == (self.sign == "=")
         numbers = number(held), number(self.value)
-        same = held is not None and (
+        same = (
             numbers[0] == numbers[1]
             if None not in numbers
-            else fnmatch.fnmatchcase(str(held).lower(), self.value.strip().lower())
+            else fnmatch.fnmatchcase(str(held).lower(), escaped(self.value.strip().lower()))
         )
         return same == (self.sign == "=")
 
@@ -81,9 +89,15 @@ def find(key: str, rows: Iterable[Row]) -> str | None:
 
     Returns:
         The name; None where no row has it.
+
+    Raises:
+        ConfigError: it is the last part of several, which are named.
     """
     names = dict.fromkeys(name for row in rows for name in row)
-    return key if key in names else next((name for name in names if name.rpartition(".")[2] == key), None)
+    ends = [key] if key in names else [name for name in names if name.rpartition(".")[2] == key]
+    if len(ends) > 1:
+        raise ConfigError(f"{key!r} may be {' or '.join(ends)}; type one of these in full")
+    return ends[0] if ends else None
 
 
 def known(key: str, rows: list[Row]) -> str:
@@ -97,7 +111,7 @@ def known(key: str, rows: list[Row]) -> str:
         The name.
 
     Raises:
-        ConfigError: no row has it; the nearest is named.
+        ConfigError: no row has it, and the nearest is named; or it may be one of several.
     """
     found = find(key, rows)
     if found is None:
@@ -105,18 +119,20 @@ def known(key: str, rows: list[Row]) -> str:
     return found
 
 
-def chosen(rows: list[Row], filters: Iterable[Filter]) -> list[Row]:
+def chosen(rows: list[Row], filters: Iterable[Filter], off: Iterable[str] = ()) -> list[Row]:
     """The rows of which every condition holds.
 
     Args:
         rows: all of them.
         filters: the conditions; one on a key that no row has is an error.
+        off: settings that are off in some model, which its row leaves out.
 
     Returns:
         Those rows, in their order.
     """
+    left_out: list[Row] = [dict.fromkeys(sorted(off))]
     for condition in filters:
-        key = known(condition.key, rows)
+        key = find(condition.key, rows) or find(condition.key, left_out) or known(condition.key, rows)
         rows = [row for row in rows if condition.holds(row, key)] or _none_left(condition)
     return rows
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import fnmatch
 import io
 import os
 from collections.abc import Callable, Iterable
@@ -14,7 +13,7 @@ from typing import Any
 
 from compolens.cli.columns import print_table
 from compolens.cli.engines import engine_of
-from compolens.cli.flags import Parser, check_device, command_parser, common_flags, conclude, part_of
+from compolens.cli.flags import Parser, check_device, command_parser, common_flags, conclude, matched, part_of
 from compolens.foundation.configs import ConfigError, nearest
 
 
@@ -81,10 +80,10 @@ def run(options: argparse.Namespace) -> int:
     runs, out = read_runs(options.file), Path(options.out)
     chosen: list[str] = []
     for pattern in options.names or ["*"]:
-        matched = [name for name in runs if fnmatch.fnmatchcase(name, pattern)]
-        if not matched:
+        found = matched(runs, pattern)
+        if not found:
             raise ConfigError(f"{options.file} has no run {pattern!r}; {nearest(pattern, runs)}")
-        chosen += [name for name in matched if name not in chosen]
+        chosen += [name for name in found if name not in chosen]
     chosen = part_of(chosen, options.shard)
     if options.list:
         _print_runs({name: runs[name] for name in chosen}, out)
@@ -188,7 +187,7 @@ def _trackers(names: Iterable[str]) -> list[Any]:
         return []
     from compolens.training.tracking import tracker
 
-    return [tracker(name) for name in names]
+    return [tracker(name) for name in dict.fromkeys(names)]  # one that is named twice follows once
 
 
 def _scores_line(scores: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from compolens.cli.columns import print_table
-from compolens.cli.engines import engine_of
+from compolens.cli.engines import check_jobs, engine_of
 from compolens.cli.flags import Parser, command_parser, common_flags, conclude, part_of, say
 from compolens.cli.map import chosen, command_of, told
 
@@ -33,13 +33,13 @@ def run(options: argparse.Namespace) -> int:
 
     found, out = chosen(work.read(options.file, "tunings"), options), Path(options.out)
     planned = {name: one.cells(one.extended(_table(out / name))) for name, one in found.items()}
-    told(options, {name: (cells, work.left(out / name, cells)) for name, cells in planned.items()})
+    parts = {name: _part(cells, options) for name, cells in planned.items()}
+    check_jobs(options)
     engine, status = None if options.list else engine_of(options, out), 0
+    told(options, {name: (cells, work.left(out / name, cells)) for name, cells in parts.items()})
     for name, one in found.items():
-        cells = planned[name]
+        cells, wanted = planned[name], parts[name]
         while engine is not None:
-            mine = set(part_of([cell.name for cell in cells], options.shard))
-            wanted = [cell for cell in cells if cell.name in mine]
             command = command_of(options, "tune")
             outcome = maps.make(options.file, "tunings", name, wanted, out / name, engine, options.device, command)
             status = max(status, conclude(outcome))
@@ -47,11 +47,17 @@ def run(options: argparse.Namespace) -> int:
             if outcome.signum or outcome.failures or len(wider) == len(cells):
                 break
             say(f"{name}: a best value is at the edge of its grid; {len(wider) - len(cells)} settings more, for all alike")
-            cells = wider
+            cells, wanted = wider, _part(wider, options)
         _show(name, _table(out / name))
         if status >= 128:
             break
     return status
+
+
+def _part(cells: list[Any], options: argparse.Namespace) -> list[Any]:
+    """The cells of this command, of this machine."""
+    mine = set(part_of([cell.name for cell in cells], options.shard))
+    return [cell for cell in cells if cell.name in mine]
 
 
 def _table(folder: Path) -> Any:

@@ -146,15 +146,33 @@ def read_table(folder: str | Path, name: str = TABLE) -> pd.DataFrame:
 
     if not (Path(folder) / name).is_file():
         raise ConfigError(f"{folder} has no {name}; it is kept where the map is described with keep_history=True")
-    text = {"cell", "run", "architecture", "task", "score_name", "note", *_knobs_in_words(Path(folder) / CONFIG)}
+    knobs = _knobs(Path(folder) / CONFIG)
+    in_words = {name for values in knobs.values() for name, value in values.items() if isinstance(value, str)}
+    text = {"cell", "run", "architecture", "task", "score_name", "note", *in_words}
     content = _checked(folder, name).read_bytes()
     header = pd.read_csv(io.BytesIO(content), nrows=0).columns
     words = {c: str for c in text if c in header}
     frame = pd.read_csv(io.BytesIO(content), dtype=words, keep_default_na=False, na_values=cells.MISSING)
-    return cells.unescaped(frame).copy().assign(map=Path(folder).name)  # whole again, where columns are many
+    frame = _with_knobs(cells.unescaped(frame), knobs, in_words) if name == TABLE else cells.unescaped(frame)
+    return frame.copy().assign(map=Path(folder).name)  # whole again, where columns are many
 
 
-def _knobs_in_words(config: Path) -> set[str]:
-    """The knobs whose values are words, which may look like numbers."""
-    described = files.read_json(config).get("cells", {}).values() if config.is_file() else ()
-    return {name for cell in described for name, value in cell.get("knobs", {}).items() if isinstance(value, str)}
+def _knobs(config: Path) -> dict[str, dict[str, Any]]:
+    """Cell -> its knobs, as described."""
+    described = files.read_json(config).get("cells", {}) if config.is_file() else {}
+    return {name: cell.get("knobs", {}) for name, cell in described.items()}
+
+
+def _with_knobs(frame: pd.DataFrame, knobs: dict[str, dict[str, Any]], in_words: set[str]) -> pd.DataFrame:
+    """Rows with their knobs as described: a CSV holds eight digits of a number, and words such as "" and "nan" are none there.
+
+    Cells that a tuning was extended by are not described; theirs are those of the CSV.
+    """
+    import pandas as pd
+
+    for knob in sorted({name for values in knobs.values() for name in values} & set(frame) if len(frame) else ()):
+        known = [knobs.get(cell, {}).get(knob) for cell in frame["cell"]]
+        told = [value if value is None or knob not in in_words else str(value) for value in known]
+        values = [read if value is None else value for value, read in zip(told, frame[knob].tolist(), strict=True)]
+        frame[knob] = pd.Series(values, index=frame.index, dtype=frame[knob].dtype if knob in in_words else None)
+    return frame

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,20 @@ MOST_FOLDERS = 20_000
 def finished(folder: Path) -> bool:
     """Whether the model `folder` holds a training that came to its end."""
     return (folder / "scores.json").is_file()
+
+
+def named(folder: str | Path) -> Path:
+    """`folder` by a path that ends with its name, which "." and ".." do not."""
+    folder = Path(folder)
+    return folder.resolve() if folder.name in ("", "..") else folder
+
+
+def distinct(folders: Iterable[Path]) -> list[Path]:
+    """Each of `folders` once, as it was spelled first: relative and absolute paths, ".." and links lead to the same one."""
+    found: dict[Path, Path] = {}
+    for folder in folders:
+        found.setdefault(folder.resolve(), folder)
+    return list(found.values())
 
 
 ADOPTED = "Adopted"
@@ -77,22 +92,23 @@ def find(roots: Iterable[str | Path]) -> list[Path]:
     for root in map(Path, roots):
         if map_files.is_map(root):
             raise ConfigError(
-                f"{root} is a map of many models, not a model; draw it with: compolens analyze phase_diagram {root}"
+                f"{root} is a map of many models, not a model; draw it with: "
+                f"compolens analyze phase_diagram {shlex.quote(str(root))}"
             )
         if (root / "config.json").is_file():
-            found.append(root)
+            found.append(named(root))
             continue
         below = _below(root)
         if not below:
             if root.exists() and not root.is_dir():
                 raise ConfigError(f"{root} is a file; name the folder of a model, or one with models in it")
             if maps := _maps_below(root):
-                draw = f"compolens analyze phase_diagram {maps[0]}"
+                draw = f"compolens analyze phase_diagram {shlex.quote(str(maps[0]))}"
                 raise ConfigError(f"{root} holds no trained model, but maps of many; draw one with: {draw}")
             what = "holds no trained model" if root.is_dir() else "does not exist"
-            raise ConfigError(f"{root} {what}; train some with: compolens train FILE --out {root}")
+            raise ConfigError(f"{root} {what}; train some with: compolens train FILE --out {shlex.quote(str(root))}")
         found.extend(below)
-    return list(dict.fromkeys(found))
+    return distinct(found)
 
 
 def _below(root: Path) -> list[Path]:
@@ -118,8 +134,8 @@ def find_maps(roots: Iterable[str | Path]) -> list[Path]:
     """Every map's folder at or below `roots`, sorted; none at all is a `ConfigError`."""
     found: list[Path] = []
     for root in map(Path, roots):
-        found.extend([root] if map_files.is_map(root) else _maps_below(root))
+        found.extend([named(root)] if map_files.is_map(root) else _maps_below(root))
     if not found:
-        named = ", ".join(map(str, roots))
-        raise ConfigError(f"there is no map in {named}; make one with: compolens map FILE --out DIR")
-    return list(dict.fromkeys(found))
+        typed = ", ".join(map(str, roots))
+        raise ConfigError(f"there is no map in {typed}; make one with: compolens map FILE --out DIR")
+    return distinct(found)

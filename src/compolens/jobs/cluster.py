@@ -118,6 +118,7 @@ class _Sweep:
 
     def run(self, jobs: list[Job]) -> Outcome:
         self.waiting, self.sent, cancelled = deque(jobs), dict[str, int](), 0.0
+        self.numbers = {job.name: number for number, job in enumerate(jobs, start=1)}
         with signals.caught() as caught:
             while self.under_way or (self.waiting and not caught):
                 if caught and not cancelled:
@@ -139,8 +140,8 @@ class _Sweep:
         room = len(self.waiting) if self.engine.workers is None else self.engine.workers - len(self.under_way)
         for _ in range(min(room, len(self.waiting))):
             job = self.waiting.popleft()
-            number = self.sent[job.name] = self.sent.get(job.name, 0) + 1
-            events = self.folder / f"{len(self.sent)}.{number}.events"
+            again = self.sent[job.name] = self.sent.get(job.name, 0) + 1
+            events = self.folder / f"{self.numbers[job.name]}.{again}.events"
             handle = self.engine.send(self.cluster, job, events)
             self.under_way.append(_Sent(job, handle, Reader(events)))
 

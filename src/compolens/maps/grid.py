@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from compolens.foundation.configs import ConfigError, describe, nearest, require
+from compolens.foundation.configs import ConfigError, describe, nearest, require, require_kinds, shown
 from compolens.training import Run
 
 Value = bool | int | float | str
@@ -113,6 +113,10 @@ class Map:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cells", tuple(self.cells))
+        asked = isinstance(self.measures, Mapping) and all(isinstance(given, Mapping) for given in self.measures.values())
+        example = '{"generalization": {"episodes": 1024}}'
+        require(asked, f"Map: measures must name probes and their arguments, such as {example}; got {shown(self.measures)}")
+        require_kinds(self)
         require(len(self.cells) > 0, f"the map {self.title!r} has no cells; give at least one Cell(run, knobs)")
         check_cells(self.title, self.cells)
         for name in filter(None, (self.x, self.y, *self.panels)):

@@ -8,7 +8,9 @@ them, up to a number of settings; so budgets stay equal.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import math
+import shlex
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -20,11 +22,11 @@ from compolens.foundation import map_files
 from compolens.foundation.configs import ConfigError, nearest, require
 from compolens.maps.grid import Cell
 from compolens.measures.tuned import SETTINGS, Choice, choices
-from compolens.tasks.base import VALIDATION
+from compolens.tasks.episodes import VALIDATION
 from compolens.training import Run
 
 FARTHEST = 8
-"""How many values a grid can be extended by at either end."""
+"""How many values beyond either end of a grid a cell is looked for, at least: `most` may be more, or less than it was."""
 LOOKED_FOR = ("lr", "weight_decay", "steps")
 
 
@@ -56,6 +58,8 @@ class Tuning:
         require(len(self.runs) > 0, f"the tuning {self.title!r} has no runs")
         for name in LOOKED_FOR:
             values = getattr(self, name)
+            many = isinstance(values, Iterable) and not isinstance(values, str)
+            require(many, f"the tuning {self.title!r}: {name} must be several values, such as ({values!r},), got {values!r}")
             rising = list(values) == sorted(set(values)) and len(values) > 0 and values[0] > 0
             require(rising, f"the tuning {self.title!r}: {name} must be positive and ascending, got {list(values)}")
         tried = len(self.lr) * len(self.weight_decay) * len(self.steps)
@@ -112,8 +116,11 @@ class Tuning:
         Raises:
             ConfigError: there is none.
         """
-        for far in range(FARTHEST + 1):  # near ones first: a grid that is stretched far leaves what numbers hold
-            for cell in self.cells({key: stretched(values, far, far) for key, values in self.values.items()}):
+        tried = math.prod(map(len, self.values.values()))
+        room = {key: max(FARTHEST, self.most * len(values) // tried - len(values)) for key, values in self.values.items()}
+        for far in range(max(room.values()) + 1):  # near ones first: a grid that is stretched far leaves what numbers hold
+            ends = {key: min(far, room[key]) for key in room}
+            for cell in self.cells({key: stretched(values, ends[key], ends[key]) for key, values in self.values.items()}):
                 if cell.name == name:
                     return cell
         raise ConfigError(f"the tuning {self.title!r} has no cell {name!r}; {nearest(name, (c.name for c in self.cells()))}")
@@ -180,13 +187,13 @@ class Tuning:
                 if not low and not high:
                     continue
                 wider = values | {name: stretched(known, low, high)}
-                if len(wider["lr"]) * len(wider["weight_decay"]) * len(wider["steps"]) <= self.most:
+                if wider != values and math.prod(map(len, wider.values())) <= self.most:
                     return wider
         return None
 
 
 def stretched(values: tuple[float, ...], below: int, above: int) -> tuple[float, ...]:
-    """Ascending values with more of them at the ends, at the ratio of the two next to each end.
+    """Ascending values with more of them at the ends, one by one, each at the ratio of the two next to it.
 
     Args:
         values: at least one; of one value nothing is known about its neighbours, and it stays alone.
@@ -198,12 +205,16 @@ def stretched(values: tuple[float, ...], below: int, above: int) -> tuple[float,
     """
     if len(values) < 2:
         return values
-    down, up = values[0] / values[1], values[-1] / values[-2]
-    lower = [values[0] * down**k for k in range(below, 0, -1)]
-    upper = [values[-1] * up**k for k in range(1, above + 1)]
     whole = all(isinstance(v, int) for v in values)
-    more = [[(max(1, round(v)) if whole else float(f"{v:.3g}")) for v in part] for part in (lower, upper)]
-    return tuple(dict.fromkeys([*more[0], *values, *more[1]]))
+    for _ in range(below):
+        values = (_rounded(values[0] * (values[0] / values[1]), whole), *values)
+    for _ in range(above):
+        values = (*values, _rounded(values[-1] * (values[-1] / values[-2]), whole))
+    return tuple(dict.fromkeys(values))
+
+
+def _rounded(value: float, whole: bool) -> float:
+    return max(1, round(value)) if whole else float(f"{value:.3g}")
 
 
 # ---- what was chosen -------------------------------------------------------------------------------------------------
@@ -236,10 +247,11 @@ def tuned(folder: str | Path) -> dict[str, Tuned]:
         Name of the architecture -> what was chosen for it; one that diverged at every setting is not in there.
 
     Raises:
-        ConfigError: nothing was tuned there, or not all settings of the grid; the message names the command to type.
+        ConfigError: nothing was tuned there, not all settings of the grid, or not the same number for all architectures; the
+            message names the command to type.
     """
     if not map_files.is_map(folder):
-        command = f"compolens tune trained_models/tuning.py --out {Path(folder).parent}"
+        command = f"compolens tune trained_models/tuning.py --out {shlex.quote(str(Path(folder).parent))}"
         raise ConfigError(f"{folder} holds no tuning yet; make it with: {command}")
     table = map_files.read_table(folder)
     described = map_files.read_config(folder)["cells"]
@@ -247,5 +259,12 @@ def tuned(folder: str | Path) -> dict[str, Tuned]:
     require(
         "who" in table and not left,
         f"{folder}: {len(left)} of {len(described)} settings are not measured yet; the command that began it goes on",
+    )
+    tried = {str(who): int(count) for who, count in table["who"].value_counts(sort=False).items()}
+    even = ", ".join(f"{who} {count}" for who, count in tried.items())
+    require(
+        len(set(tried.values())) == 1,
+        f"{folder}: its grid was extended, and not all of that is measured yet (settings tried: {even}); the command that "
+        "began it goes on",
     )
     return {who: Tuned(who, choice) for who, choice in choices(table).items()}

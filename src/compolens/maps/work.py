@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import inspect
 import json
 import shutil
 import tempfile
@@ -18,7 +19,7 @@ import pandas as pd
 import torch
 
 from compolens import __version__, jobs, recipes, tables
-from compolens.foundation import files, map_files
+from compolens.foundation import files, map_files, table_files
 from compolens.foundation.configs import ConfigError, describe, nearest, require
 from compolens.jobs.leases import Leases, Watch
 from compolens.maps.grid import Cell, digest_of
@@ -163,8 +164,8 @@ def train_cell(file: str, kind: str, name: str, cell: str, folder: str, device: 
     made, place = described.cell(cell), Path(folder) / map_files.CELLS / cell
     with Leases(place.parent).take(place.name) as lease:
         row = _row_file(place)
-        if row.exists():
-            return _line(files.read_json(row)["row"])
+        if known := _known_row(Path(folder), cell):
+            return _line(known)
 
         def progress(state: Any) -> None:
             lease.check()
@@ -190,6 +191,17 @@ def train_cell(file: str, kind: str, name: str, cell: str, folder: str, device: 
 
 def _row_file(place: Path) -> Path:
     return place.parent / f"{place.name}.row.json"
+
+
+def _known_row(folder: Path, cell: str) -> dict[str, Any] | None:
+    """The row that a cell left, or that another command has taken into the map's table already."""
+    with table_files.alone_in(folder, table_files.PATIENCE):  # nobody takes it in while we look
+        row = _row_file(folder / map_files.CELLS / cell)
+        if row.exists():
+            return files.read_json(row)["row"]
+        table = map_files.read_table(folder) if map_files.is_map(folder) else pd.DataFrame({"cell": []})
+        rows = table[table["cell"] == cell].to_dict("records")
+        return {str(k): v for k, v in rows[0].items() if v == v} if rows else None
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -235,6 +247,26 @@ def _measured(measures: Any, place: Path) -> dict[str, Any]:
     return found
 
 
+def check_measures(described: Described) -> None:
+    """Check that probes can be called as a map asks, before anything is trained.
+
+    Args:
+        described: the `Map` or `Tuning`.
+
+    Raises:
+        ConfigError: there is no such probe, or it takes no such arguments.
+    """
+    for probe, arguments in getattr(described, "measures", {}).items():
+        path = recipes.locate("probes", probe)
+        recipes.check_names([path])
+        function = recipes.load_recipe("probes", path)
+        try:
+            inspect.signature(function).bind(None, **arguments)
+        except TypeError as error:
+            takes = ", ".join(recipes.options(function)) or "no arguments"
+            raise ConfigError(f"measures={{{probe!r}: {dict(arguments)}}}: {error}; it takes {takes}") from None
+
+
 SAID = ("metric", "split", "site", "role", "control")
 """Columns of a row that name its number in a map's table."""
 UNSAID = ("value", "lo", "hi", "n", "step", "note")
@@ -261,9 +293,10 @@ def collect(folder: Path, described: Described, command: str = "") -> pd.DataFra
 
     Raises:
         ConfigError: the folder holds cells that are described otherwise, or something that is no map.
+        SaveError: another process has been at its files for too long.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with files.locked(folder):
+    with table_files.alone_in(folder, table_files.PATIENCE):
         rows, history, about = _before(folder, described)
         waiting = sorted((folder / map_files.CELLS).glob("*.row.json"))
         come = {path: files.read_json(path) for path in waiting}
@@ -358,7 +391,8 @@ def make(
         What became of the jobs.
     """
     described = one_of(file, kind, name)
-    collect(folder, described, command)  # an error now is one line, not one per job
+    check_measures(described)  # an error now is one line, not one per job
+    collect(folder, described, command)
     wanted = left(folder, cells)
     place = folder / map_files.CELLS
     place.mkdir(parents=True, exist_ok=True)

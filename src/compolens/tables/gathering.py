@@ -6,6 +6,7 @@ import glob
 import json
 import warnings
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,20 @@ import pandas as pd
 from compolens.foundation import digests, files, map_files, versions
 from compolens.foundation.configs import ConfigError, nearest
 from compolens.foundation.files import DamagedFile
-from compolens.foundation.model_folders import ADOPTED, find, finished, network_arguments, network_name, sites_name
-from compolens.tables.reading import parsed, read, warn_of_intervals, why_stale
+from compolens.foundation.model_folders import (
+    ADOPTED,
+    distinct,
+    find,
+    find_maps,
+    finished,
+    named,
+    network_arguments,
+    network_name,
+    sites_name,
+)
+from compolens.tables.reading import meant, parsed, read, warn_of_intervals, why_stale
 from compolens.tables.rows import at_last_step
-from compolens.tables.saved import StaleTable, UnusableTable, exists, names, told_stale
+from compolens.tables.saved import StaleTable, UnusableTable, command_of, exists, names, told_stale
 
 RENAMED_SETTINGS = {"optimizer.decay": {"code": "AllButVectors", "paper": "MatricesOnly"}}
 """Setting -> what folders of version 0.1 say of it -> what folders say now; equal runs have equal settings."""
@@ -27,10 +38,22 @@ def settings(folder: str | Path) -> dict[str, Any]:
     """The configuration of the model in `folder`, flattened into columns: model, architecture, task, support, seeds, steps, …
 
     Settings that are off (null or false) are left out: a model that was trained before a setting existed has none either."""
+    row = {k: v for k, v in _described(folder).items() if v is not None and v is not False}
+    files.require_regular(Path(folder) / digests.SCORES)
+    return row | {"score_name": _score_name(folder) if finished(Path(folder)) else "score"}
+
+
+def switched_off(folder: str | Path) -> set[str]:
+    """The names of the settings that `settings` leaves out of the model in `folder`, because they are null or false."""
+    return {k for k, v in _described(folder).items() if v is None or v is False}
+
+
+def _described(folder: str | Path) -> dict[str, Any]:
+    """All settings in the configuration of a model, those included that are off."""
     config = digests.read_config(folder)
     digests.check(folder, digests.CONFIG)
     run = config["run"]
-    row: dict[str, Any] = {"model": Path(folder).name, "folder": str(folder)}
+    row: dict[str, Any] = {"model": named(folder).name, "folder": str(folder)}
     for part in ("architecture", "task", "optimizer"):
         if not isinstance(run.get(part), dict) or not isinstance(run[part].get("class"), str):
             raise DamagedFile(f"{Path(folder) / digests.CONFIG} describes no {part}; restore it, or train the run again")
@@ -43,10 +66,7 @@ def settings(folder: str | Path) -> dict[str, Any]:
         row["architecture.sites"] = sites_name(run["architecture"])
     row |= {k: RENAMED_SETTINGS[k].get(row[k], row[k]) for k in RENAMED_SETTINGS.keys() & row.keys()}
     row |= {k: v for k, v in run.items() if not isinstance(v, dict | list) and k != "class"}
-    row |= {"task.setting": config.get("setting")}  # None in folders of version 0.1
-    row = {k: v for k, v in row.items() if v is not None and v is not False}
-    files.require_regular(Path(folder) / digests.SCORES)
-    return row | {"score_name": _score_name(folder) if finished(Path(folder)) else "score"}
+    return row | {"task.setting": config.get("setting")}  # None in folders of version 0.1
 
 
 def _score_name(folder: str | Path) -> str:
@@ -94,14 +114,15 @@ def with_untrained_control(folder: str | Path, name: str) -> pd.DataFrame:
     rows = at_last_step(read(folder, name))
     known = settings(folder)
     never_trained = known["steps"] == 0 and not _adopted(folder)
-    return rows[~(never_trained & rows["control"].str.startswith("untrained"))].assign(model=Path(folder).name)
+    return rows[~(never_trained & rows["control"].str.startswith("untrained"))].assign(model=named(folder).name)
 
 
 def gather(folders: str | Path | Iterable[str | Path], table: str) -> pd.DataFrame:
     """One DataFrame from the tables of many models, joined with their configs and seeds as columns.
 
     Args:
-        folders: Paths, or a glob such as "runs/**"; a folder of folders stands for all models below it.
+        folders: Paths, or patterns with * and ? such as "runs/**"; a folder of folders stands for all models below it, or for
+            the maps below it where it holds no model.
         table: The table's name; of maps, whose one table has a row per model, "table" or "history".
 
     Returns:
@@ -115,10 +136,10 @@ def gather(folders: str | Path | Iterable[str | Path], table: str) -> pd.DataFra
     patterns = [folders] if isinstance(folders, str | Path) else list(folders)
     if not patterns:
         raise ConfigError('gather was given no folder; name some, such as gather("runs/*", "generalization")')
-    paths = [path for pattern in patterns for path in _matched(str(pattern))]
-    if maps := [p for p in dict.fromkeys(paths) if map_files.is_map(p)]:
+    paths = distinct(path for pattern in patterns for path in _matched(str(pattern)))
+    if maps := [p for p in paths if map_files.is_map(p)]:
         return _gather_maps(maps, table, [p for p in paths if p not in maps and (p / "config.json").is_file()])
-    models = [p for p in dict.fromkeys(paths) if (p / "config.json").is_file()]
+    models = [p for p in paths if (p / "config.json").is_file()]
     if not models:
         raise ConfigError(
             f"no trained model matches {', '.join(map(str, patterns))}; compolens models DIR lists those of a folder"
@@ -141,14 +162,19 @@ def gather(folders: str | Path | Iterable[str | Path], table: str) -> pd.DataFra
 
 
 def _matched(pattern: str) -> list[Path]:
-    """What a path or a glob stands for: a folder that is neither a model nor a map, named itself, for the models below it."""
+    """What a path or a pattern stands for: a folder that is neither a model nor a map, named itself, for the models below it,
+    or else for the maps. A pattern that matches a map does not stand for the models in its cells, too."""
     place = Path(pattern)
     if place.is_dir() and not (place / "config.json").is_file() and not map_files.is_map(place):
-        try:
-            return find([place])
-        except ConfigError:
-            return [place]
-    return [Path(path) for path in sorted(glob.glob(pattern, recursive=True)) or [pattern]]
+        for below in (find, find_maps):
+            with suppress(ConfigError):
+                return below([place])
+    if place.exists():
+        return [named(place)]
+    literal = glob.glob(pattern.replace("[", "[[]"), recursive=True)  # brackets in a name come before sets of characters
+    found = [Path(path) for path in sorted(literal or glob.glob(pattern, recursive=True))]
+    cells = [path / map_files.CELLS for path in found if map_files.is_map(path)]
+    return [path for path in found if not any(path.is_relative_to(cell) for cell in cells)] or [place]
 
 
 def _gather_maps(maps: list[Path], table: str, models: list[Path]) -> pd.DataFrame:
@@ -172,10 +198,10 @@ def _with_settings(folder: Path, table: str) -> pd.DataFrame:
 
 
 def _nobody_has(table: str, models: list[Path]) -> str:
-    available = {name for folder in models for name in names(folder)}
+    near = nearest(table, {name for folder in models for name in names(folder)})
     return (
-        f"none of the {len(models)} models has a table {table!r} ({nearest(table, available)}); "
-        f"measure it with: compolens probe {table} {models[0]}"
+        f"none of the {len(models)} models has a table {table!r} ({near}); "
+        f"measure it with: {command_of(meant(table, models), models[0])}"
     )
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import io
 import warnings
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -23,10 +24,12 @@ from compolens.tables.saved import (
     OlderIntervals,
     StaleTable,
     UnusableTable,
+    command_of,
     exists,
     file_digest,
     files_of,
     names,
+    probe_of,
     told_stale,
     unusable,
 )
@@ -166,8 +169,26 @@ def _none(folder: str | Path, name: str) -> str:
     if not Path(folder).is_dir():
         return f"there is no folder {str(folder)!r}, and so no table {name!r} of a model"
     near = nearest(name, [*builtin.built_in("probes"), *names(folder)])
-    meant = f" ({near})" if near.startswith("did you mean") and name not in builtin.built_in("probes") else ""
-    return f"{folder} has no table {name!r}{meant}; measure it with: compolens probe {name} {folder}"
+    told = f" ({near})" if near.startswith("did you mean") and name not in builtin.built_in("probes") else ""
+    return f"{folder} has no table {name!r}{told}; measure it with: {command_of(meant(name, [folder]), folder)}"
+
+
+def meant(name: str, folders: Sequence[str | Path]) -> str:
+    """The probe to type for a table that is not there.
+
+    Args:
+        name: the table's name, which may be misspelt.
+        folders: the folders of models.
+
+    Returns:
+        The probe of this name; or that of the nearest name, by path where it is the user's own; or a file of this name.
+    """
+    own = {table: folder for folder in folders for table in names(folder)}
+    probes = builtin.built_in("probes")
+    near = [name] if name in probes else difflib.get_close_matches(name, [*probes, *own], n=1, cutoff=0.75)
+    if not near:
+        return f"{name}.py"
+    return probe_of(own[near[0]], near[0]) if near[0] in own else near[0]
 
 
 def why_not(folder: str | Path, name: str) -> str:

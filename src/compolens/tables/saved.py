@@ -90,11 +90,20 @@ def save(
             raise ConfigError(f"the table {name!r} lacks the column {column!r}; every table has {', '.join(COLUMNS)}")
     if not table["control"].astype(str).str.len().gt(0).any():
         raise ConfigError(f"the table {name!r} has no control rows (column 'control'); no number without its controls")
-    parts = {TABLE: cells.escaped(table).to_csv(index=False, float_format="%.6g").encode()}
+    parts = {TABLE: _whole(cells.escaped(table)).to_csv(index=False, float_format="%.6g").encode()}
     if episodes is not None:
         parts[EPISODES] = episodes.to_parquet(index=False)
     TableFiles(Path(folder) / "tables", name).write(provenance, parts)
     return path_of(folder, name)
+
+
+def _whole(table: pd.DataFrame) -> pd.DataFrame:
+    """A table whose columns of whole numbers are such: with a gap they are floats to pandas, written with six digits."""
+    for column in table.select_dtypes("float"):
+        held = table[column].dropna()
+        if held.abs().between(1e6, 2**53).any() and (held.abs() <= 2**53).all() and (held % 1 == 0).all():
+            table = table.assign(**{str(column): table[column].astype("Int64")})
+    return table
 
 
 def exists(folder: str | Path, name: str) -> bool:
@@ -183,9 +192,34 @@ def unusable(folder: str | Path, name: str, reason: str) -> UnusableTable:
 
 def _mend(folder: str | Path, name: str) -> str:
     """What to type to have a table measured again, by the probe that measured it."""
+    return f"measure it again with: {command_of(probe_of(folder, name), folder)}"
+
+
+def probe_of(folder: str | Path, name: str) -> str:
+    """What the probe is called that measured a table.
+
+    Args:
+        folder: the model's folder.
+        name: the table's name.
+
+    Returns:
+        The path of its file, or the bare name of a built-in one.
+    """
     try:
         own = TableFiles(Path(folder) / "tables", name).provenance().get("recipe_path")
     except DamagedFile:
         own = None
-    probe = own if isinstance(own, str) and own else name
-    return f"measure it again with: compolens probe {shlex.quote(probe)} {shlex.quote(str(folder))}"
+    return own if isinstance(own, str) and own else name
+
+
+def command_of(probe: str, folder: str | Path) -> str:
+    """The line to type that measures a model.
+
+    Args:
+        probe: by path or bare name.
+        folder: the model's folder.
+
+    Returns:
+        The line.
+    """
+    return f"compolens probe {shlex.quote(probe)} {shlex.quote(str(folder))}"

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from compolens.foundation.configs import ConfigError, nearest, require, require_kinds
 from compolens.hooks import HookedModel
-from compolens.tasks.base import Episodes, TaskFamily
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import Episodes
 
 L2 = 1e-2
 """Ridge penalty per episode, in units of the mean variance of the regressors: a batch has few episodes more than widths."""

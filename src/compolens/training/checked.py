@@ -12,7 +12,8 @@ from torch import Tensor
 
 from compolens.foundation.configs import ConfigError, nearest, require, shown
 from compolens.models.operands import full
-from compolens.tasks.base import VALIDATION, Episodes, TaskFamily, stream
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import VALIDATION, Episodes, stream
 from compolens.training.runs import Run
 
 FEW = 8

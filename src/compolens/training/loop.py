@@ -12,12 +12,12 @@ from typing import Any
 import torch
 
 from compolens.foundation import signals
-from compolens.foundation.configs import describe
+from compolens.foundation.configs import describe, require, shown
 from compolens.training import distributed
 from compolens.training.checked import check_own
 from compolens.training.distributed import Processes
 from compolens.training.folders import RESUME, locked_folder
-from compolens.training.machine import at_work
+from compolens.training.machine import at_work, check_device
 from compolens.training.memory import check_training
 from compolens.training.runs import Run
 from compolens.training.state import Progress, Training
@@ -66,11 +66,31 @@ def train(
         The final scores, as in scores.json.
 
     Raises:
-        ConfigError: the folder holds another run or is in training, or a batch does not divide among the processes.
+        ConfigError: the folder holds another run or is in training, a batch does not divide among the processes, or an
+            argument is not of the kind described.
         Interrupted: a signal stopped the training.
     """
+    require(isinstance(run, Run), f"train wants a Run, such as Run(architecture, task), got {shown(run)}")
+    require(isinstance(device, str), f"train: device must be a word, such as 'cpu' or 'cuda', got {shown(device)}")
+    followers = _listed(trackers)
+    _check_place(Path(folder))
     with distributed.together(device) as group:
-        return _train(run, Path(folder), group, progress or (lambda _: None), save_every, trackers, may_write)
+        return _train(run, Path(folder), group, progress or (lambda _: None), save_every, followers, may_write)
+
+
+def _listed(trackers: Iterable[Tracker]) -> list[Tracker]:
+    """The trackers; a `ConfigError` for what is no list of them, such as the name of one."""
+    found: list[Any] = list(trackers) if isinstance(trackers, Iterable) else [str(trackers)]
+    wrong = any(isinstance(one, str) for one in found)
+    example = "[compolens.training.tracking.tracker('tensorboard')]"
+    require(not wrong, f"train: trackers must be a list of trackers, such as {example}, got {shown(trackers)}")
+    return found
+
+
+def _check_place(folder: Path) -> None:
+    """Raise where a file lies in the place of a folder, or above it."""
+    above = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
+    require(above.is_dir(), f"{folder} cannot be a run's folder: {above} is a file; choose another")
 
 
 def _train(
@@ -83,6 +103,7 @@ def _train(
     may_write: Callable[[], None],
 ) -> dict[str, Any]:
     """What `train` does in a group of processes; nothing that knows the group outlives it."""
+    check_device(group.device)
     if not (folder / "config.json").exists():
         run.task.compositions("train")  # data that is not there is an error before it is a folder
         check_training(run.architecture, run.task, run.batch_size, run.evaluation_episodes)  # and so is what is too large

@@ -127,6 +127,14 @@ class AdamW:
         progress = (step - self.warmup) / max(1, steps - self.warmup)
         return self.lr * (self.final + (1 - self.final) * 0.5 * (1 + math.cos(math.pi * progress)))
 
+    def check_steps(self, steps: int) -> None:
+        """Raise a `ConfigError` where no step of so many `steps` lies in `decay_window`, at which weights could decay."""
+        if self.decay_window is None or not steps:
+            return
+        start, end = (round(share * steps) for share in self.decay_window)
+        told = f"{type(self).__name__}: no step of {steps} lies in decay_window={list(self.decay_window)}; widen it"
+        require(any(self.rate(step, steps) > 0 for step in range(start, end)), told)
+
     def decay_at(self, step: int, steps: int) -> float:
         """Weight decay of the update that leads from `step` to `step + 1`: see `decay_window`.
 
@@ -146,9 +154,8 @@ def _windowed(optimizer: AdamW, steps: int) -> tuple[float, ...]:
     start, end = optimizer.decay_window or (0.0, 1.0)
     rates = [optimizer.rate(step, steps) for step in range(steps)]
     inside = [round(start * steps) <= step < round(end * steps) for step in range(steps)]
-    within = sum(rate for rate, there in zip(rates, inside, strict=True) if there)
-    require(within > 0, f"{type(optimizer).__name__}: no step of {steps} lies in decay_window={list((start, end))}; widen it")
-    factor = sum(rates) / within
+    optimizer.check_steps(steps)
+    factor = sum(rates) / sum(rate for rate, there in zip(rates, inside, strict=True) if there)
     return tuple(optimizer.weight_decay * factor if there else 0.0 for there in inside)
 
 

@@ -89,6 +89,7 @@ class Run:
         )
         _check_device(self.data_device)
         require(self.steps >= 0, f"Run: steps must not be negative, got {self.steps}")
+        self.optimizer.check_steps(self.steps)
         for step in self.keep:
             require(0 <= step <= self.steps, f"Run: keep names step {step}, outside 0 to {self.steps}")
 

@@ -17,7 +17,7 @@ from compolens.foundation import cells, digests, files
 from compolens.foundation.configs import ConfigError
 from compolens.models.base import count_parameters
 from compolens.models.operands import full
-from compolens.tasks.base import Episodes, stream
+from compolens.tasks.episodes import Episodes, stream
 from compolens.training.cuda_graph import GraphedStep
 from compolens.training.distributed import Alone, Processes
 from compolens.training.folders import RESUME, card, kept_weights

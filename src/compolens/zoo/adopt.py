@@ -20,7 +20,8 @@ from compolens.foundation import digests, files
 from compolens.foundation.configs import ConfigError, DoesNotApply, require
 from compolens.hooks import HookPoint, TaskLoss
 from compolens.models.base import count_parameters
-from compolens.tasks.base import SPLITS, TaskFamily
+from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import SPLITS
 from compolens.training import Run, card, check_folder, different, environment, evaluate, stored_of
 from compolens.zoo.adopted import FAILURES, Adopted, AdoptedModel
 from compolens.zoo.adopted.layouts import layout_of

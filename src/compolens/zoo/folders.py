@@ -21,16 +21,16 @@ from compolens.activations.sites import sites
 from compolens.activations.streams import draw, record
 from compolens.activations.writing import Recorded
 from compolens.foundation import digests, files
-from compolens.foundation.configs import ConfigError, DoesNotApply, construct
+from compolens.foundation.configs import ConfigError, DoesNotApply, construct, require, shown
 from compolens.foundation.files import DamagedFile
-from compolens.foundation.model_folders import network_name
+from compolens.foundation.model_folders import named, network_name
 from compolens.foundation.moved import renamed
 from compolens.hooks import HookedModel, TaskLoss, native_bridge
 from compolens.models import ARCHITECTURES
 from compolens.models import PARTS as MODEL_PARTS
 from compolens.tasks import FAMILIES, TaskFamily
 from compolens.tasks import PARTS as TASK_PARTS
-from compolens.tasks.base import SPLITS
+from compolens.tasks.episodes import SPLITS
 from compolens.tasks.few_shot import FewShot
 from compolens.tasks.fixed.family import FixedEpisodes
 from compolens.training import AUXILIARIES, DECAYS, INITIALISATIONS, RECIPES, RESUME, Run, kept_weights
@@ -74,7 +74,7 @@ class TrainedModel:
     @property
     def name(self) -> str:
         """The folder's name."""
-        return self.folder.name
+        return named(self.folder).name
 
     @property
     def device(self) -> torch.device:
@@ -163,14 +163,16 @@ def read_run(folder: str | Path, classes: Iterable[Callable[..., Any]] = ()) -> 
         The run.
 
     Raises:
-        ConfigError: there is no config.json, or it describes no run.
+        ConfigError: there is no config.json, it describes no run, or `classes` is no list of classes.
     """
-    folder = Path(folder)
+    folder, given = Path(folder), tuple(classes) if isinstance(classes, Iterable) else (classes,)
+    listed = isinstance(classes, Iterable) and all(callable(one) for one in given)
+    require(listed, f"classes must be a list of classes, such as classes=[MyNet], got {shown(classes)}")
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} holds no trained model (no config.json); `compolens models DIR` lists those below DIR")
     described = digests.read_run(folder)
     try:
-        run = construct(described, [Run, *RECIPES, *DECAYS, *INITIALISATIONS, *AUXILIARIES, *BUILT_IN, *classes])
+        run = construct(described, [Run, *RECIPES, *DECAYS, *INITIALISATIONS, *AUXILIARIES, *BUILT_IN, *given])
     except ConfigError as error:
         raise ConfigError(f"{folder / 'config.json'}: {error}") from error
     if not isinstance(run, Run):
@@ -300,7 +302,7 @@ def overview(folder: Path, classes: Iterable[Callable[..., Any]] = ()) -> dict[s
     Returns:
         column -> value; "note" says what is missing.
     """
-    row: dict[str, Any] = {"model": folder.name}
+    row: dict[str, Any] = {"model": named(folder).name}
     try:
         run = read_run(folder, classes)
         called = network_name(digests.read_run(folder)["architecture"])

@@ -21,6 +21,7 @@ from compolens.activations.reading import is_recording
 from compolens.foundation import digests
 from compolens.foundation.configs import ConfigError, nearest, require, shown
 from compolens.foundation.files import DamagedFile, leads_out
+from compolens.foundation.model_folders import named
 from compolens.training import RESUME
 
 FILES = (
@@ -158,7 +159,7 @@ def push(
     """
     import huggingface_hub
 
-    folder = Path(folder)
+    folder = named(folder)
     require(bool(NAME.fullmatch(name)), f"a model on the hub is named owner/name, such as me/F-softmax-0; got {name!r}")
     files = checked_files(folder)
     zoo.load(folder, classes=classes)
@@ -218,8 +219,12 @@ def _stage(folder: Path, files: list[str], place: Path, name: str) -> None:
         shutil.copyfile(folder / file, place / file)
     card = place / "README.md"
     text = card.read_text(encoding="utf-8") if card.exists() else f"# {folder.name}\n"
-    if not text.startswith("---\n"):  # one that came from the hub has its head already
-        card.write_text(CARD + text + HOW_TO_LOAD.format(name=name), encoding="utf-8")
+    way = HOW_TO_LOAD.format(name=name)
+    if text.startswith("---\n"):  # one that came from the hub has its head already, and says how it is loaded from there
+        before, _, after = (re.escape(part) for part in HOW_TO_LOAD.partition("{name}"))
+        card.write_text(re.sub(f"{before}{NAME.pattern}{after}", way, text), encoding="utf-8")
+    else:
+        card.write_text(CARD + text + way, encoding="utf-8")
 
 
 def _failures() -> tuple[type[BaseException], ...]:
