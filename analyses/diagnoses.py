@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from compolens import tables
 from compolens.diagnosis import label
 from compolens.diagnosis.decomposition import IN_WORDS, NOT_LOCATED, PARTS, Loss
 from compolens.diagnosis.groups import SEEDS, Group, group, telling
@@ -69,7 +70,7 @@ def analyze(models: list[Path]) -> Drawing:
 def _diagnosis(g: Group) -> Diagnosis:
     found = label.diagnose(g.folders)
     if found is None:
-        raise ConfigError(f"{g.folders[0]} lacks a table; type: compolens probe {' '.join(needs)} {g.folders[0]}")
+        raise ConfigError(f"{g.folders[0]} lacks a table; type: {tables.command_of(needs, g.folders[0])}")
     return found
 
 

@@ -67,7 +67,7 @@ def _rows(g: Group) -> pd.DataFrame:
     if rows[rows["control"] == ""].empty:
         folder = g.folders[0]
         raise ConfigError(
-            f"{folder}: table swap_factor has no scores at a chosen site; type: compolens probe swap_factor {folder} --again"
+            f"{folder}: table swap_factor has no scores at a chosen site; type: {tables.command_of(needs[0], folder)} --again"
         )
     return rows
 

@@ -42,7 +42,7 @@ def analyze(
         frame = tables.at_last_step(tables.read(g.folders[0], "latent_geometry"))
         frame = frame[frame["metric"] == embedding]
         if frame.empty:
-            command = f"compolens probe latent_geometry {g.folders[0]} --{embedding} --again"
+            command = f"{tables.command_of('latent_geometry', g.folders[0])} --{embedding} --again"
             raise ConfigError(f"{g.folders[0]} has no {embedding} coordinates; type: {command}")
         frame = tables.at_place(frame[frame["split"] == "ood"], capture, layer, g.label)
         labels = [c for c in frame.columns if c.startswith("label.") and frame[c].notna().any()]

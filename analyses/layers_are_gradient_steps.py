@@ -45,7 +45,7 @@ def analyze(models: list[Path], *, every: bool = False) -> Drawing:
         alike = pd.concat([_read(folder, "algorithm_steps") for folder in g.folders], ignore_index=True)
         losses = pd.concat([_read(folder, "gd_equivalence") for folder in g.folders], ignore_index=True)
         name = name_among(g, groups)
-        again = f"compolens probe algorithm_steps {g.folders[0]} --again"
+        again = f"{tables.command_of('algorithm_steps', g.folders[0])} --again"
         require(ALGORITHMS[0] in set(alike["algorithm"]), f"{g.label} has no rows of {ALGORITHMS[0]!r}; type: {again}")
         for algorithm in algorithms:
             cells = _heat(alike[alike["algorithm"] == algorithm])

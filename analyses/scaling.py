@@ -54,7 +54,7 @@ def analyze(models: list[Path], *, split: str = "ood", points: int = FEWEST) -> 
     if not panels:
         raise ConfigError(
             f"no axis has {points} different values among these {len(models)} models; measure kept weights with "
-            f"compolens probe generalization {models[0]} --steps all --again, or train models of other widths"
+            f"{tables.command_of('generalization', models[0])} --steps all --again, or train models of other widths"
         )
     caption = (
         f"Score on {'held-out' if split == 'ood' else 'training'} compositions. Lines are means over those seeds that were "

@@ -44,7 +44,7 @@ def analyze(models: list[Path]) -> Drawing:
     if not known:
         raise ConfigError(
             f"none of these {len(models)} models was measured at several steps of its training; type: "
-            f"compolens probe generalization inference_or_execution {models[0]} --steps all"
+            f"{tables.command_of(needs, models[0])} --steps all"
         )
     groups, panels = group(known), []
     for g in groups:

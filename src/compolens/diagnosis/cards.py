@@ -110,9 +110,11 @@ def _why_none(judged: Judgement) -> str:
     for folder in judged.group.folders:
         missing = [table for table in NEEDS if not tables.has(folder, table)]
         if missing:
-            command = f"compolens probe {' '.join(missing)} {folder}"
             return NOT_JUDGED.format(
-                tables=" and ".join(NEEDS), folder=folder, missing=" and no ".join(missing), command=command
+                tables=" and ".join(NEEDS),
+                folder=folder,
+                missing=" and no ".join(missing),
+                command=tables.command_of(missing, folder),
             )
     return "its tables do not allow one"
 

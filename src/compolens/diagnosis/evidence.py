@@ -125,7 +125,8 @@ def rows_of(folder: Path, table: str, **where: object) -> pd.DataFrame:
     frame = frame[kept]
     if frame.empty:
         wanted = ", ".join(f"{k}={v}" for k, v in where.items())
-        raise ConfigError(f"{folder}: table {table} has no row with {wanted}; type: compolens probe {table} {folder} --again")
+        again = f"{tables.command_of(table, folder)} --again"
+        raise ConfigError(f"{folder}: table {table} has no row with {wanted}; type: {again}")
     return frame
 
 

@@ -201,7 +201,7 @@ class Measured:
         scores, ladder = (tables.at_last_step(tables.read(folder, name)) for name in NEEDS)
         if "effective" not in ladder:
             raise ConfigError(
-                f"{folder}: its table is of an earlier version; type: compolens probe inference_or_execution {folder} --again"
+                f"{folder}: its table is of an earlier version; type: {tables.command_of(NEEDS[1], folder)} --again"
             )
         prior, structure, forms = (
             tables.at_last_step(tables.read(folder, name)) if tables.has(folder, name) else pd.DataFrame()

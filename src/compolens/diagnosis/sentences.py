@@ -5,6 +5,7 @@ A diagnosis is about a group: models of one architecture on one setting (same ta
 
 from __future__ import annotations
 
+import shlex
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -161,7 +162,7 @@ def _stable(group: Group, models: Sequence[Measured], stable: stability.Stabilit
     if not decomposition.located(models, top):
         return [Clause(text, tuple(told))]
     if np.isnan(stable.site):
-        text += f"; how often the site is, this table does not tell (compolens probe {table} {group.folders[0]} --again)"
+        text += f"; how often the site is, this table does not tell ({tables.command_of(table, group.folders[0])} --again)"
     else:
         text += f"; {100 * stable.site:.0f} % the site where its code is read"
         told.append(Evidence(table, {"resampled": "site"}, group.names, stable.site))
@@ -310,7 +311,7 @@ def _judged(one: Group) -> Judgement:
             raise
         for folder, reason in reasons.items():
             if reason:
-                again = f"measure it again with: compolens explain {folder} --again"
+                again = f"measure it again with: {shlex.join(['compolens', 'explain', str(folder)])} --again"
                 warnings.warn(f"{folder.name}: left out: {reason}; {again}", tables.StaleTable, stacklevel=2)
         return _judged(left) if left.folders else Judgement(left)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -168,6 +169,6 @@ def _order(path: Path) -> int:
 
 def _entry(name: str, path: Path, folders: list[Path]) -> dict[str, Any]:
     drawing, used, dropped = recipes.draw(path, folders, {})
-    command = f"compolens analyze {name} {' '.join(str(f) for f in used[:3])}{' …' if len(used) > 3 else ''}"
+    command = shlex.join(["compolens", "analyze", name, *map(str, used[:3])]) + " …" * (len(used) > 3)
     entry = {"id": name, "claim": drawing.claim, "caption": drawing.caption, "command": command, "drawing": drawing}
     return entry | on_page(drawing) | {"dropped": [f"{Path(k).name}: {v}" for k, v in dropped.items()]}

@@ -184,7 +184,7 @@ def _why_left_out(folder: Path, classes: tuple[type, ...]) -> str:
     except ConfigError as error:
         return str(error)
     if not tables.exists(folder, "generalization"):
-        return f"nothing was measured yet; type: compolens probe generalization latent_code {folder}"
+        return f"nothing was measured yet; type: {tables.command_of(('generalization', 'latent_code'), folder)}"
     return tables.why_not(folder, "generalization")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -212,14 +213,15 @@ def probe_of(folder: str | Path, name: str) -> str:
     return own if isinstance(own, str) and own else name
 
 
-def command_of(probe: str, folder: str | Path) -> str:
+def command_of(probe: str | Sequence[str], folder: str | Path) -> str:
     """The line to type that measures a model.
 
     Args:
-        probe: by path or bare name.
+        probe: by path or bare name; or several.
         folder: the model's folder.
 
     Returns:
         The line.
     """
-    return f"compolens probe {shlex.quote(probe)} {shlex.quote(str(folder))}"
+    probes = [probe] if isinstance(probe, str) else probe
+    return shlex.join(["compolens", "probe", *probes, str(folder)])
