@@ -7,8 +7,10 @@ import findings
 import numpy as np
 import pytest
 
+from compolens import tables
 from compolens.foundation import map_files
 from compolens.maps.work import one_of
+from compolens.measures.intervals import mean_interval
 from compolens.measures.phases import crossing
 from compolens.zoo.folders import read_run
 
@@ -24,7 +26,8 @@ def test_a_map_in_training_stands_with_its_cells():
         table, described = map_files.read_table(MAPS / name), one_of(MAPS / f"{name}.py", "maps", name)
         assert len(table) == int(done) < int(cells) == len(described.cells)
         assert set(table["cell"]) <= {cell.name for cell in described.cells}
-    assert told or "Of these maps `diversity` is trained; the others have not begun." in PAGE
+    begun = "Of these maps `diversity` is trained, and `connectedness` where its rule looks"
+    assert told or f"{begun} (student width 1; 1 and 8 outputs; five seeds); the others have not begun." in PAGE
 
 
 # ---- task diversity --------------------------------------------------------------------------------------------------
@@ -74,3 +77,81 @@ def test_what_is_said_of_the_ratio_of_errors(diversity):
     assert ratio.loc[105, 4] > 1.5 > ratio.loc[120, 4] and ratio.loc[90, 8] > 1.5 > ratio.loc[105, 8]
     steps = -np.diff(ratio.loc[60:], axis=0)
     assert (steps > 0).all() and (np.diff(steps, axis=0) < 0).all()
+
+
+# ---- connected supports ----------------------------------------------------------------------------------------------
+CONNECTED = MAPS / "connectedness"
+SUPPORTS = ("cube", "two cliques")
+
+
+@pytest.fixture(scope="module")
+def supports():
+    return map_files.read_table(CONNECTED)
+
+
+def shown(value, digits=3):
+    return f"{value:.{digits}f}".replace("0.", ".", 1).replace("-", "\N{MINUS SIGN}")
+
+
+def apart(table, outputs):
+    """Cube less two cliques on held-out pairs, by seed."""
+    scores = table[table["d_y"] == outputs].pivot(index="seed", columns="support", values="ood")
+    return (scores["cube"] - scores["two cliques"]).to_numpy()
+
+
+def spread(values):
+    lo, hi = mean_interval(values)
+    return f"{shown(values.mean())} [{shown(lo)}, {shown(hi)}]"
+
+
+def test_the_map_of_supports_holds_the_cells_that_its_rule_looks_at_and_all_learned(supports):
+    described = one_of(MAPS / "connectedness.py", "maps", "connectedness")
+    asked = {cell.name for cell in described.cells if cell.knobs["student width"] == 1 and cell.knobs["d_y"] in (1, 8)}
+    assert set(supports["cell"]) == asked and len(asked) == 20 and (supports["test"] >= described.learned).all()
+
+
+def test_the_page_tells_scores_and_differences_of_supports(supports):
+    for outputs, *told in findings.rows(TEXT, "outputs"):
+        here = supports[supports["d_y"] == int(outputs)]
+        means = [shown(here[here["support"] == who][split].mean()) for who in SUPPORTS for split in ("test", "ood")]
+        differences = apart(supports, int(outputs))
+        assert told == [*means, " ".join(map(shown, differences)), spread(differences)]
+
+
+def test_the_verdict_on_connected_supports_follows_from_its_rule(supports):
+    one, eight = apart(supports, 1), apart(supports, 8)
+    lo, hi = mean_interval(one)
+    assert 0 < lo < hi < 0.1 and (one > 0).all() and f"the interval ends at {shown(hi)}." in PAGE
+    assert f"the difference with one output is larger by {spread(one - eight)}" in PAGE
+    assert mean_interval(one - eight)[0] < 0 and PAGE.count("**The law fails, by the rule above.**") == 2
+
+
+def test_the_rate_of_the_maps_of_supports_is_the_best_at_every_corner():
+    rates = map_files.read_table(MAPS / "rates")
+    best = rates.loc[rates.groupby("corner")["validation"].idxmax(), "lr"]
+    assert len(best) == 4 and set(best) == {3e-3} == set(read_rates())
+
+
+def read_rates():
+    return [read_run(cell).optimizer.lr for cell in (CONNECTED / "cells").iterdir()]
+
+
+def test_what_is_said_of_the_counterexample_and_of_alignment(supports):
+    cell = "support=two-cliques_d_y={}_student-width=1.0_seed=0"
+    assert f"`trained_models/maps/connectedness/cells/{cell.format(8)}`" in PAGE
+    texts = {
+        8: "it scores {} on pairs between them. Kernel ridge on the examples, which knows no modules, has {}.",
+        1: "two cliques have {} in seed 0, kernel ridge on the examples {}.",
+    }
+    for outputs, text in texts.items():
+        frame = tables.pooled(CONNECTED / "cells" / cell.format(outputs))
+        frame = frame[frame["split"] == "ood"]
+        ridge = frame[frame["reference"] == "in-context kernel ridge"]["value"].item()
+        assert text.format(shown(frame[frame["control"] == ""]["value"].item()), shown(ridge)) in PAGE
+    at = "mean alignment · test · hook_code · readout"
+    means = supports.groupby(["d_y", "support"])[[at, f"{at} · random"]].mean().round(2)
+    told = [[f"{means.loc[(d_y, who), at]:.2f}".removeprefix("0") for who in SUPPORTS] for d_y in (1, 8)]
+    text = (
+        "align with the teacher's to {} (cube) and {} (two cliques), random matrices to .15; with eight outputs to {} and {}."
+    )
+    assert text.format(*told[0], *told[1]) in PAGE and (means[f"{at} · random"] == 0.15).all()
