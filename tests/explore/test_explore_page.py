@@ -122,11 +122,11 @@ class Reader:
         self.settle()
 
     def settle(self):
-        """Until the page has asked nothing for a while, and everything that it asked has been answered."""
+        """Until the page has asked nothing for a while of its own time, and everything that it asked has been answered."""
         deadline, quiet = time.monotonic() + PATIENCE / 1000, 0
         while quiet < 4:
             assert time.monotonic() < deadline, "the page does not come to rest"
-            self.page.wait_for_timeout(100)
+            self.page.evaluate("new Promise((done) => setTimeout(() => requestAnimationFrame(done), 40))")
             quiet = 0 if self.pending else quiet + 1
 
     def leads_to(self, **wanted):
