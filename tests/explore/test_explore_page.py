@@ -174,7 +174,7 @@ class Reader:
         self.used.add(f"{name} Graph")
         where = self.at(name, x, y, trace)
         self.page.mouse.move(*where)
-        self.page.wait_for_timeout(300)
+        self.page.wait_for_timeout(150)
         self.page.mouse.click(*where)
 
     def numbers(self):

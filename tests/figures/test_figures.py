@@ -295,7 +295,7 @@ def test_heat_map_without_centre_is_sequential_and_missing_cells_are_gaps() -> N
 
 
 @pytest.mark.parametrize("negative", [False, True], ids=["all positive", "one negative"])
-@pytest.mark.parametrize("cells", [4, 6, 8, 9, 10, 12])
+@pytest.mark.parametrize("cells", [6, 10])
 def test_numbers_in_cells_are_at_least_four_points_high_and_touch_no_neighbour(cells, negative) -> None:
     places = itertools.product(range(cells), range(cells))
     rows = [{"x": x, "y": y, "v": -0.03 if negative and not (x or y) else 0.88} for x, y in places]
