@@ -217,12 +217,7 @@ def matched(names: typing.Iterable[str], pattern: str) -> list[str]:
     """
     names = list(names)
     literal = any("[" in name for name in names)
-    return [pattern] if pattern in names else fnmatch.filter(names, escaped(pattern) if literal else pattern)
-
-
-def escaped(pattern: str) -> str:
-    """`pattern` with its brackets as characters like others: * and ? alone stand for what may vary."""
-    return pattern.replace("[", "[[]")
+    return [pattern] if pattern in names else fnmatch.filter(names, model_folders.escaped(pattern) if literal else pattern)
 
 
 def check_device(device: str) -> None:

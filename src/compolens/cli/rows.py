@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from compolens.cli.flags import escaped
 from compolens.foundation.configs import ConfigError, nearest
+from compolens.foundation.model_folders import escaped
 
 Row = dict[str, Any]
 COMPARISONS = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}

@@ -251,20 +251,18 @@ def compare(left: Group, right: Group) -> Clause | None:
 def _paired(left: Sequence[Path], right: Sequence[Path]) -> list[tuple[Path, Path]]:
     """Models of equal tasks in pairs, each model in one pair at most; of several, those of equal seeds first."""
 
-    def seeds(folder: Path) -> tuple[str, str]:
+    def told(folder: Path) -> tuple[str, str, str]:
         row = tables.settings(folder)
-        return str(row.get("init_seed")), str(row.get("data_seed"))
+        return task_of(folder), str(row.get("init_seed")), str(row.get("data_seed"))
 
-    free, pairs = list(right), list[tuple[Path, Path]]()
-    rest = list(left)
-    for same in (lambda one, other: seeds(one) == seeds(other), lambda one, other: True):
-        for one in list(rest):
-            other = next((f for f in free if task_of(f) == task_of(one) and same(one, f)), None)
-            if other is not None:
-                pairs.append((one, other))
-                rest.remove(one)
+    asked, free, pairs = {folder: told(folder) for folder in (*left, *right)}, list(right), dict[Path, Path]()
+    for alike in (3, 1):  # the task and both seeds, then the task alone
+        for one in left:
+            same = (other for other in free if asked[other][:alike] == asked[one][:alike])
+            if one not in pairs and (other := next(same, None)) is not None:
+                pairs[one] = other
                 free.remove(other)
-    return sorted(pairs, key=lambda pair: list(left).index(pair[0]))
+    return [(one, pairs[one]) for one in left if one in pairs]
 
 
 def sentences(folders: Sequence[Path]) -> list[tuple[str, list[Clause]]]:

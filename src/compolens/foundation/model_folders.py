@@ -28,6 +28,11 @@ def named(folder: str | Path) -> Path:
     return folder.resolve() if folder.name in ("", "..") else folder
 
 
+def escaped(pattern: str) -> str:
+    """`pattern` with its brackets as characters like others: * and ? alone stand for what may vary."""
+    return pattern.replace("[", "[[]")
+
+
 def distinct(folders: Iterable[Path]) -> list[Path]:
     """Each of `folders` once, as it was spelled first: relative and absolute paths, ".." and links lead to the same one."""
     found: dict[Path, Path] = {}

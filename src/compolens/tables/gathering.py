@@ -18,6 +18,7 @@ from compolens.foundation.files import DamagedFile
 from compolens.foundation.model_folders import (
     ADOPTED,
     distinct,
+    escaped,
     find,
     find_maps,
     finished,
@@ -171,7 +172,7 @@ def _matched(pattern: str) -> list[Path]:
                 return below([place])
     if place.exists():
         return [named(place)]
-    literal = glob.glob(pattern.replace("[", "[[]"), recursive=True)  # brackets in a name come before sets of characters
+    literal = glob.glob(escaped(pattern), recursive=True)  # brackets in a name come before sets of characters
     found = [Path(path) for path in sorted(literal or glob.glob(pattern, recursive=True))]
     cells = [path / map_files.CELLS for path in found if map_files.is_map(path)]
     return [path for path in found if not any(path.is_relative_to(cell) for cell in cells)] or [place]
