@@ -600,13 +600,14 @@ def test_the_learning_rate_warms_up_linearly_then_falls_as_a_cosine():
 
 
 def test_training_follows_the_schedule(tmp_path, monkeypatch):
-    seen, step = [], torch.optim.AdamW.step
+    seen, kind = [], type(AdamW().build(torch.nn.Linear(2, 2)))
+    step = kind.step
 
     def noted(self, *arguments):
         seen.append([group["lr"] for group in self.param_groups])
         return step(self, *arguments)
 
-    monkeypatch.setattr(torch.optim.AdamW, "step", noted)
+    monkeypatch.setattr(kind, "step", noted)
     run = make_run(steps=12, keep=())
     train(run, tmp_path / "run")
     assert seen == [[run.optimizer.rate(k, 12)] * 2 for k in range(12)]
@@ -624,15 +625,33 @@ def test_weights_of_matrices_decay_and_nothing_else_does(kind):
     assert chosen | {names[id(p)] for p in free["params"]} == set(names.values())
 
 
+def test_an_update_is_that_of_torchs_own_optimizer_to_the_last_bit():
+    ours, theirs = (torch.nn.Linear(5, 3) for _ in range(2))
+    theirs.load_state_dict(ours.state_dict())
+    before = ours.weight.detach().clone()
+    setting = AdamW(lr=0.1, weight_decay=0.3)
+    groups = [{"params": [theirs.weight], "weight_decay": 0.3}, {"params": [theirs.bias], "weight_decay": 0.0}]
+    pairs = [(ours, setting.build(ours)), (theirs, torch.optim.AdamW(groups, lr=0.1, betas=setting.betas, fused=True))]
+    for k in range(4):
+        x = torch.randn(7, 5, generator=torch.Generator().manual_seed(k))
+        for model, optimizer in pairs:
+            optimizer.zero_grad()
+            model(x).square().sum().backward()
+            optimizer.step()
+    assert all(a.equal(b) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True))
+    assert not torch.isclose(ours.weight, before).any()
+
+
 def test_gradients_are_clipped_to_the_largest_norm(tmp_path, monkeypatch):
-    norms, step = [], torch.optim.AdamW.step
+    norms, kind = [], type(AdamW().build(torch.nn.Linear(2, 2)))
+    step = kind.step
 
     def noted(self, *arguments):
         gradients = [p.grad.flatten() for group in self.param_groups for p in group["params"]]
         norms.append(float(torch.cat(gradients).norm()))
         return step(self, *arguments)
 
-    monkeypatch.setattr(torch.optim.AdamW, "step", noted)
+    monkeypatch.setattr(kind, "step", noted)
     train(make_run(steps=4, keep=(), optimizer=AdamW(clip=0.01)), tmp_path / "run")
     assert norms == pytest.approx([0.01] * 4, rel=1e-3)
 

@@ -1,14 +1,31 @@
 """How weights move: AdamW with a schedule, and the recipe of a paper's code."""
 
 import functools
+import inspect
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
 from compolens.foundation.configs import added_later, frozen, require, require_kinds
+
+
+class _Uncompiled(torch.optim.AdamW):
+    """AdamW without what torch puts around its methods for `torch.compile`: that imports the compiler, which takes as long as
+    half of all else that a training needs to start."""
+
+    def step(self, closure: Any = None) -> Any:
+        with torch.no_grad():
+            return inspect.unwrap(torch.optim.AdamW.step)(self, closure)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        inspect.unwrap(torch.optim.AdamW.add_param_group)(self, param_group)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        inspect.unwrap(torch.optim.AdamW.zero_grad)(self, set_to_none)
 
 
 @dataclass(frozen=True)
@@ -98,7 +115,8 @@ class AdamW:
         on_gpu = device.type == "cuda"  # there the step is captured, and reads its rate from the device
         lr = torch.tensor(self.lr, device=device) if on_gpu else self.lr
         groups = [g for g in groups if g["params"]]
-        return torch.optim.AdamW(groups, lr=lr, betas=self.betas, fused=True, capturable=on_gpu)
+        kind = torch.optim.AdamW if on_gpu else _Uncompiled
+        return kind(groups, lr=lr, betas=self.betas, fused=True, capturable=on_gpu)
 
     def decays(self, name: str, parameter: nn.Parameter) -> bool:
         """Whether weight decay acts on a parameter: on matrices, not on biases, whatever their shape.
