@@ -46,8 +46,8 @@ def test_old_names_work_as_attributes_too():
 
 
 def test_importing_the_package_and_its_public_names_warns_of_nothing_and_waits_for_no_other_package():
-    """Those which TransformerLens uses in few functions take a third of the time that it takes without them, and torch's compiler,
-    which its own optimizers import, as long again."""
+    """What TransformerLens uses in few functions takes a third of the time that it takes without them, and so long again does
+    torch's compiler, which torch's optimizers import."""
     script = """
 import sys, compolens, torch
 for name in compolens.__all__: getattr(compolens, name)
