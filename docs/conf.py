@@ -1,11 +1,13 @@
 """The documentation site: `make docs`, or sphinx-build -W -b html docs docs/_build."""
 
+import gc
 import re
 import sys
 from pathlib import Path
 from typing import Any
 
 from sphinx.domains.python import PythonDomain
+from sphinx.pycode.parser import Parser
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
@@ -83,6 +85,8 @@ class QuickDomain(PythonDomain):
 
 def setup(app: Any) -> None:
     """Makes the generated pages, and has docstrings read as they are written."""
+    gc.disable()  # pages are trees of many small objects: looking through them again and again takes a quarter of the build
+    Parser.parse_definition = lambda parser: None  # type: ignore[method-assign]  # where names are defined is shown nowhere
     generate.write_pages(HERE / "reference")
     app.add_domain(QuickDomain, override=True)
     app.connect("source-read", lambda app, name, source: source.__setitem__(0, _to_pages(name, source[0])))
