@@ -167,7 +167,8 @@ class Alone:
         self.values, self.task = values, task
 
     def per_composition(self):
-        return pd.DataFrame({"composition": [str(i) for i in range(len(self.values))], "value": self.values, "weight": 1.0})
+        names, values = np.array([str(i) for i in range(len(self.values))]), np.array(self.values)
+        return {"composition": names, "value": values, "weight": np.ones(len(values))}
 
 
 @pytest.mark.parametrize("compositions", [2, 3, 5, 10])

@@ -157,15 +157,15 @@ def share_of_what_can_be_had(models: Sequence[Measured], scores: dict[str, float
     """
     rows, tasks = [model.per_composition() for model in models], [model.task or i for i, model in enumerate(models)]
     found = two_level_interval(rows, draws=draws, tasks=tasks) if len(rows) > 1 else _over_compositions(rows[0])
-    if len(set(tasks)) == 1 and all(len(row) == 1 for row in rows):
+    if len(set(tasks)) == 1 and all(len(row["value"]) == 1 for row in rows):
         found = found[0], np.nan, np.nan
     scale = max(scores["ceiling"] - scores["floor"], 1e-9)
     return Loss(*((value - scores["floor"]) / scale for value in found))
 
 
-def _over_compositions(rows: pd.DataFrame) -> tuple[float, float, float]:
-    weight = rows["weight"].to_numpy(float)
-    found = summarise((1 - rows["value"].to_numpy(float)) * weight, weight, np.arange(len(rows)))
+def _over_compositions(rows: dict[str, np.ndarray]) -> tuple[float, float, float]:
+    value, weight = rows["value"].astype(float), rows["weight"].astype(float)
+    found = summarise((1 - value) * weight, weight, np.arange(len(value)))
     return found.score, *found.interval_on(Scale.PLAIN)  # the other scale has no interval where nothing lacks anywhere
 
 
@@ -539,7 +539,7 @@ def where_it_fails(models: Sequence[Measured], scores: dict[str, float]) -> str 
     Returns:
         The words; None where it is spread, next to nothing, or held-out compositions differ between models.
     """
-    frames = [model.per_composition().set_index("composition") for model in models]
+    frames = [pd.DataFrame(model.per_composition()).set_index("composition") for model in models]
     names = frames[0].index
     if len(names) < 4 or any(set(frame.index) != set(names) for frame in frames):
         return None

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from compolens import tables
 from compolens.diagnosis.measured import Measured
@@ -56,14 +55,14 @@ class Like(NamedTuple):
         )
 
 
-def _means(rows: Sequence[pd.Series]) -> dict[str, float]:
+def _means(rows: Sequence[dict[str, float]]) -> dict[str, float]:
     """name -> mean over models that have it; nothing where a model has none at all."""
-    if any(row.empty for row in rows):
+    if not all(rows):
         return {}
     found: dict[str, list[float]] = {}
     for row in rows:
-        for name, value in zip(row.index, row.to_numpy(float), strict=True):
-            found.setdefault(str(name), []).append(float(value))
+        for name, value in row.items():
+            found.setdefault(name, []).append(value)
     return {name: float(np.mean(found[name])) for name in sorted(found)}
 
 

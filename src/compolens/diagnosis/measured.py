@@ -265,7 +265,8 @@ class Measured:
         rows = self.forms
         if rows.empty or "directions" not in rows or not (rows["metric"] == "reads right").any():
             return None
-        rows = rows[(rows["editor"] == editor) & (rows["composition"] == "all")]
+        here = (rows["editor"] == editor) & (rows["composition"] == "all")
+        rows = rows[["metric", "control", "split", "rung", "directions", "value"]][here]
 
         def one(metric: str, control: str = "", split: str = "ood", **where: str) -> float:
             found = rows[(rows["metric"] == metric) & (rows["control"] == control) & (rows["split"] == split)]
@@ -292,6 +293,7 @@ class Measured:
         frame = self.ladder
         shown = (frame["metric"] == "score") & (frame["split"] == split) & (frame["control"] == "") & frame["value"].notna()
         frame = frame[shown & ((frame["chosen"] == 1) | (frame["effective"] == 1))]
+        frame = frame[["rung", "composition", "value", "weight", "site", "layer", "role"]]
         names = sorted(set(frame["composition"]) - {"all"})
         found, places = {}, {}
         for rung, rows in frame.groupby("rung"):
@@ -308,7 +310,7 @@ class Measured:
         composition, if the table has that."""
         return self.moved_by(LEFT_OUT) if self.asked_without else self.moved_by(RECOVERED)
 
-    @property
+    @cached_property
     def surely_moved(self) -> float:
         """The lower end of the 95 % interval of `moved` over compositions; `moved` where the table has no interval."""
         metric = LEFT_OUT if self.asked_without else RECOVERED
@@ -336,7 +338,8 @@ class Measured:
     @cached_property
     def _furthest(self) -> dict[str, float]:
         """Metric -> the largest value over sites."""
-        rows = self.ladder[(self.ladder["control"] == "") & (self.ladder["composition"] == "all")]
+        here = (self.ladder["control"] == "") & (self.ladder["composition"] == "all")
+        rows = self.ladder[["metric", "value"]][here]
         return {str(metric): float(value) for metric, value in rows.groupby("metric")["value"].max().items()}
 
     @property
@@ -369,21 +372,25 @@ class Measured:
             "floor": max([0.0, *weak]),
         }
 
-    def per_composition(self) -> pd.DataFrame:
-        """The score on held-out compositions, one by one."""
-        rows = self.scores[(self.scores["split"] == "ood") & (self.scores["control"] == "")]
-        return rows[(rows["composition"] != "all") & (rows["weight"] > 0)][["composition", "value", "weight"]]
+    def per_composition(self) -> dict[str, np.ndarray]:
+        """The score on held-out compositions, one by one: columns "composition", "value" and "weight"."""
+        here = (self.scores["split"] == "ood") & (self.scores["control"] == "")
+        rows = self.scores[["composition", "value", "weight"]][here]
+        rows = rows[(rows["composition"] != "all") & (rows["weight"] > 0)]
+        return {str(column): rows[column].to_numpy() for column in rows}
 
-    def distances(self, split: str) -> pd.Series:
+    def distances(self, split: str) -> dict[str, float]:
         """reference -> distance of the model's answers on `split` to its own, the truth included; empty without a table."""
-        return self._distances(split, "").set_index("reference")["value"]
+        rows = self._distances(split, "")
+        return dict(zip(rows["reference"].tolist(), rows["value"].tolist(), strict=True))
 
-    def errors_of_learners(self, split: str) -> pd.Series:
+    def errors_of_learners(self, split: str) -> dict[str, float]:
         """learner -> distance of its answers on `split` to the truth; empty without a table."""
         rows = self._distances(split, "reference")
-        return rows[rows["reference"] == "truth"].set_index("learner")["value"]
+        rows = rows[rows["reference"] == "truth"]
+        return dict(zip(rows["learner"].tolist(), rows["value"].tolist(), strict=True))
 
-    @property
+    @cached_property
     def errors_foreseen(self) -> Foreseen:
         """What a learner fitted to the model's own answers foresees on held-out compositions; NaN without such rows."""
         found = []
@@ -420,7 +427,8 @@ class Measured:
     def _distances(self, split: str, control: str) -> pd.DataFrame:
         if self.prior.empty:
             return pd.DataFrame({"reference": [], "learner": [], "value": []}, dtype=float)
-        rows = self.prior[(self.prior["metric"] == "distance") & (self.prior["control"] == control)]
+        rows = self.prior[["reference", "learner", "value", "split", "composition"]]
+        rows = rows[(self.prior["metric"] == "distance") & (self.prior["control"] == control)]
         return rows[(rows["split"] == split) & (rows["composition"] == "all") & rows["value"].notna()]
 
 

@@ -127,7 +127,8 @@ def named_at(forms: pd.DataFrame) -> tuple[Named, ...]:
     """
     if forms.empty:
         return ()
-    rows = forms[(forms["metric"] == "composition told") & (forms["control"] == "")]
+    rows = forms[["layer", "site", "role", "split", "value", "hi"]]
+    rows = rows[(forms["metric"] == "composition told") & (forms["control"] == "")]
     found = []
     for _, some in rows.groupby(["layer", "site", "role"]):
         layer, role = some["layer"].iloc[0], some["role"].iloc[0]
@@ -149,7 +150,8 @@ def told_at(forms: pd.DataFrame) -> tuple[Told, ...]:
     """
     if forms.empty or not (forms["metric"] == "told").any():
         return ()
-    rows = forms[forms["composition"] == "all"]
+    needed = ["metric", "split", "control", "chosen", "layer", "site", "role", "value", "hi"]
+    rows = forms[needed][forms["composition"] == "all"]
 
     def one(metric: str, split: str, control: str = "", taken: bool = False) -> pd.DataFrame:
         found = rows[(rows["metric"] == metric) & (rows["split"] == split) & (rows["control"] == control)]

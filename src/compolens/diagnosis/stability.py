@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from compolens.diagnosis.decomposition import Shared
-from compolens.diagnosis.measured import LEFT_OUT, READABLE, Measured, Rungs, named_site
+from compolens.diagnosis.measured import LEFT_OUT, READABLE, Foreseen, Measured, Rungs, named_site
 from compolens.diagnosis.readings import Named, Told
 from compolens.measures.intervals import weighted_mean
 
@@ -24,6 +25,8 @@ RESAMPLES = 100
 BY_COMPOSITION = "recovered by composition"
 """The rows of `inference_or_execution` that tell where a code is read; tables before its version 4 have none."""
 SPLITS = ("train", "test", "ood")
+NEEDED = {"metric", "control", "split", "composition", "site", "role", "learner", "reference", "value", "weight", "n"}
+"""Columns that resamples are made of."""
 
 
 class Rival(NamedTuple):
@@ -142,20 +145,31 @@ def _site(key: Any) -> Site:
     return str(first), str(second)
 
 
-class _Rows(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class _Rows:
     """Numbers by composition: where these stand among the split's, (n,), and values and weights, (n,)."""
 
     at: np.ndarray
     value: np.ndarray
     weight: np.ndarray
 
+    def some(self, which: list[int]) -> _Rows:
+        at, value, weight = (every[np.array(which, dtype=int)] for every in (self.at, self.value, self.weight))
+        return _Rows(at, value, weight)
+
     def pooled(self, counts: np.ndarray) -> float:
         return weighted_mean(self.value, self.weight * counts[self.at])
 
     def shifted(self, whole: float, counts: np.ndarray) -> float:
         """The whole's number, moved as the mean over compositions moves; itself where none of these was drawn."""
-        there = float((self.weight * counts[self.at]).sum())
-        return whole + self.pooled(counts) - self.pooled(np.ones_like(counts)) if there > 0 else whole
+        weight = self.weight * counts[self.at]
+        total = weight.sum()
+        return whole + float((self.value * weight).sum() / total) - self._once if total > 0 else whole
+
+    @cached_property
+    def _once(self) -> float:
+        """The mean where every composition counts once."""
+        return weighted_mean(self.value, self.weight)
 
 
 class _Source:
@@ -164,7 +178,8 @@ class _Source:
     def __init__(self, model: Measured) -> None:
         self.model = model
         frames = {"scores": model.scores[model.scores["control"] == ""], "ladder": model.ladder, "prior": model.prior}
-        alone = {name: one[one["composition"] != "all"] if len(one) else one for name, one in frames.items()}
+        few = {name: one[[column for column in one if column in NEEDED]] for name, one in frames.items()}
+        alone = {name: one[one["composition"] != "all"] if len(one) else one for name, one in few.items()}
         self.names = {
             split: {c: i for i, c in enumerate(sorted({c for one in alone.values() if len(one) for c in _on(one, split)}))}
             for split in SPLITS
@@ -173,16 +188,16 @@ class _Source:
         self.scores = {split: self._rows(split, _of(alone["scores"], split)) for split in ("test", "ood")}
         self.ladder = {split: self._at(split, model.rungs(split).names) for split in ("test", "ood")}
         self.read, self.unsure = model.site, model.moved - model.surely_moved
-        moved = model.ladder[(model.ladder["metric"] == BY_COMPOSITION) & (model.ladder["control"] == "")]
-        self.sites = {_site(site): self._rows("train", rows) for site, rows in moved.groupby(["site", "role"])}
-        gate = alone["ladder"]
+        moved, gate = few["ladder"], alone["ladder"]
+        moved = moved[(moved["metric"] == BY_COMPOSITION) & (moved["control"] == "")]
+        self.sites = self._by(("site", "role"), "train", moved)
         gate = gate[(gate["metric"] == LEFT_OUT) & (gate["control"] == "")]
-        self.gate = {_site(site): self._rows("train", rows) for site, rows in gate.groupby(["site", "role"])}
+        self.gate = self._by(("site", "role"), "train", gate)
         self.far = {split: self._distances(alone["prior"], split) for split in ("test", "ood")}
         self.near = {split: model.distances(split) for split in ("test", "ood")}
         self.errors = {split: model.errors_of_learners(split) for split in ("test", "ood")}
         # an angle needs all three sides of the triangle, drawn alike
-        self.by_composition = {split: all((who, "truth") in self.far[split] for who in self.errors[split].index)
+        self.by_composition = {split: all((who, "truth") in self.far[split] for who in self.errors[split])
                                for split in ("test", "ood")}  # fmt: skip
         self.told, self.left_out, self.among = (
             model.parts_told(READABLE), model.read_when_left_out, model.among_training_states,
@@ -196,13 +211,22 @@ class _Source:
         weight = rows["weight"].to_numpy(float) if "weight" in rows else rows["n"].to_numpy(float)
         return _Rows(self._at(split, rows["composition"].tolist()), rows["value"].to_numpy(float), weight)
 
+    def _by(self, keys: tuple[str, str], split: str, rows: pd.DataFrame) -> dict[tuple[str, str], _Rows]:
+        """The rows by two columns, in the order of their words."""
+        pairs = [_site(pair) for pair in zip(*(rows[key].tolist() for key in keys), strict=True)]
+        found: dict[tuple[str, str], list[int]] = {pair: [] for pair in sorted(set(pairs))}
+        known = self._rows(split, rows)
+        for i, row in enumerate(np.flatnonzero(rows["value"].notna())):
+            found[pairs[row]].append(i)
+        return {pair: known.some(here) for pair, here in found.items()}
+
     def _distances(self, prior: pd.DataFrame, split: str) -> dict[tuple[str, str], _Rows]:
         """(learner, reference) -> their squared distance by composition, where that was written down."""
         if prior.empty:
             return {}
         rows = prior[(prior["metric"] == "distance") & (prior["split"] == split) & prior["control"].isin(["", "reference"])]
         rows = rows[(rows["control"] == "") | (rows["reference"] == "truth")]
-        return {_site(pair): self._rows(split, some) for pair, some in rows.groupby(["learner", "reference"])}
+        return self._by(("learner", "reference"), split, rows)
 
     def drawn(self, rng: np.random.Generator, common: dict[Shared, np.ndarray] | None = None) -> _Drawn:
         """The same tables, with compositions drawn anew, but for those that are drawn in `common`, which takes them up."""
@@ -244,14 +268,14 @@ class _Drawn(Measured):
             return known
         return known._replace(scores={rung: (score, weight * times) for rung, (score, weight) in known.scores.items()})
 
-    @property
-    def moved(self) -> float:
+    @cached_property
+    def moved(self) -> float:  # type: ignore[override]
         source, counts = self._of
         rows = source.gate or ({} if source.model.asked_without else source.sites)
         return max((one.pooled(counts["train"]) for one in rows.values()), default=source.model.moved)
 
     @property
-    def surely_moved(self) -> float:
+    def surely_moved(self) -> float:  # type: ignore[override]
         return self.moved - self._of[0].unsure
 
     def moved_by(self, metric: str) -> float:
@@ -276,30 +300,34 @@ class _Drawn(Measured):
         own = {split: source.scores[split].shifted(source.whole[split], counts[split]) for split in ("test", "ood")}
         return source.whole | own
 
-    def per_composition(self) -> pd.DataFrame:
+    def per_composition(self) -> dict[str, np.ndarray]:
         source, counts = self._of
         rows = source.scores["ood"]
         weight = rows.weight * counts["ood"][rows.at]
         if not weight.sum() > 0:
             return source.model.per_composition()
         kept = np.repeat(np.arange(len(rows.at)), counts["ood"][rows.at].astype(int))
-        return pd.DataFrame({"composition": kept, "value": rows.value[kept], "weight": rows.weight[kept]})
+        return {"composition": kept, "value": rows.value[kept], "weight": rows.weight[kept]}
 
-    def distances(self, split: str) -> pd.Series:
-        return self._again(split, self._of[0].near[split], lambda reference: ("model", str(reference)))
+    def distances(self, split: str) -> dict[str, float]:
+        return self._again(split, self._of[0].near[split], lambda reference: ("model", reference))
 
-    def errors_of_learners(self, split: str) -> pd.Series:
-        return self._again(split, self._of[0].errors[split], lambda learner: (str(learner), "truth"))
+    def errors_of_learners(self, split: str) -> dict[str, float]:
+        return self._again(split, self._of[0].errors[split], lambda learner: (learner, "truth"))
 
-    def _again(self, split: str, whole: pd.Series, pair: Callable[[object], tuple[str, str]]) -> pd.Series:
+    def _again(self, split: str, whole: dict[str, float], pair: Callable[[str], tuple[str, str]]) -> dict[str, float]:
         source, counts = self._of
         if not source.by_composition[split]:
             return whole
         far = source.far[split]
-        found = [
-            far[pair(name)].shifted(value, counts[split]) if pair(name) in far else value for name, value in whole.items()
-        ]
-        return pd.Series(found, index=whole.index, dtype=float)
+        return {
+            name: far[pair(name)].shifted(value, counts[split]) if pair(name) in far else value
+            for name, value in whole.items()
+        }
+
+    @property
+    def errors_foreseen(self) -> Foreseen:  # type: ignore[override]
+        return self._of[0].model.errors_foreseen
 
     def parts_told(self, readable: float) -> tuple[float, str]:
         source, _ = self._of

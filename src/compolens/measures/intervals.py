@@ -15,7 +15,7 @@ Which interval a number has is chosen by its coverage, simulated on data of its 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from enum import Enum
 from statistics import NormalDist
 from typing import NamedTuple
@@ -275,7 +275,7 @@ def weighted_mean(values: np.ndarray, weights: np.ndarray) -> float:
 
 
 def two_level_interval(
-    groups: Sequence[pd.DataFrame],
+    groups: Sequence[pd.DataFrame | Mapping[str, np.ndarray]],
     level: float = 0.95,
     draws: int = 2000,
     seed: int = 0,
@@ -289,7 +289,7 @@ def two_level_interval(
     Episodes are not resampled: they are the measurement, not the unit of replication.
 
     Args:
-        groups: one DataFrame per seed, a row per composition, with the column "weight"; rows without weight say nothing.
+        groups: one table per seed, a row per composition, with the column "weight"; rows without weight say nothing.
         level: of the interval.
         draws: of the bootstrap.
         seed: of the bootstrap.
@@ -301,11 +301,14 @@ def two_level_interval(
         (mean, lo, hi).
     """
     rng = np.random.default_rng(seed)
-    groups = [group[group["weight"] > 0] for group in groups]
-    if not all(map(len, groups)):
+    weights = [np.asarray(group["weight"], float) for group in groups]
+    known = [weight > 0 for weight in weights]
+    if not all(there.any() for there in known):
         return np.nan, np.nan, np.nan
-    alike = _alike(groups, tasks)
-    arrays = [(g[value].to_numpy(float), g["weight"].to_numpy(float)) for g in groups]
+    arrays = [(np.asarray(g[value], float)[t], w[t]) for g, w, t in zip(groups, weights, known, strict=True)]
+    alike: Sequence[Hashable] = range(len(groups))
+    if tasks is not None:
+        alike, arrays = _alike([np.asarray(g["composition"])[t] for g, t in zip(groups, known, strict=True)], arrays, tasks)
     point = float(np.mean([weighted_mean(v, w) for v, w in arrays]))
     means, picked = np.empty((len(arrays), draws)), dict[Hashable, np.ndarray]()
     for i, (v, w) in enumerate(arrays):
@@ -319,16 +322,20 @@ def two_level_interval(
     return point, float(np.quantile(totals, tail)), float(np.quantile(totals, 1 - tail))
 
 
-def _alike(groups: list[pd.DataFrame], tasks: Sequence[Hashable] | None) -> list[Hashable]:
-    """What tells apart the seeds whose compositions are drawn apart; those of the others are put in one order, in place."""
-    if tasks is None:
-        return list(range(len(groups)))
-    kinds: list[Hashable] = [(task, *sorted(group["composition"])) for task, group in zip(tasks, groups, strict=True)]
+Arrays = list[tuple[np.ndarray, np.ndarray]]
+"""Of every seed the scores and their weights, (compositions,) each."""
+
+
+def _alike(names: list[np.ndarray], arrays: Arrays, tasks: Sequence[Hashable]) -> tuple[list[Hashable], Arrays]:
+    """What tells apart the seeds whose compositions are drawn apart; and their arrays, those of the others in one order."""
+    orders = [np.argsort(name) for name in names]
+    kinds: list[Hashable] = [(task, *name[order]) for task, name, order in zip(tasks, names, orders, strict=True)]
     counted = Counter(kinds)
-    for i, kind in enumerate(kinds):
-        if counted[kind] > 1:
-            groups[i] = groups[i].sort_values("composition")
-    return kinds
+    ordered = [
+        (value[order], weight[order]) if counted[kind] > 1 else (value, weight)
+        for (value, weight), order, kind in zip(arrays, orders, kinds, strict=True)
+    ]
+    return kinds, ordered
 
 
 def paired_interval(
