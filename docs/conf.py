@@ -85,7 +85,7 @@ class QuickDomain(PythonDomain):
 
 def setup(app: Any) -> None:
     """Makes the generated pages, and has docstrings read as they are written."""
-    gc.disable()  # pages are trees of many small objects: looking through them again and again takes a quarter of the build
+    gc.disable()  # pages are trees of many small objects, and looking through them for garbage again and again takes long
     Parser.parse_definition = lambda parser: None  # type: ignore[method-assign]  # where names are defined is shown nowhere
     generate.write_pages(HERE / "reference")
     app.add_domain(QuickDomain, override=True)
