@@ -9,6 +9,7 @@ Keyword arguments become flags, the docstring the help text. Built-in recipes tr
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.machinery
 import importlib.util
 import inspect
@@ -20,7 +21,7 @@ from collections.abc import Callable, Sequence
 from importlib import metadata
 from numbers import Real
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import compolens
@@ -70,7 +71,12 @@ def _verb(kind: str) -> str:
 
 def docstring(path: Path) -> str:
     """The first docstring line of the recipe file `path`, read without running it."""
-    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return _docstring(path.read_text(encoding="utf-8"))
+
+
+@functools.lru_cache(maxsize=256)
+def _docstring(source: str) -> str:
+    text = ast.get_docstring(ast.parse(source)) or ""
     return text.splitlines()[0] if text else "(no docstring)"
 
 
@@ -83,11 +89,17 @@ _FOLDERS: set[Path] = set()
 
 
 class _Afresh(importlib.machinery.SourceFileLoader):
-    """Compiles a file whenever it is loaded: Python's own cache takes a file of equal size, edited within a second, for the
+    """Reads a file whenever it is loaded: Python's own cache takes a file of equal size, edited within a second, for the
     same."""
 
-    def path_stats(self, path: str) -> Any:
-        raise OSError("no cache is kept")
+    def get_code(self, fullname: str) -> CodeType:
+        return _compiled(self.get_data(self.path), self.path)
+
+
+@functools.lru_cache(maxsize=256)
+def _compiled(source: bytes, path: str) -> CodeType:
+    """The code of a file that holds `source`, compiled once as long as it does."""
+    return compile(source, path, "exec", dont_inherit=True)
 
 
 def load_file(path: Path) -> ModuleType:
