@@ -66,13 +66,13 @@ SHORT = {
 """How long the searches and trainings inside probes are here."""
 READ = ("generalization", "attention_code", "latent_geometry", "patching", "latent_code")
 BETWEEN = {
-    "hyla": (*READ, "activation_sparsity", "components", "edges", "inference_or_execution", "swap_code", "which_prior"),
+    "hyla": READ,
     "raven-softmax": (*READ, "dual_model", "transfer"),
     "fuzzy": (*READ, "swap_code", "which_prior"),
     "regularized": ("generalization", "patching", "gd_equivalence", "algorithm_steps", "weight_structure"),
 }
 """Models whose attention, kind of code and layout are each another model's too -> the probes to which they show something that
-these do not. HYLA on S-RAVEN is also among the models of tests/probe_numbers.py, with all probes."""
+these do not. HYLA on S-RAVEN is also among the models of tests/probe_numbers.py, which holds every row of all probes on it."""
 
 
 def asked(model):
@@ -126,9 +126,10 @@ def models(tiny, shared):
 
 
 def one_each(*candidates):
-    """(probe, model): every probe on the first of some models to which it applies; on all of them if nobody has said."""
+    """(probe, model): every probe on the first of some models to which it applies; on all of them if nobody has said. Probes
+    that have a model of their own are left to that one."""
     found = []
-    for name in PROBES:
+    for name in (name for name in PROBES if name not in itertools.chain(*OWN.values())):
         fit = [model for model in candidates if model not in NOT_FOR.get(name, ())]
         found += [(name, model) for model in (fit[:1] if name in NOT_FOR else fit)]
     return found
@@ -207,7 +208,7 @@ def figures(request, models, tiny, shared):
         shutil.copytree(tiny[name], root / "along" / name)
         command("probe", "generalization", root / "along" / name, "--episodes", 32, "--steps", "all")
         short = ("--episodes", 32, "--fitted", 32, "--searched", 8, "--search-steps", 3)
-        command("probe", "inference_or_execution", root / "along" / name, *short, "--steps", "all")
+        command("probe", "inference_or_execution", root / "along" / name, *short, "--steps", 0)
 
     def draw(name, *folders):
         command("analyze", name, *folders, root / "models", "--out", root / "drawn", "--dpi", 50)
