@@ -9,6 +9,8 @@ from compolens.foundation import files
 from compolens.measures.intervals import paired_interval
 
 ZOO = Path(__file__).parents[1] / "trained_models"
+IN_SHIPPED_TABLES = {}
+"""What the tests of a process found in shipped tables, which no test changes; see `tables.read_once`."""
 
 
 def cells(page: str, table: str, row: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import io
+import os
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -59,10 +60,14 @@ _SEEN: ContextVar[dict[Any, Any] | None] = ContextVar("seen", default=None)
 
 
 @contextmanager
-def read_once() -> Iterator[None]:
+def read_once(known: dict[Hashable, Any] | None = None) -> Iterator[None]:
     """Have every table read and checked at most once: what is drawn or said meanwhile is said of one state of the files.
 
     A diagnosis asks for the same table some fifty times. Blocks within a block belong to it.
+
+    Args:
+        known: where what is found is kept, for several blocks about files that do not change between them (None: for this
+            block alone).
 
     Returns:
         The context; it also decorates functions.
@@ -70,7 +75,7 @@ def read_once() -> Iterator[None]:
     if _SEEN.get() is not None:
         yield
         return
-    token = _SEEN.set({})
+    token = _SEEN.set({} if known is None else known)
     try:
         yield
     finally:
@@ -82,7 +87,7 @@ def _once(function: Callable[[str | Path, str], Found]) -> Callable[[str | Path,
 
     @functools.wraps(function)
     def remembered(folder: str | Path, name: str) -> Found:
-        return found_once((function.__name__, str(folder), name), lambda: function(folder, name))
+        return found_once((function.__name__, os.path.abspath(folder), name), lambda: function(folder, name))
 
     return remembered
 
