@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib.abc
 import importlib.machinery
 import importlib.util
 import inspect
@@ -99,7 +100,7 @@ class _Afresh(importlib.machinery.SourceFileLoader):
 @functools.lru_cache(maxsize=256)
 def _compiled(source: bytes, path: str) -> CodeType:
     """The code of a file that holds `source`, compiled once as long as it does."""
-    return compile(source, path, "exec", dont_inherit=True)
+    return importlib.abc.InspectLoader.source_to_code(source, path)
 
 
 def load_file(path: Path) -> ModuleType:
