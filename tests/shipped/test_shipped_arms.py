@@ -10,6 +10,7 @@ from findings import ZOO, by_composition, gap, scores, shown, with_interval
 
 from compolens import HypernetworkTransformer, Hyperteacher, SoftmaxTransformer, tuned
 from compolens.cli.train import read_runs
+from compolens.foundation import map_files
 from compolens.measures.intervals import paired_interval
 from compolens.zoo.folders import read_run
 
@@ -35,6 +36,11 @@ def test_every_arm_is_told_with_what_is_expected_of_it(tunings):
     assert all(f"| `{name}` | " in PAGE for name in NAMES)
     trained = sorted(path.parent.name for path in (ZOO / "arms").glob("*/scores.json"))
     assert trained == [f"given-{s}" for s in range(5)] and "The arm `given` is trained; the other four are not yet." in PAGE
+    executors = ZOO / "tuning" / "F-executors"
+    measured, settings = len(map_files.read_table(executors)), len(tunings["F-executors"].cells())
+    assert (
+        measured < settings and f"Of the {settings} settings that choose the rates of the other four, {measured} are" in PAGE
+    )
 
 
 def test_executors_see_the_task_of_f_and_none_contains_the_teacher(tunings):
