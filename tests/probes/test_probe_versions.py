@@ -40,7 +40,7 @@ def test_no_value_of_a_shipped_table_of_the_current_version_lies_beside_its_inte
         provenance = json.loads((model / "tables" / f"{name}.json").read_text())
         then = provenance.get("probe_version")
         if name in PROBES and then is not None and then == versions.describe(PROBES[name])["probe_version"]:
-            found = pd.read_csv(tables.path_of(model, name), usecols=lambda column: column in ("value", "lo", "hi"))
+            found = pd.read_csv(tables.path_of(model, name))
             assert probe_numbers.outside(found).empty, tables.path_of(model, name)
             rows += int(found["lo"].notna().sum()) if "lo" in found else 0
     assert rows > 10_000
