@@ -159,10 +159,12 @@ def otherwise(tiny, shared):
 
 DRAWN = (*MODELS, "hyla", "descent", "sparse", "plain", "regularized", *OWN)
 """Enough for every analysis: two architectures on one task first, then one of each kind of task."""
-AT_MOST = 3
+AT_MOST = 2
 """Models that an analysis draws of those it could; each panel more takes its time."""
-ABOUT = {"attention_modifications": REGRESSION, "is_it_sparsity_or_transfer": ("sparse", "hyla")}
-"""Analysis -> the models that it says more about than about those at the head of the list."""
+ABOUT = {
+    "ablations": ("hyla", "softmax"), "attention_modifications": REGRESSION, "is_it_sparsity_or_transfer": ("sparse", "hyla"),
+}  # fmt: skip
+"""Analysis -> the models that it speaks of, where those at the head of the list are not enough."""
 
 ALONG = ("scaling", "when_codes_appear")
 """Analyses that need more than trained weights."""
@@ -172,7 +174,9 @@ def drawn_from(root, models, name):
     """The models that an analysis of everything measured uses."""
     if name in ALONG:
         return [root / "along" / model for model in MODELS]
-    return [models / model for model in ABOUT.get(name, DRAWN) if enters(models / model, name)][:AT_MOST]
+    if name in ABOUT:
+        return [models / model for model in ABOUT[name]]
+    return [models / model for model in DRAWN if enters(models / model, name)][:AT_MOST]
 
 
 @cache

@@ -100,7 +100,7 @@ class Reader:
     """Someone who reads the page: uses controls, and waits until what they changed is shown."""
 
     def __init__(self, browser, address):
-        self.context = browser.new_context(viewport={"width": 1280, "height": 900}, accept_downloads=True)
+        self.context = browser.new_context(viewport={"width": 1280, "height": 420}, accept_downloads=True)
         self.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=address)
         self.page, self.address, self.used = self.context.new_page(), address, set()
         self.page.set_default_timeout(PATIENCE)
