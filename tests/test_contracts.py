@@ -60,7 +60,7 @@ FURTHER_MODELS = {
     "SoftmaxSelfAttention": [{"attends_to_itself": True}],
     "ConstructedGradientDescent": [{"gamma": 0.1}],
     "ModifiedTransformer": [{"modification": Augmented()}, {"modification": NegativeSamples()}],
-    "OtherExecutorTransformer": [{"n_hidden": 1, "activation": "sine"}],
+    "OtherExecutorTransformer": [{"n_hidden": 1, "activation": "sine"}, {"activation": "tanh", "biases": True}],
     "SparseCoding": [
         {"threshold": LearnedThreshold(0.001), "relu_encoding": True, "relu_decoding": True},
         {"transfer": OutputTransfer(), "bias_free": True, "attn_only": True},

@@ -166,7 +166,8 @@ def test_what_is_defined_too_rarely_does_not_enter_and_says_why():
     frame = models(np.random.default_rng(0))
     values = np.where(frame["family"].isin(["A", "B"]), frame["ood"], np.nan)
     (one,) = judge(entered(frame, rare=values))
-    assert not one.enters and one.why_not == "defined for 2 families, of 3 needed; defined for 54 models, of 100 needed"
+    families = "too few families: it is defined for 2, and 3 are needed"
+    assert not one.enters and one.why_not == f"{families}; too few models: it is defined for 54, and 100 are needed"
     assert np.isnan(one.p_corrected)
     (few,) = judge(entered(frame, rare=values), families=2, models=50)
     assert few.enters and few.agreement == 1.0

@@ -18,7 +18,9 @@ TEXT = (ZOO.parent / "docs" / "findings" / "hyperteacher.md").read_text(encoding
 PAGE = " ".join(TEXT.split())
 VANILLA, GIVEN, HYPERNETWORK = "tuned/F-softmax", "arms/given", "tuned/F-hypernetwork"
 ROWS = {"vanilla transformer, tuned": VANILLA, "`given`": GIVEN, "hypernetwork transformer, tuned": HYPERNETWORK}
-NAMES = ("given", "two-layers", "tanh", "code-16", "code-4")
+NAMES = ("given", "two-layers", "tanh", "tanh-biases", "code-16", "code-4")
+TUNED = ("F-executors", "F-biased")
+"""The tunings of the arms that have another executor."""
 
 
 @pytest.fixture(scope="module")
@@ -36,19 +38,45 @@ def test_every_arm_is_told_with_what_is_expected_of_it(tunings):
     assert all(f"| `{name}` | " in PAGE for name in NAMES)
     trained = sorted(path.parent.name for path in (ZOO / "arms").glob("*/scores.json"))
     assert trained == [f"given-{s}" for s in range(5)] and "The arm `given` is trained; the other four are not yet." in PAGE
-    executors = ZOO / "tuning" / "F-executors"
-    measured, settings = len(map_files.read_table(executors)), len(tunings["F-executors"].cells())
-    told = f"Of the {settings} settings that choose the rates of the other four, {measured} are measured."
+    tables = {name: ZOO / "tuning" / name for name in TUNED}
+    measured = sum(len(map_files.read_table(folder)) for folder in tables.values() if folder.exists())
+    settings = sum(len(tunings[name].cells()) for name in TUNED)
+    told = f"Of the {settings} settings that choose the rates of the others, {measured} are measured."
     assert measured < settings and told in PAGE
 
 
+def test_the_page_tells_how_far_an_executor_without_biases_can_come():
+    """Its answer is an odd function of x and a constant; the best one is the teacher's odd part and a constant."""
+    best = {}
+    for seed in (100, 0, 1, 2, 3, 4):
+        task = Hyperteacher(teacher_seed=seed, split_seed=seed, validation=4 if seed == 100 else 0)
+        episodes = task.sample(8192, "test", task.rng(0, "test"))
+        x = episodes.tokens[..., : task.d_x]
+        answer, mirrored = task.answer(episodes.codes, x), task.answer(episodes.codes, -x)
+        part = (answer - mirrored) / 2 + ((answer + mirrored) / 2).mean((0, 1))
+        best[seed] = float(task.score(part, episodes.targets))
+    others = [best[s] for s in range(5)]
+    between = f"{shown(min(others))} to {shown(max(others))}"
+    assert (
+        f"scores {shown(best[100])} on the training compositions of seed 100, and {between} on those of seeds 0 to 4" in PAGE
+    )
+    tried = map_files.read_table(ZOO / "tuning" / "F-executors")
+    reached = tried[tried["who"] == "tanh"]["test"].max()
+    assert f"The tuned arm reaches {shown(reached)}." in PAGE and 0.95 * best[100] < reached < best[100]
+    two = tried[(tried["who"] == "two-layers") & (tried["lr"] == 0.01)]["ood"].item()
+    assert f"`two-layers` had scored {shown(two)} on held-out compositions of seed 100 at the rate .01" in PAGE
+
+
 def test_executors_see_the_task_of_f_and_none_contains_the_teacher(tunings):
-    named = {"n_hidden": 1, "activation": "relu"} | dataclasses.asdict(HypernetworkTransformer())
+    named = {"n_hidden": 1, "activation": "relu", "biases": False} | dataclasses.asdict(HypernetworkTransformer())
     for name, run in tunings["F-executors"].runs.items():
         assert run.task == Hyperteacher(teacher_seed=100, split_seed=100, validation=4)
         own = dataclasses.asdict(run.architecture)
         apart = {field for field, value in own.items() if value != named[field]}
         assert apart == {"two-layers": {"n_hidden"}, "tanh": {"activation"}}.get(name, {"d_code"})
+    (biased,) = tunings["F-biased"].runs.values()
+    assert biased == dataclasses.replace(run, architecture=biased.architecture)
+    assert biased.architecture == dataclasses.replace(tunings["F-executors"].runs["tanh"].architecture, biases=True)
 
 
 def test_the_code_is_given_to_the_vanilla_transformer_and_nothing_else_differs(tunings):

@@ -114,19 +114,42 @@ def test_one_generated_layer_with_relu_is_the_hypernetwork():
     assert torch.equal(ours(tokens), theirs(tokens))
 
 
+@pytest.mark.parametrize("biases", [False, True])
 @pytest.mark.parametrize("activation", ["relu", "tanh", "sine", "square"])
-def test_deeper_executors_are_the_network_that_the_code_writes(activation):
-    task = Hyperteacher(**SMALL)
-    model = Run(OtherExecutorTransformer(1, 8, 2, d_code=3, d_hidden=5, n_hidden=3, activation=activation), task).build()
+def test_deeper_executors_are_the_network_that_the_code_writes(activation, biases):
+    task, sizes = Hyperteacher(**SMALL), {"d_code": 3, "d_hidden": 5, "n_hidden": 3}
+    model = Run(OtherExecutorTransformer(1, 8, 2, **sizes, activation=activation, biases=biases), task).build()
     draws = torch.Generator().manual_seed(0)
+    if biases:
+        assert not model.executor.b_modules.any()
+        model.executor.b_modules.data.normal_(generator=draws)
     code, x = torch.randn(1, 1, 3, generator=draws), torch.randn(1, 4, 3, generator=draws)
     f = {"relu": lambda v: v.clamp(min=0), "tanh": torch.tanh, "sine": torch.sin, "square": lambda v: v * v}[activation]
     part = model.executor
     hidden = x[0].double()
-    for modules in (part.W_modules, *part.W_deeper):
-        hidden = f(hidden @ sum(z * m.double() for z, m in zip(code[0, 0].double(), modules, strict=True)))
+    for k, modules in enumerate((part.W_modules, *part.W_deeper)):
+        mixed = [modules, part.b_modules[k]] if biases else [modules, torch.zeros(3, 5)]
+        weights, shift = (sum(z * m.double() for z, m in zip(code[0, 0].double(), each, strict=True)) for each in mixed)
+        hidden = f(hidden @ weights + shift)
     expected = hidden @ part.W_out.double() + part.b_out.double()
     assert torch.allclose(part(code, x)[0].double(), expected, rtol=1e-4, atol=1e-5)  # squares of squares are large
+
+
+def test_without_biases_an_odd_activation_answers_with_an_odd_function():
+    task, sizes = Hyperteacher(**SMALL), {"d_code": 3, "d_hidden": 5, "n_hidden": 1}
+    code, x = (torch.randn(2, n, 3, generator=torch.Generator().manual_seed(n)) for n in (1, 4))
+    cases = ("tanh", False, True), ("sine", False, True), ("relu", False, False), ("tanh", True, False)
+    for activation, biases, odd in cases:
+        part = Run(OtherExecutorTransformer(1, 8, 2, **sizes, activation=activation, biases=biases), task).build().executor
+        for shift in () if part.b_modules is None else (part.b_modules,):
+            shift.data.normal_(generator=torch.Generator().manual_seed(0))
+        assert torch.allclose(part(code, -x) - part.b_out, part.b_out - part(code, x), atol=1e-6) == odd, (activation, biases)
+
+
+def test_all_that_a_code_generates_is_read_off_it():
+    part = Run(OtherExecutorTransformer(1, 8, 2, d_code=3, d_hidden=5, biases=True), Hyperteacher(**SMALL)).build().executor
+    assert part.code_reader().shape == (3 * 5 + 5 * 5 + 2 * 5, 3)
+    assert torch.equal(part.code_reader()[-10:], part.b_modules.detach().transpose(0, 1).flatten(1).T)
 
 
 # ---- initial scale ---------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from compolens import tables
-from compolens.diagnosis.contest import DRAWS, FAMILIES, TIE, Judged, shares_of_ceiling
+from compolens.diagnosis.contest import DRAWS, FAMILIES, TIE, Judged, shares_of_ceiling, too_few
 from compolens.diagnosis.label import LEARNED
 from compolens.diagnosis.predictions import CONCURRENT, PROGNOSIS, Prediction
 from compolens.foundation.configs import ConfigError
@@ -254,6 +254,5 @@ def _reliability(part: pd.DataFrame) -> float:
 
 
 def _entered(one: Judged, families: int, models: int) -> Judged:
-    short = [f"{count} {what}, of {least} needed" for what, count, least in (("families", one.families, families),
-             ("models", one.models, models)) if count < least]  # fmt: skip
-    return one._replace(enters=not short, why_not=f"defined for {'; '.join(short)}" if short else "")
+    short = too_few({"families": one.families, "models": one.models}, {"families": families, "models": models})
+    return one._replace(enters=not short, why_not=short)
