@@ -71,6 +71,19 @@ def test_a_taken_port_is_an_error_that_says_what_to_type(tiny_models, capsys):
     assert "does not exist" in capsys.readouterr().err
 
 
+def test_a_folder_whose_description_is_damaged_is_told_before_the_page_is_served(tiny_models, tmp_path, capsys, monkeypatch):
+    served = []
+    monkeypatch.setattr(serve, "run", lambda explorer, *_: served.append(list(explorer.folders)))
+    for name in ("whole", "damaged"):
+        shutil.copytree(tiny_models["softmax"], tmp_path / name)
+    (tmp_path / "damaged" / "config.json").write_text("{")
+    assert main(["explore", str(tmp_path)]) == 0 and served == [["whole"]]
+    told = capsys.readouterr().err
+    assert told.startswith("damaged is left out: ") and "config.json is not valid JSON" in told
+    assert main(["explore", str(tmp_path / "damaged")]) == 2 and len(served) == 1
+    assert "config.json is not valid JSON" in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_a_notebook_has_the_page_in_a_cell_until_it_is_stopped(tiny_models):
     cell = show.explore(tiny_models["softmax"].parent, height=500)
     assert cell.address in cell._repr_mimebundle_()["text/html"] and 'height="500"' in cell._repr_mimebundle_()["text/html"]

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from compolens.cli.flags import Parser, command_parser, common_flags, finished_models, outside
+from compolens.cli.flags import Parser, command_parser, common_flags, finished_models, outside, say
 from compolens.foundation import model_folders
 from compolens.foundation.configs import ConfigError
 
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
         The exit status.
 
     Raises:
-        ConfigError: what the page needs is not installed.
+        ConfigError: what the page needs is not installed, or no model's description can be read.
     """
     named = [Path(folder) for folder in options.folders]
     models = finished_models(model_folders.find(named), named)
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
         from compolens.explore.page import serve
     except ModuleNotFoundError as error:
         raise ConfigError(f"the page needs {error.name}, which is not installed; pip install 'compolens[explore]'") from error
-    from compolens.explore.explorer import Explorer
+    from compolens.explore.explorer import Explorer, described
 
-    serve.run(Explorer(models, outside(options.classes)), options.port, options.browser)
+    serve.run(Explorer(described(models, say), outside(options.classes)), options.port, options.browser)
     return 0

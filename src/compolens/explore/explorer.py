@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compolens.explore.state import State
+from compolens.foundation import digests
 from compolens.foundation.configs import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -59,6 +60,34 @@ class Facts:
     count: int
     compositions: list[str]
     missing: str
+
+
+def described(folders: Sequence[Path], tell: Callable[[str], Any]) -> list[Path]:
+    """Those folders whose description is what was written; of the others it is said at once, not only when one is chosen.
+
+    Args:
+        folders: model folders.
+        tell: takes the sentence that says why one is left out.
+
+    Returns:
+        Those that are left, in their order.
+
+    Raises:
+        ConfigError: none is left.
+    """
+    kept, reason = [], ""
+    for folder in folders:
+        try:
+            digests.read_config(folder)
+            digests.check(folder, digests.CONFIG)
+            kept.append(folder)
+        except ConfigError as error:
+            reason = str(error)
+            if len(folders) > 1:
+                tell(f"{folder.name} is left out: {reason}")
+    if not kept:
+        raise ConfigError(reason or "no model to look at")
+    return kept
 
 
 class Explorer:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from pathlib import Path
 
 from compolens import tables
-from compolens.explore.explorer import Explorer
+from compolens.explore.explorer import Explorer, described
 from compolens.explore.page.serve import HOST, server
 
 
@@ -48,4 +49,4 @@ def inside(folders: list[Path], height: int) -> Cell:
     Returns:
         The cell; its server runs already.
     """
-    return Cell(Explorer(tables.find(folders)), height)
+    return Cell(Explorer(described(tables.find(folders), lambda told: warnings.warn(told, stacklevel=3))), height)

@@ -78,7 +78,8 @@ def run(explorer: Explorer, port: int, browser: bool) -> None:
     """
     made = server(explorer, port)
     address = f"http://{HOST}:{made.server_port}/"
-    print(f"exploring {len(explorer.folders)} models at {address}  (Ctrl-C ends it)", flush=True)
+    count = len(explorer.folders)
+    print(f"exploring {count} {'model' if count == 1 else 'models'} at {address}  (Ctrl-C ends it)", flush=True)
     if browser and not webbrowser.open(address):
         print(f"no browser could be opened; open {address}", flush=True)
     made.serve_forever()  # returns at Ctrl-C
