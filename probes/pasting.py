@@ -17,6 +17,7 @@ from compolens.activations.sites import residual_sites
 from compolens.activations.streams import draw, record
 from compolens.foundation.configs import DoesNotApply, require
 from compolens.measures.intervals import mean_interval, summarise
+from compolens.measures.optimizers import Adam
 from compolens.measures.readouts import Moments
 from compolens.models.bottleneck import CodeTransformer
 from compolens.models.token_stream import TokenSpaceTransformer
@@ -296,7 +297,7 @@ class _Pasting:
         self, network: Transformer, free: list[nn.Parameter], embedding: Embedding, rate: float, steps: int, seed: str
     ) -> None:
         """Adam, its rate falling linearly to 0, gradients of norm 1 at most. Equal seeds show equal episodes."""
-        optimizer = torch.optim.Adam(free, lr=rate)
+        optimizer = Adam(free, lr=rate)
         with torch.enable_grad():
             for step in range(steps):
                 optimizer.param_groups[0]["lr"] = rate * min(1, 20 * (step + 1) / steps) * (1 - step / steps)

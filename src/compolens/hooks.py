@@ -13,6 +13,7 @@ The only file that imports transformer_lens. What differs from a bare `HookedRoo
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import json
 from collections.abc import Callable, Iterable
@@ -24,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from compolens.foundation.configs import ConfigError, nearest, require
-from compolens.foundation.later import put_off
+from compolens.foundation.later import alone, put_off
 
 _ASKED = {
     "datasets": ["load_dataset"], "datasets.arrow_dataset": ["Dataset"], "datasets.iterable_dataset": ["IterableDataset"],
@@ -46,15 +47,14 @@ __all__ = [
 NamesFilter = str | list[str] | Callable[[str], bool] | None
 
 
+@functools.cache
 def interchange_tools() -> ModuleType:
     """TransformerLens' `tools.analysis.interchange`: bases that are not learned, and placebos that move as far.
 
     Returns:
-        The module; it is imported when it is asked for, since that takes a second.
+        The module; it is imported when it is asked for, and without the other tools, which import all of transformers.
     """
-    from transformer_lens.tools.analysis import interchange
-
-    return interchange
+    return alone("transformer_lens.tools.analysis", "interchange")
 
 
 def native_bridge(config: str) -> nn.Module:

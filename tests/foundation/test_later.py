@@ -8,7 +8,7 @@ import pytest
 import transformer_lens.utilities.hf_utils as hub
 import transformer_lens.utilities.tokenize_utils as tokens
 
-from compolens.foundation.later import Later, put_off
+from compolens.foundation.later import Later, alone, put_off
 
 PART = '"""A part."""\nclass Word(str): shout = "!"\nclass Number(int): pass\ndef double(x, times=2): return times * x\n'
 
@@ -88,3 +88,26 @@ def test_transformer_lens_finds_what_was_put_off():
     assert typing.get_type_hints(tokens.tokenize_and_concatenate)["dataset"] == datasets.Dataset | datasets.IterableDataset
     assert tokens.AutoTokenizer.from_pretrained == transformers.AutoTokenizer.from_pretrained
     assert hub.load_dataset.__code__ is datasets.load_dataset.__code__
+
+
+# ---- a module alone --------------------------------------------------------------------------------------------------
+def test_a_module_alone_is_imported_without_its_package(package, tmp_path):
+    (tmp_path / package / "tools").mkdir()
+    (tmp_path / package / "tools" / "__init__.py").write_text("raise AssertionError('all of it is imported')\n")
+    (tmp_path / package / "tools" / "one.py").write_text(f"from {package}.tools.two import TWO\nONE = TWO - 1\n")
+    (tmp_path / package / "tools" / "two.py").write_text("TWO = 2\n")
+    assert alone(f"{package}.tools", "one").ONE == 1
+    assert not loaded(f"{package}.tools")
+
+
+def test_a_module_that_needs_its_package_or_is_imported_already_is_that_of_the_package(package, tmp_path):
+    (tmp_path / package / "tools").mkdir()
+    (tmp_path / package / "tools" / "__init__.py").write_text("THREE = 3\n")
+    (tmp_path / package / "tools" / "one.py").write_text(f"from {package}.tools import THREE\n")
+    found = alone(f"{package}.tools", "one")
+    assert found.THREE == 3 and sys.modules[f"{package}.tools.one"] is found is alone(f"{package}.tools", "one")
+    with pytest.raises(ImportError):
+        alone(f"{package}.tools", "nothing")
+    del sys.modules[f"{package}.tools"]
+    with pytest.raises(ImportError):
+        alone(f"{package}.tools", "nothing")

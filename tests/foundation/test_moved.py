@@ -47,11 +47,15 @@ def test_old_names_work_as_attributes_too():
 
 def test_importing_the_package_and_its_public_names_warns_of_nothing_and_waits_for_no_other_package():
     """What TransformerLens uses in few functions takes a third of the time that it takes without them, and so long again does
-    torch's compiler, which torch's optimizers import."""
+    torch's compiler, which torch's optimizers import. Its interchange tools are quick, the package around them is not."""
     script = """
 import sys, compolens, torch
+from compolens.hooks import interchange_tools
+from compolens.measures.optimizers import Adam
 for name in compolens.__all__: getattr(compolens, name)
 compolens.AdamW().build(torch.nn.Linear(2, 2)).step()
+Adam(torch.nn.Linear(2, 2).parameters()).step()
+interchange_tools().neuron_basis(3, [1])
 print(*sorted({"datasets", "transformers", "pytest", "torch._dynamo"} & set(sys.modules)), "transformer_lens" in sys.modules)
 """
     command = [sys.executable, "-W", "error::FutureWarning:compolens", "-c", script]

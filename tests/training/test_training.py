@@ -24,6 +24,7 @@ from compolens import cli
 from compolens.foundation import files
 from compolens.foundation.configs import ConfigError
 from compolens.jobs.leases import Held
+from compolens.measures.optimizers import Adam
 from compolens.models import BottleneckMLP, HypernetworkTransformer, SoftmaxTransformer
 from compolens.tasks import SPLITS, Hyperteacher
 from compolens.training import RESUME, AdamW, Diverged, Interrupted, Run, evaluate, loop, train
@@ -640,6 +641,28 @@ def test_an_update_is_that_of_torchs_own_optimizer_to_the_last_bit():
             optimizer.step()
     assert all(a.equal(b) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True))
     assert not torch.isclose(ours.weight, before).any()
+
+
+def test_the_adam_of_fits_is_torchs_own_to_the_last_bit_under_a_schedule_and_a_closure():
+    found = []
+    for kind in (Adam, torch.optim.Adam):
+        free = torch.nn.Parameter(torch.linspace(-1, 1, 6))
+        optimizer = kind([{"params": [free], "lr": 0.3}], lr=0.1)
+        falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 5)
+
+        def loss(free=free, optimizer=optimizer):
+            optimizer.zero_grad()
+            value = (free - 2).pow(4).sum()
+            value.backward()
+            return value
+
+        values = []
+        for _ in range(4):
+            values.append(optimizer.step(loss).detach())
+            falling.step()
+        found.append((free.detach().clone(), torch.stack(values)))
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(*found, strict=True))
+    assert (found[0][0] != torch.linspace(-1, 1, 6)).all()
 
 
 def test_gradients_are_clipped_to_the_largest_norm(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -89,3 +90,32 @@ def put_off(names: Mapping[str, Collection[str]], absent: Collection[str] = ()) 
         for module, standing in inside.items():
             if module in sys.modules and sys.modules[module] is standing:
                 del sys.modules[module]
+
+
+def alone(package: str, name: str) -> ModuleType:
+    """A module of a package that imports much more than the module needs: without running the package's own file.
+
+    Args:
+        package: its full name.
+        name: the module's name in it.
+
+    Returns:
+        The module. Where the package is not imported yet it still is not afterwards, nor are its modules: whoever imports them
+        gets others. Where the module needs more of the package than its modules, all of it is imported.
+
+    Raises:
+        ImportError: there is no such module.
+    """
+    if package not in sys.modules:
+        parent = importlib.import_module(package.rpartition(".")[0])
+        standing = ModuleType(package)
+        standing.__path__ = [str(Path(folder) / package.rpartition(".")[2]) for folder in parent.__path__]
+        sys.modules[package] = standing
+        try:
+            return importlib.import_module(f"{package}.{name}")
+        except ImportError:
+            pass  # imported whole by the last line
+        finally:
+            for module in [m for m in sys.modules if m == package or m.startswith(f"{package}.")]:
+                del sys.modules[module]
+    return importlib.import_module(f"{package}.{name}")

@@ -23,6 +23,7 @@ from compolens.foundation.moved import renamed
 from compolens.foundation.progress import progress
 from compolens.hooks import HookedModel
 from compolens.measures.intervals import summarise
+from compolens.measures.optimizers import Adam
 from compolens.tasks.base import TaskFamily
 from compolens.tasks.episodes import Episodes, stream
 
@@ -329,7 +330,7 @@ def learn(
     rng = torch.Generator().manual_seed(stream(seed, "interchange", k))
     some = torch.randperm(len(mask), generator=rng)[: 4 * search.batch].to(mask.device)
     free = _steepest(model, task, pairs.take(some), site, Held(held.base[some], held.source[some]), mask[some])
-    optimizer = torch.optim.Adam([free], lr=search.rate)
+    optimizer = Adam([free], lr=search.rate)
     where = positions(model, site.role)
     for _ in progress(range(search.steps), "search, step"):
         rows = torch.randint(len(mask), (search.batch,), generator=rng).to(mask.device)

@@ -34,6 +34,7 @@ from compolens.foundation.progress import progress
 from compolens.hooks import HookedModel
 from compolens.measures.erasure import Range, Writer
 from compolens.measures.intervals import Evaluation, summarise
+from compolens.measures.optimizers import Adam
 from compolens.measures.readouts import PENALTIES, Moments, RidgeReadout, add_by_group, leave_groups_out
 from compolens.tasks.base import TaskFamily
 from compolens.tasks.episodes import Episodes
@@ -412,7 +413,7 @@ def best_code(
     free = codes.free
     per_step = max(1, m // 4)
     answers = list(task.answers)
-    optimizer = torch.optim.Adam([free], lr=search.lr)
+    optimizer = Adam([free], lr=search.lr)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, search.steps, eta_min=0.02 * search.lr)
     for step in progress(range(search.steps), "search, step"):
         which = [(step * per_step + i) % m for i in range(per_step)]

@@ -20,6 +20,7 @@ from compolens.activations.sites import Site, put
 from compolens.activations.streams import draw, record
 from compolens.foundation.configs import ConfigError, DoesNotApply, nearest, require, require_positive
 from compolens.hooks import HookedModel
+from compolens.measures.optimizers import Adam
 from compolens.tasks.base import TaskFamily
 from compolens.tasks.episodes import Episodes
 from compolens.tasks.fixed.stored import FewerEpisodes, StoredEpisodes
@@ -199,7 +200,7 @@ def fine_tune(
     repaired.requires_grad_(False)
     for parameter, _ in free:
         parameter.requires_grad_(True)
-    optimizer = torch.optim.Adam([parameter for parameter, _ in free], lr=budget.lr)
+    optimizer = Adam([parameter for parameter, _ in free], lr=budget.lr)
     with torch.enable_grad():
         for step, (tokens, targets) in enumerate(_mixed(task, compositions, budget, seed, free[0][0].device)):
             optimizer.param_groups[0]["lr"] = budget.lr * (1 - step / budget.steps)

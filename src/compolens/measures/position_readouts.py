@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
+from compolens.measures.optimizers import Adam
+
 FASTER = 3.0
 """How much larger the rate of the scores is: they go a long way from even attention to one position."""
 
@@ -95,7 +97,7 @@ class PositionReadouts:
         scores = nn.Parameter(torch.zeros(stacks, count, positions, device=states.device))
         network = _Maps(stacks, count, width, targets.shape[2], how.hidden, rng).to(states.device)
         groups: list[dict[str, Any]] = [{"params": [scores], "lr": FASTER * how.rate}, {"params": list(network.parameters())}]
-        adam = torch.optim.Adam(groups, lr=how.rate)
+        adam = Adam(groups, lr=how.rate)
         falling = torch.optim.lr_scheduler.CosineAnnealingLR(adam, how.updates)
         for _ in range(how.updates):
             some = torch.randint(states.shape[1], (how.batch,), generator=rng).to(states.device)

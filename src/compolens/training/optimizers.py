@@ -1,31 +1,19 @@
 """How weights move: AdamW with a schedule, and the recipe of a paper's code."""
 
 import functools
-import inspect
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
 
 from compolens.foundation.configs import added_later, frozen, require, require_kinds
+from compolens.measures.optimizers import WithoutCompiler
 
 
-class _Uncompiled(torch.optim.AdamW):
-    """AdamW without what torch puts around its methods for `torch.compile`: that imports the compiler, which takes as long as
-    half of all else that a training needs to start."""
-
-    def step(self, closure: Any = None) -> Any:
-        with torch.no_grad():
-            return inspect.unwrap(torch.optim.AdamW.step)(self, closure)
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        inspect.unwrap(torch.optim.AdamW.add_param_group)(self, param_group)
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        inspect.unwrap(torch.optim.AdamW.zero_grad)(self, set_to_none)
+class _Uncompiled(WithoutCompiler, torch.optim.AdamW):
+    """AdamW as it is used where no step is captured."""
 
 
 @dataclass(frozen=True)
