@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import gc
+import importlib
 import json
 import os
 import signal
@@ -372,4 +373,6 @@ def test_what_aborts_the_interpreters_end_does_not_fail_one_of_several_processes
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    importlib.import_module("torch._dynamo")  # as torch's data parallelism does
+    gc.freeze()  # every group's end looks through all objects; without those of imports it is quick, and threads still run
     trains_all(Path(sys.argv[1]))

@@ -279,8 +279,10 @@ def together(device: str) -> Iterator[Processes]:
             yield Group(own)
     finally:
         if not exists:
+            last: Any = dist.group.WORLD
             dist.destroy_process_group()
             gc.collect()  # its threads end with the last that knows the group; if that is at exit, they can abort the process
+            del last  # what else knew it would hold Python's lock while it waits for these threads, and they may need it
 
 
 def _own_device(device: str) -> str:
