@@ -14,13 +14,31 @@ class WithoutCompiler(torch.optim.Optimizer):
     which takes as long as half of all else that a training needs to start. The updates are the same, bit for bit."""
 
     def step(self, closure: Any = None) -> Any:
+        """As of the optimizer behind it.
+
+        Args:
+            closure: computes the loss anew, and its gradients.
+
+        Returns:
+            What `closure` returns, if there is one.
+        """
         with torch.no_grad():
             return _bare(super().step)(self, closure)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As of the optimizer behind it.
+
+        Args:
+            param_group: "params", and settings of their own.
+        """
         _bare(super().add_param_group)(self, param_group)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
+        """As of the optimizer behind it.
+
+        Args:
+            set_to_none: whether gradients are removed rather than set to 0.
+        """
         _bare(super().zero_grad)(self, set_to_none)
 
 
