@@ -139,7 +139,7 @@ zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept
 	$(BIN)/compolens probe $(MEASURES) $(CODES) $(MODELS) --jobs $(JOBS)
 	$(BIN)/compolens tune trained_models/tuning.py --out $(ZOO)/tuning --jobs $(JOBS)
 	$(BIN)/compolens train trained_models/tuned_runs.py --out $(ZOO)/tuned --jobs $(JOBS)
-	$(BIN)/compolens tune trained_models/arms_tuning.py F-given --out $(ZOO)/tuning --jobs $(JOBS)
+	$(BIN)/compolens tune trained_models/arms_tuning.py F-given F-executors --out $(ZOO)/tuning --jobs $(JOBS)
 	$(BIN)/compolens train trained_models/arms.py 'given-*' --out $(ZOO)/arms --jobs $(JOBS)
 	$(BIN)/compolens probe generalization $(ZOO)/arms/given-? --jobs $(JOBS)
 	$(BIN)/compolens probe generalization inference_or_execution which_prior nonlinear_code code_structure latent_code $(ZOO)/tuned --jobs $(JOBS)
