@@ -185,26 +185,26 @@ def judge(frame: pd.DataFrame, families: int = FAMILIES, models: int = MODELS, s
 
 
 def _entered(one: Judged, least: dict[str, int]) -> Judged:
-    short = too_few({what: getattr(one, what) for what in least}, least)
+    short = too_few(one, least)
     if not short and one.pairs == 0:
         short = "no two models differ in one setting alone"
     return one._replace(enters=not short, why_not=short)
 
 
-def too_few(defined: dict[str, int], least: dict[str, int]) -> str:
+def too_few(one: Judged, least: dict[str, int]) -> str:
     """Why a predictor does not enter.
 
     Args:
-        defined: in how many families, and of how many models, it is defined: what is counted -> how many.
-        least: how many there have to be, under the same names.
+        one: the predictor.
+        least: "families" and "models" -> for how many it has to be defined.
 
     Returns:
         The reason; "" where there are enough.
     """
     return "; ".join(
-        f"too few {what}: it is defined for {count}, and {least[what]} are needed"
-        for what, count in defined.items()
-        if count < least[what]
+        f"too few {what}: it is defined for {getattr(one, what)}, and {count} are needed"
+        for what, count in least.items()
+        if getattr(one, what) < count
     )
 
 

@@ -254,5 +254,5 @@ def _reliability(part: pd.DataFrame) -> float:
 
 
 def _entered(one: Judged, families: int, models: int) -> Judged:
-    short = too_few({"families": one.families, "models": one.models}, {"families": families, "models": models})
+    short = too_few(one, {"families": families, "models": models})
     return one._replace(enters=not short, why_not=short)

@@ -66,7 +66,7 @@ def described(folders: Sequence[Path], tell: Callable[[str], Any]) -> list[Path]
     """Those folders whose description is what was written; of the others it is said at once, not only when one is chosen.
 
     Args:
-        folders: model folders.
+        folders: model folders, at least one.
         tell: takes the sentence that says why one is left out.
 
     Returns:
@@ -86,7 +86,7 @@ def described(folders: Sequence[Path], tell: Callable[[str], Any]) -> list[Path]
             if len(folders) > 1:
                 tell(f"{folder.name} is left out: {reason}")
     if not kept:
-        raise ConfigError(reason or "no model to look at")
+        raise ConfigError(reason)
     return kept
 
 
