@@ -5,8 +5,10 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from itertools import count
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -248,13 +250,25 @@ def steps_per_second(architecture: TransformerArchitecture, device: str, start: 
     return (end - start) / (at[end] - at[start])
 
 
+def several_per_second(
+    architectures: Sequence[TransformerArchitecture], device: str, start: int = 300, end: int = 1500
+) -> float:
+    """The speed of trainings that run at the same time, a process each, added up."""
+    with ProcessPoolExecutor(len(architectures), get_context("spawn")) as pool:
+        asked = [pool.submit(steps_per_second, architecture, device, start, end) for architecture in architectures]
+        return sum(one.result() for one in asked)
+
+
 def bench_gpu(architectures: Sequence[type[TransformerArchitecture]] = (SoftmaxTransformer, HYLA)) -> None:
+    """One training alone, and four at a time: with NVIDIA's MPS if its daemon is there, else in turns."""
     if not torch.cuda.is_available():
         print("training steps per second on a GPU: no GPU: not measured", flush=True)
         return
     for architecture in architectures:
         speed = steps_per_second(architecture(**SMALL), "cuda")
         show(f"training steps per second on a GPU, {architecture.__name__}", f"{speed:,.0f}", ">= 1,000", speed >= 1000)
+    four = several_per_second([architecture(**SMALL) for architecture in (*architectures, *architectures)], "cuda", end=900)
+    tell("the same, two of each at a time, added up", f"{four:,.0f}")
 
 
 BENCHES = (

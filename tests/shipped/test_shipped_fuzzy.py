@@ -149,11 +149,3 @@ def test_the_page_on_transfer_tells_the_same_scores_of_sparse_coding():
     assert f"with the printed transfer {shown(transferred)} (one seed)" in page
     lost = [value(f"sraven3-sparse-{s}", "test", "score") - own for s, own in enumerate(by_seed["sparse"])]
     assert f"to held-out combinations is little or nothing ({listed(lost).replace(' ', ', ')})" in page
-
-
-# ---- the runs of the paper's size ------------------------------------------------------------------------------------
-def test_the_page_tells_what_the_first_run_of_ten_million_instances_scores():
-    card = files.read_json(ZOO / "sraven4" / "softmax-10M-0" / "scores.json")
-    scores, errors = ([shown(card[split][what]) for split in ("test", "ood")] for what in ("score", "se"))
-    assert "panel accuracy {} on training and {} on held-out combinations".format(*scores) in PAGE
-    assert "with standard errors over combinations of {} and {}".format(*errors) in PAGE

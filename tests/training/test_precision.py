@@ -170,28 +170,3 @@ def test_it_may_keep_a_rest_or_never_fall():
 def test_a_share_outside_0_and_1_is_refused(share):
     with pytest.raises(ConfigError, match=f"decay_share must be from 0 to 1, got {share}"):
         WarmupStableDecay(decay_share=share)
-
-
-# ---- what the findings say -------------------------------------------------------------------------------------------
-def test_the_findings_have_the_scores_of_the_runs_that_ended():
-    zoo, page = ROOT / "trained_models", (ROOT / "docs" / "findings" / "fuzzy_logic_and_sraven.md").read_text(encoding="utf-8")
-    said = " ".join(page.split())
-    folders = [zoo / "precision" / f"F-softmax-{name}-0" for name in ("bfloat16", "float32")] + [zoo / "F-softmax-0"]
-    mixed, again, shipped = (files.read_json(folder / "scores.json") for folder in folders)
-    found = [f"{scores[split]['score']:.4f}".lstrip("0") for scores in (mixed, again, shipped) for split in ("test", "ood")]
-    assert (
-        "{} on training and {} on held-out compositions in mixed precision, {} and {} in single precision again".format(
-            *found[:4]
-        )
-        in said
-    )
-    assert "{} and {} as shipped".format(*found[4:]) in said
-    losses = [
-        float((zoo / "sraven4" / f"pilot-{name}" / "history.csv").read_text().splitlines()[-1].split(",")[1])
-        for name in ("hyla-lr0.001", "softmax-lr0.001", "hyla-lr0.0003", "softmax-lr0.0003")
-    ]
-    assert "At rate 3e-4: HYLA with {:.2f} nats, softmax attention with {:.2f} nats".format(*losses[2:]) in said
-    assert (
-        "HYLA with a training loss of {:.2f} nats at the end, softmax attention with one of {:.2f} nats".format(*losses[:2])
-        in said
-    )
