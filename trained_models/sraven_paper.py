@@ -2,8 +2,8 @@
 
 4 features of 8 values, 4 layers, width 1, one pass over freshly drawn instances, 128 a step, with the released code's dropout
 of attention codes 0.1, in mixed precision. On one core about 3.3 hours for 10 million instances with softmax attention and 4
-with HYLA; on a GPU, `--device cuda --jobs 6`. Instances are drawn on the CPU, so that either kind of machine goes on with a
-run that the other began.
+with HYLA; on one H100, `--device cuda --jobs 4` takes about 8 minutes for four runs (docs/machines.md says what else that asks
+for). Instances are drawn on the CPU, so that either kind of machine goes on with a run that the other began.
 
 In this order:
 

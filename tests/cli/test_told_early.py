@@ -1,5 +1,6 @@
 """What is told before any work is done, and what never happens in silence."""
 
+import argparse
 import json
 import os
 import shutil
@@ -8,6 +9,7 @@ import pandas as pd
 import pytest
 
 from compolens import cli, tables
+from compolens.cli import engines
 from compolens.diagnosis import interventional
 
 PROBE = """
@@ -215,3 +217,16 @@ def test_a_table_without_an_exchange_that_moves_anything_is_a_sentence(tmp_path,
     monkeypatch.setattr(interventional, "_placed", lambda folder, name: pd.DataFrame([row]))
     (found,) = interventional.findings([tmp_path])
     assert "another code would not change its answers" in found.text and found.numbers == ()
+
+
+@pytest.mark.parametrize(("device", "jobs", "running", "told"), [
+    ("cuda", 4, False, True), ("cuda", 4, True, False), ("cuda", None, False, False), ("cpu", 4, False, False),
+])  # fmt: skip
+def test_jobs_that_would_take_turns_on_a_gpu_are_told_how_not_to(device, jobs, running, told, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    monkeypatch.setattr(engines, "check_device", lambda _: None)
+    if running:
+        (tmp_path / "control").touch()  # what the daemon listens at
+    asked = argparse.Namespace(engine="local", device=device, jobs=jobs, address=None, slurm=[])
+    assert engines.engine_of(asked, tmp_path).workers == (jobs or 1)
+    assert ("nvidia-cuda-mps-control -d" in capsys.readouterr().err) == told

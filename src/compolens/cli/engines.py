@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,8 +45,12 @@ def check_jobs(options: argparse.Namespace) -> None:
 
 def _local(options: argparse.Namespace, folder: Path) -> Engine:
     from compolens import jobs
+    from compolens.training.machine import shares_gpu
 
     check_device(options.device)
+    if _gpus(options.device) and (options.jobs or 1) > 1 and not shares_gpu():
+        how = "NVIDIA's MPS lets them work at the same time: nvidia-cuda-mps-control -d"
+        print(f"{options.jobs} jobs on one GPU take turns, and do less in all than one alone; {how}", file=sys.stderr)
     return jobs.Local(options.jobs or 1)
 
 
