@@ -16,7 +16,7 @@ import pytest
 import torch
 from test_raven import write_small
 
-from compolens import activations, cli, jobs, recipes
+from compolens import activations, cli, jobs, recipes, tables
 from compolens.foundation import digests, files
 from compolens.tasks import Hyperteacher
 from compolens.training import Interrupted, state, train
@@ -183,6 +183,23 @@ def test_explain_measures_what_is_missing_and_says_what_is_wrong(run, tiny_model
     assert "| has not learned its training compositions |" in table and table.count("\n") == 3
 
 
+def test_explain_keeps_a_table_of_more_episodes_unless_a_number_is_asked_for(run, tiny_models, tmp_path, monkeypatch):
+    shutil.copytree(tiny_models["softmax"], tmp_path / "softmax")
+    monkeypatch.setattr(cli.explain, "EXPLAINS", ("generalization",))
+    monkeypatch.setattr(cli.explain, "write_report", lambda *_: 0)
+
+    def episodes():
+        return tables.provenance_of(tmp_path / "softmax", "generalization")["arguments"]["episodes"]
+
+    run("probe", "generalization", tmp_path / "softmax", "--episodes", 1040)
+    assert "generalization: up to date" in run("explain", tmp_path / "softmax", "-o", tmp_path / "page.html").err
+    assert episodes() == 1040
+    asked = run("explain", tmp_path / "softmax", "-o", tmp_path / "page.html", "--episodes", 16)
+    assert "replaces what was measured with episodes 1040" in asked.err and episodes() == 16
+    fewer = run("explain", tmp_path / "softmax", "-o", tmp_path / "page.html")
+    assert "replaces what was measured with episodes 16" in fewer.err and episodes() == 1024
+
+
 def test_explain_says_once_that_a_training_has_not_ended(run, folder, both, tmp_path, monkeypatch):
     (folder / "scores.json").unlink()
     alone = run("explain", folder, "-o", tmp_path / "page.html")
@@ -197,7 +214,7 @@ def test_explain_says_once_that_a_training_has_not_ended(run, folder, both, tmp_
 def test_all_sites_reach_the_probes_that_know_them(run, tiny_models, monkeypatch):
     asked = {}
 
-    def measured(models, wanted, options, steps):
+    def measured(models, wanted, options, steps, *_):
         asked.update({file.stem: arguments for file, arguments in wanted.items()})
         return []
 

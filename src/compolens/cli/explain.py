@@ -60,7 +60,8 @@ def run(options: argparse.Namespace) -> int:
     models = finished_models(mine, folders)
     files = [recipes.locate("probes", name) for name in (*EXPLAINS, *(["repair"] if options.confirm else []))]
     wanted = {file: recipe_arguments("probes", file, options) for file in files}
-    work = to_measure([folder for folder in models if tables.finished(folder)], wanted, options, "final")
+    more_will_do = options.recipe_episodes is None
+    work = to_measure([folder for folder in models if tables.finished(folder)], wanted, options, "final", more_will_do)
     outcome = engine.run(work)
     outcome.failures.update(_unfinished(models))
     refused = [

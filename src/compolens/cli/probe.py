@@ -77,7 +77,9 @@ def models_of(found: list[Path], options: argparse.Namespace) -> list[Path]:
     return [Path(name) for name in part_of([str(folder) for folder in found], options.shard)]
 
 
-def to_measure(models: list[Path], wanted: dict[Path, dict[str, Any]], options: argparse.Namespace, steps: str) -> list[Any]:
+def to_measure(
+    models: list[Path], wanted: dict[Path, dict[str, Any]], options: argparse.Namespace, steps: str, more_will_do: bool = False
+) -> list[Any]:
     """A job per model and probe whose table is missing, stale, or was measured with other arguments.
 
     Args:
@@ -85,6 +87,7 @@ def to_measure(models: list[Path], wanted: dict[Path, dict[str, Any]], options: 
         wanted: probe's file -> its arguments.
         options: the flags.
         steps: "final", "all", or a kept step's number.
+        more_will_do: whether a table of more episodes than wanted, and else the same arguments, is as good.
 
     Returns:
         The jobs.
@@ -102,7 +105,7 @@ def to_measure(models: list[Path], wanted: dict[Path, dict[str, Any]], options: 
         label = folder.name if names.count(folder.name) == 1 else str(folder)
         for file, arguments in wanted.items():
             with tables.read_once():
-                if not options.again and _up_to_date(folder, file, arguments, steps):
+                if not options.again and _up_to_date(folder, file, arguments, steps, more_will_do):
                     print(f"{label} · {file.stem}: up to date", file=sys.stderr)
                     continue
                 if before := _replaced(folder, file, arguments, steps):
@@ -112,7 +115,7 @@ def to_measure(models: list[Path], wanted: dict[Path, dict[str, Any]], options: 
     return work
 
 
-def _up_to_date(folder: Path, file: Path, arguments: dict[str, Any], steps: str) -> bool:
+def _up_to_date(folder: Path, file: Path, arguments: dict[str, Any], steps: str, more_will_do: bool) -> bool:
     from compolens import recipes, tables
 
     try:
@@ -122,8 +125,10 @@ def _up_to_date(folder: Path, file: Path, arguments: dict[str, Any], steps: str)
         measured, wanted = provenance.get("steps"), recipes.wanted_steps(folder, steps)
     except ConfigError:  # a folder that is damaged: measuring it says how
         return False
-    same = {k: v for k, v in arguments.items() if v is not None} == provenance.get("arguments")
-    return same and isinstance(measured, list) and all(step in measured for step in wanted)
+    then, now = provenance.get("arguments"), {k: v for k, v in arguments.items() if v is not None}
+    if more_will_do and isinstance(then, dict) and isinstance(then.get("episodes"), int):
+        now["episodes"] = max(now.get("episodes", 0), then["episodes"])
+    return then == now and isinstance(measured, list) and all(step in measured for step in wanted)
 
 
 def _replaced(folder: Path, file: Path, arguments: dict[str, Any], steps: str) -> str:
