@@ -126,6 +126,90 @@ def test_the_page_tells_what_the_pilots_chose():
         assert {files.read_json(folder(who, s) / "config.json")["run"]["optimizer"]["lr"] for s in SEEDS} == {1e-3}
 
 
+# ---- codes -----------------------------------------------------------------------------------------------------------
+PROGRESSIONS = [f"progression {offset}" for offset in ("+1", "+2", "-1", "-2")]
+
+
+@cache
+def readouts(who, seed):
+    """Readouts of the rule on held-out combinations."""
+    rows = tables.at_last_step(tables.read(folder(who, seed), "attention_code"))
+    return rows[(rows["split"] == "ood") & (rows["label"] == "rule") & (rows["shown"] == "as trained")]
+
+
+def accuracies(who, seed, role, control=""):
+    rows = readouts(who, seed)
+    return rows[(rows["metric"] == "balanced accuracy") & (rows["role"] == role) & (rows["control"] == control)]
+
+
+def recalls(who, seed):
+    """Recall by rule at the layer whose code to the row mates says most."""
+    whole, rows = accuracies(who, seed, "row mates"), readouts(who, seed)
+    site = whole.loc[whole["value"].idxmax(), "site"]
+    here = (rows["metric"] == "recall") & (rows["control"] == "") & (rows["role"] == "row mates") & (rows["site"] == site)
+    return rows[here].set_index("class")["value"]
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_the_page_tells_how_well_the_rule_is_read_out(name):
+    roles = ("row mates", "self")
+    expected = [listed((accuracies(NAMED[name], s, role)["value"].max() for s in SEEDS), 2) for role in roles]
+    assert cells(TEXT, "10 million instances, balanced accuracy of the rule", name) == expected
+
+
+def test_what_the_readouts_stand_beside():
+    models = [(who, s) for who in NAMED.values() for s in SEEDS]
+    products = {model: accuracies(*model, "input", "raw input, products")["value"].item() for model in models}
+    untrained = {
+        role: max(accuracies(*model, role, "untrained")["value"].max() for model in models) for role in ("row mates", "self")
+    }
+    table = "10 million instances, balanced accuracy of the rule"
+    for who in NAMED.values():  # models of one seed share the episodes
+        assert cells(TEXT, table, "*products of the two raw values*")[0] == listed((products[who, s] for s in SEEDS), 2)
+    assert cells(TEXT, table, "*untrained controls, at most*") == [shown(value, 2) for value in untrained.values()]
+    above = {model for model in models if accuracies(*model, "row mates")["value"].max() > products[model]}
+    assert above == set(models) - {("hyla", 1)}
+
+
+def test_which_rules_the_code_tells_apart():
+    found = {(who, s): recalls(who, s) for who in NAMED.values() for s in SEEDS}
+    three = [listed((found[who, s]["distribute three"] for s in SEEDS), 2) for who in NAMED.values()]
+    assert "recall of distribute-three is {} in HYLA and {} in softmax attention".format(*three) in PAGE
+    learned = min(found["hyla", s][PROGRESSIONS].min() for s in (0, 2))
+    late = [shown(end(found["hyla", 1][PROGRESSIONS]), 2) for end in (min, max)]
+    told = "at least {} in HYLA's seeds 0 and 2, and {} to {} in seed 1".format(shown(learned, 2), *late)
+    assert told in PAGE
+    both = [value for one in found.values() for value in one[["addition", "subtraction"]]]
+    assert "Recall of either is {} to {}.".format(*(shown(end(both), 2) for end in (min, max))) in PAGE
+
+
+def test_addition_and_subtraction_share_a_mean_code():
+    least = 1.0
+    for who in NAMED.values():
+        for s in SEEDS:
+            rows = tables.at_last_step(tables.read(folder(who, s), "latent_geometry"))
+            same = (
+                (rows["metric"] == "cosine")
+                & (rows["split"] == "ood")
+                & (rows["role"] == "row mates")
+                & (rows["by"] == "rule")
+            )
+            rows = rows[same & (rows["control"] == "") & (rows["class"] != rows["other"])]
+            for layer in (1, 2, 3):
+                here = rows[rows["layer"] == layer]
+                pair = here[(here["class"] == "addition") & (here["other"] == "subtraction")]["value"].item()
+                least = min(least, pair)
+                assert who != "hyla" or pair == here["value"].max()
+    assert f"is at least {shown(least, 2)} from the second layer on, in all six models" in PAGE
+
+
+def test_no_model_has_learned_its_training_combinations():
+    from compolens.diagnosis.label import LEARNED
+
+    assert all(value(who, s, "model", "share of ceiling", "test") < LEARNED for who in NAMED.values() for s in SEEDS)
+    assert f"not learned: that takes {shown(LEARNED, 1)} of what can be had." in PAGE
+
+
 # ---- mixed precision -------------------------------------------------------------------------------------------------
 def again(name, precision, seed):
     return files.read_json(ZOO / "precision" / f"{name}-{precision}-{seed}" / "scores.json")["ood"]["score"]
