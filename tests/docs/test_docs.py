@@ -37,7 +37,12 @@ BLOCK = re.compile(
 START = "quickstart"
 ELSEWHERE = "{code-block} bash"
 """Commands for machines that are not here; the caption says which."""
-ABSENT = re.compile(r"there is no sbatch on this machine|no Ray cluster answers at|pip install compolens\[(slurm|ray)\]")
+ABSENT = re.compile(
+    r"there is no sbatch on this machine|no Ray cluster answers at|device 'cuda' cannot be used"
+    r"|pip install compolens\[(slurm|ray)\]"
+)
+OTHERS = ("nvidia-cuda-mps-control -d", "echo quit | nvidia-cuda-mps-control")
+"""Commands of other programs, which the pages tell users to type."""
 SAID = {
     "task_families": (
         "tensor([0.0000, 0.0000, 0.9969, 0.0000, 0.0000, 0.7167])",
@@ -115,11 +120,14 @@ def shell(line):
 
 def shell_elsewhere(line):
     """See that nothing is wrong with a command but that what it needs is absent: no program is found, no address answers."""
+    if line in OTHERS:
+        return
     program, *arguments = words(line)
-    assert program == "compolens" and "--engine" in arguments, f"this would run here: {line}"
+    assert program == "compolens" and {"--engine", "--device"} & {*arguments}, f"this would run here: {line}"
     said = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stderr(said):
         patch.setenv("PATH", "")
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
         patch.setattr(socket, "create_connection", lambda *_, **__: (_ for _ in ()).throw(ConnectionRefusedError("refused")))
         status = compolens_command(arguments)
     assert status == 2 and ABSENT.search(said.getvalue()), f"{line}\n{said.getvalue()}"
