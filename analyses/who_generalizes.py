@@ -8,25 +8,12 @@ from compolens import tables
 from compolens.diagnosis.evidence import score
 from compolens.diagnosis.groups import SEEDS, group, telling
 from compolens.figures import Band, Drawing, Panel, Points, Rule, color_of
-from compolens.figures.words import displayed
+from compolens.figures.words import under_axis
 
 needs = ("generalization",)
 SPLITS = ("test", "ood")
 INKS = ("#000000", "#888888", "#444444", "#999999")
 """Greys of the references' lines, which differ in their dashes, too."""
-
-
-def short(label: str) -> str:
-    """What an architecture is called under an axis: "BottleneckMLP (d_hidden 64)" is "bottleneck 64" there.
-
-    Args:
-        label: a group's label, with the settings that tell it from others in brackets.
-
-    Returns:
-        The short name, as in the legend, and the settings' values.
-    """
-    name, _, told = label.partition(" (")
-    return " ".join([displayed(name, {}), *(part.split()[-1] for part in told.rstrip(")").split(", ") if part)])
 
 
 def analyze(models: list[Path], *, references: bool = True) -> Drawing:
@@ -49,7 +36,7 @@ def analyze(models: list[Path], *, references: bool = True) -> Drawing:
         here = [g for g in groups if g.setting == setting]
         marks: list = []
         for g in here:
-            name, color = short(g.label), color_of(telling(g, here))
+            name, color = under_axis(g.label), color_of(telling(g, here))
             if len(g.folders) >= SEEDS:
                 means = [score(g, split) for split in SPLITS]
                 columns = {"lo": [e.lo for e in means], "hi": [e.hi for e in means]}

@@ -669,6 +669,22 @@ def test_names_of_classes_are_short_and_labels_replace_them_without_touching_col
     assert [line.get_color() for line in axes_of(named).lines] == [line.get_color() for line in axes_of(drawing).lines]
 
 
+def test_a_label_renames_the_categories_that_begin_with_its_name() -> None:
+    labels = ["SoftmaxTransformer", "SoftmaxTransformer (lr 0.01)", "BottleneckMLP (d_hidden 64)"]
+    names = ["softmax", "softmax 0.01", "bottleneck 64"]
+    marks = [
+        Points(
+            pd.DataFrame({"who": [f"{name} {split}" for split in ("test", "ood")], "score": [0.9, 0.8]}), "who", "score", label
+        )
+        for label, name in zip(labels, names, strict=True)
+    ]
+    named = Drawing("c", [Panel("", "", "", marks)]).relabelled({labels[1]: "given", "bottleneck (d_hidden 64)": "narrow"})
+    below = [tick.get_text().replace("\n", " ") for tick in axes_of(named).get_xticklabels()]
+    assert below == ["softmax test", "softmax ood", "given test", "given ood", "narrow test", "narrow ood"]
+    own = named.relabelled({"softmax 0.01 ood": "held out"})
+    assert [t.get_text().replace("\n", " ") for t in axes_of(own).get_xticklabels()][2:4] == ["given test", "held out"]
+
+
 def test_only_and_ordered_choose_panels_labels_and_categories() -> None:
     def panel(title: str) -> Panel:
         return Panel(title, "", "", [Bars(BY_SPLIT, "split", "acc", "one"), Bars(BY_SPLIT, "split", "lo", "two"), Rule(0.5)])

@@ -20,7 +20,7 @@ from compolens.figures.page import Page, print_style
 from compolens.figures.panels import Panel
 from compolens.figures.screen import WIDE, on_screen
 from compolens.figures.widths import HIGHEST, inches
-from compolens.figures.words import displayed, unknown
+from compolens.figures.words import displayed, under_axis, unknown
 from compolens.foundation import cells
 from compolens.foundation.files import write_atomically
 
@@ -100,6 +100,8 @@ class Drawing:
     def relabelled(self, labels: Mapping[str, str]) -> Drawing:
         """The drawing with other words for some names; colours and `frame` stay as they are.
 
+        A category on x that begins with what a label is called there ("softmax 0.01 test") is renamed with that label.
+
         Args:
             labels: name -> what is shown for it.
 
@@ -110,7 +112,17 @@ class Drawing:
             ValueError: nothing in the drawing has one of the names.
         """
         known = dict(zip(self._named(list(labels)), labels.values(), strict=True))
-        return replace(self, labels={**self.labels, **known})
+        return replace(self, labels={**self.labels, **self._below(known), **known})
+
+    def _below(self, known: Mapping[str, str]) -> dict[str, str]:
+        """Other words for categories on x that begin with the name of a renamed label: the longest name that fits counts."""
+        labels = {under_axis(mark.label): mark.label for panel in self.panels for mark in panel.marks if mark.label}
+        found = {}
+        for category in (c for panel in self.panels for c in arranged.categories(panel)):
+            fitting = [name for name in labels if category.startswith(f"{name} ")]
+            if fitting and labels[name := max(fitting, key=len)] in known:
+                found[category] = known[labels[name]] + category.removeprefix(name)
+        return found
 
     def _named(self, names: Sequence[str]) -> list[str]:
         """The drawing's own names for what the caller may name as it is shown."""

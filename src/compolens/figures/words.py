@@ -100,6 +100,7 @@ def _line(text: str, font: tuple[str, ...]) -> float:
 SHORT: Mapping[str, str] = {
     "SoftmaxTransformer": "softmax",
     "HypernetworkTransformer": "hypernetwork",
+    "OtherExecutorTransformer": "other executor",
     "BottleneckMLP": "bottleneck",
     "LinearAttention": "linear",
     "LinearRMSHead": "linear with RMSHead",
@@ -149,6 +150,19 @@ def displayed(text: object, labels: Mapping[str, str]) -> str:
     for pattern, words in _SETTINGS:
         name = pattern.sub(words, name)
     return _CLASSES.sub(lambda found: SHORT[found[1]], name)
+
+
+def under_axis(label: str) -> str:
+    """What an architecture is called under an axis: "BottleneckMLP (d_hidden 64)" is "bottleneck 64" there.
+
+    Args:
+        label: a group's label, with the settings that tell it from others in brackets.
+
+    Returns:
+        The short name, as in the legend, and the settings' values.
+    """
+    name, _, told = label.partition(" (")
+    return " ".join([displayed(name, {}), *(part.split()[-1] for part in told.rstrip(")").split(", ") if part)])
 
 
 def wrap(text: str, size: float, width: float) -> str:
