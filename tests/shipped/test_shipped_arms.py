@@ -10,7 +10,7 @@ from findings import ZOO, by_composition, gap, scores, shown, with_interval
 
 from compolens import HypernetworkTransformer, Hyperteacher, SoftmaxTransformer, tuned
 from compolens.cli.train import read_runs
-from compolens.foundation import map_files
+from compolens.foundation import files, map_files
 from compolens.measures.intervals import paired_interval
 from compolens.zoo.folders import read_run
 
@@ -174,3 +174,16 @@ def test_which_expectations_of_executors_were_right():
     assert gap("arms/two-layers", VANILLA)[0] > 0 > gap("arms/two-layers", HYPERNETWORK)[0]
     assert abs(gap("arms/code-16", HYPERNETWORK)[0]) < 0.01 and gap("arms/code-4", VANILLA)[0] < 0
     assert gap("arms/tanh-biases", VANILLA)[0] > 0 and "**Wrong:** `tanh-biases` was expected below" in PAGE
+
+
+def test_the_page_says_which_arms_another_processor_trained():
+    def processors(name):
+        cards = (files.read_json(ZOO / f"{name}-{s}" / "scores.json") for s in range(5))
+        return {made["processor"] for card in cards for made in card["environments"]}
+
+    apart = {name for name in TRAINED if not processors(f"arms/{name}") & processors(VANILLA)}
+    assert apart == {"two-layers", "code-16", "code-4"}
+    assert "`two-layers` and both widths of the code were trained on another processor" in PAGE
+    plain = [files.read_json(ZOO / "precision" / f"F-softmax-float32-{s}" / "scores.json")["ood"]["score"] for s in range(5)]
+    most = max(abs(again - shipped) for again, shipped in zip(plain, scores("F-softmax"), strict=True))
+    assert f"moves a held-out score of F by {shown(most)} at most" in PAGE
