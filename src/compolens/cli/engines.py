@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,10 +46,9 @@ def check_jobs(options: argparse.Namespace) -> None:
 
 def _local(options: argparse.Namespace, folder: Path) -> Engine:
     from compolens import jobs
-    from compolens.training.machine import shares_gpu
 
     check_device(options.device)
-    if _gpus(options.device) and (options.jobs or 1) > 1 and not shares_gpu():
+    if _gpus(options.device) and (options.jobs or 1) > 1 and not _shares_gpu():
         how = "NVIDIA's MPS lets them work at the same time: nvidia-cuda-mps-control -d"
         print(f"{options.jobs} jobs on one GPU take turns, and do less in all than one alone; {how}", file=sys.stderr)
     return jobs.Local(options.jobs or 1)
@@ -74,3 +74,8 @@ def _ray(options: argparse.Namespace, folder: Path) -> Engine:
 
 def _gpus(device: str) -> int:
     return int(device.startswith("cuda"))
+
+
+def _shares_gpu() -> bool:
+    """Whether several processes work on a GPU at the same time, rather than in turns: NVIDIA's Multi-Process Service runs."""
+    return Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or Path("/", "tmp", "nvidia-mps"), "control").exists()

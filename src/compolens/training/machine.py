@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import functools
 import gc
-import os
 import platform
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,9 +17,6 @@ from compolens.foundation.configs import ConfigError, shown
 
 PRECISIONS = ("float32", "bfloat16")
 """What a run's matrix products are taken in while it trains."""
-
-MPS = "/tmp/nvidia-mps"
-"""Where the daemon of NVIDIA's Multi-Process Service listens unless it was told another place."""
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 """glibc's names for the settings of its heap, see mallopt(3)."""
@@ -66,11 +62,6 @@ def has_bfloat16_products(device: str) -> bool:
         return torch.cuda.is_bf16_supported(including_emulation=False)
     described = _cpuinfo()
     return any(flag in described for flag in ("avx512_bf16", "amx_bf16", " bf16"))
-
-
-def shares_gpu() -> bool:
-    """Whether several processes work on a GPU at the same time, rather than in turns: NVIDIA's Multi-Process Service runs."""
-    return Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or MPS, "control").exists()
 
 
 @functools.cache
