@@ -1,6 +1,7 @@
 """Reading the pages of findings, whose numbers tests hold against tables; and the numbers of groups of five shipped seeds."""
 
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 
 from compolens import tables
@@ -51,6 +52,11 @@ def columns(line: str) -> list[str]:
 def shown(value: float, digits: int = 3) -> str:
     """A score as pages show it."""
     return f"{value:.{digits}f}".replace("0.", ".", 1)
+
+
+def listed(values: Iterable[float], digits: int = 3) -> str:
+    """Scores, one per seed, as pages show them."""
+    return " ".join(shown(value, digits).replace("-", "\N{MINUS SIGN}") for value in values)
 
 
 def with_interval(found: tuple[float, float, float]) -> str:

@@ -4,7 +4,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from findings import ZOO, cells, shown
+from findings import ZOO, cells, listed, shown
 
 from compolens import tables
 from compolens.foundation import files
@@ -51,10 +51,6 @@ def error(values):
 def both(values):
     """Mean ± standard error, as pages show it."""
     return f"{shown(float(np.mean(values)))} ± {shown(error(values))}"
-
-
-def listed(values, digits=3):
-    return " ".join(shown(value, digits).replace("-", "\N{MINUS SIGN}") for value in values)
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)

@@ -5,7 +5,7 @@ from functools import cache
 import numpy as np
 import pandas as pd
 import pytest
-from findings import ZOO, cells, shown
+from findings import ZOO, cells, listed, shown
 
 from compolens import tables
 from compolens.foundation import files
@@ -14,11 +14,6 @@ TEXT = (ZOO.parent / "docs" / "findings" / "fuzzy_logic_and_sraven.md").read_tex
 PAGE = " ".join(TEXT.split())
 NAMED = {"HYLA": "hyla", "softmax attention": "softmax"}
 SEEDS = range(3)
-MINUS = "\N{MINUS SIGN}"
-
-
-def listed(values, digits=3):
-    return " ".join(shown(value, digits).replace("-", MINUS) for value in values)
 
 
 def folder(who, seed):
