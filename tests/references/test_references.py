@@ -1,6 +1,7 @@
 """References: each equals an independent implementation of what it claims to be, and they rank as they must."""
 
 import itertools
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -25,6 +26,7 @@ from compolens.references import (
     InContextSmoothing,
     TrainingCompositions,
     TrueCode,
+    composers,
     kernel_ridge,
 )
 from compolens.references.composers import best_explanation, fit_composition
@@ -328,3 +330,37 @@ def test_the_best_explanation_is_the_one_with_the_smallest_error(task):
 def test_memory_can_only_name_what_it_has_seen(task):
     _, chosen = best_explanation(task, draw(task, 30, "ood"), task.compositions("train"))
     assert set(chosen.tolist()) <= set(task.compositions("train"))
+
+
+# ---- fits that learners share ----------------------------------------------------------------------------------------
+def test_learners_share_fits_and_answer_as_if_they_did_not(task):
+    shared, alone = draw(task, 20, "ood"), draw(task, 20, "ood")
+    TrainingCompositions().predict(task, shared)
+    together = AllCompositions().predict(task, shared)
+    assert torch.equal(together, AllCompositions().predict(task, alone))
+    assert len(composers._FITTED[shared.tokens].found) == task.n_compositions
+
+
+def test_fits_are_of_these_very_examples(task):
+    """Tokens or targets that were written to, other targets beside the same tokens, another teacher: fitted anew."""
+    episodes, other = draw(task, 20, "ood"), draw(task, 20, "ood", seed=1)
+    answer = AllCompositions().predict(task, episodes)
+    moved = episodes._replace(targets=other.targets)
+    expected = AllCompositions().predict(task, moved._replace(tokens=moved.tokens.clone()))
+    assert torch.equal(AllCompositions().predict(task, moved), expected) and not torch.equal(expected, answer)
+    assert torch.equal(AllCompositions().predict(task, episodes), answer)
+    episodes.tokens.copy_(other.tokens)
+    episodes.targets.copy_(other.targets)
+    assert torch.equal(AllCompositions().predict(task, episodes), AllCompositions().predict(task, other))
+    retaught = replace(task, teacher_seed=task.teacher_seed + 1)
+    fresh = AllCompositions().predict(retaught, draw(task, 20, "ood", seed=1))
+    assert torch.equal(AllCompositions().predict(retaught, other), fresh)
+
+
+def test_fits_go_with_their_episodes(task):
+    before = len(composers._FITTED)
+    episodes = draw(task, 8, "ood")
+    TrainingCompositions().predict(task, episodes)
+    assert len(composers._FITTED) == before + 1
+    del episodes
+    assert len(composers._FITTED) == before

@@ -166,15 +166,12 @@ def probe_one(
     Returns:
         The path of the table, relative to here.
     """
-    import torch
-
     from compolens import recipes
+    from compolens.training.machine import at_work
 
     check_device(device)
-    # Side by side, more threads than cores slow each other down; and one gives the same digits anywhere.
-    torch.set_num_threads(1)
     report(0, 1, "measuring")
-    with heard_by(report):
+    with at_work(device), heard_by(report):  # one thread: side by side, more threads than cores slow each other down
         path = recipes.run_probe(
             Path(file), Path(folder), arguments, steps=steps, device=device, classes=outside(classes),
             note=lambda text: report(0, 1, text),

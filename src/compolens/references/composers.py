@@ -9,10 +9,13 @@ that fits best answers. Of S-RAVEN's multisets of rules it is the one that expla
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from compolens.references.base import Reference
 from compolens.references.oracle import SURE
@@ -23,6 +26,19 @@ from compolens.tasks.sraven.explanations import MOST_FEATURES
 from compolens.tasks.sraven.family import SRaven
 
 STEPS = 20
+
+
+class _Fits(NamedTuple):
+    """What `fit_composition` found for a batch, and of which batch: that task, these targets, neither written to since."""
+
+    task: TaskFamily
+    targets: weakref.ref[Tensor]
+    writes: tuple[int, int]
+    found: dict[int, tuple[Tensor, Tensor]]
+
+
+_FITTED: Any = WeakTensorKeyDictionary()
+"""tokens -> `_Fits`, for as long as somebody holds the tokens: learners that differ in what they allow share their fits."""
 
 
 def fit_composition(task: _Teacher, episodes: Episodes, composition: int) -> tuple[Tensor, Tensor]:
@@ -70,6 +86,18 @@ def fit_composition(task: _Teacher, episodes: Episodes, composition: int) -> tup
     return z, sse
 
 
+def _fits(task: _Teacher, episodes: Episodes) -> dict[int, tuple[Tensor, Tensor]]:
+    """composition -> its fit, as far as they are known of these very episodes."""
+    tokens, targets = episodes.tokens, episodes.targets
+    if tokens.is_inference() or targets.is_inference():  # such tensors do not count what is written to them
+        return {}
+    writes = tokens._version, targets._version
+    known = _FITTED.get(tokens)
+    if known is None or known.task != task or known.targets() is not targets or known.writes != writes:
+        known = _FITTED[tokens] = _Fits(task, weakref.ref(targets), writes, {})
+    return known.found
+
+
 def best_explanation(task: _Teacher, episodes: Episodes, allowed: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """The allowed combination that explains each context best.
 
@@ -85,8 +113,11 @@ def best_explanation(task: _Teacher, episodes: Episodes, allowed: tuple[int, ...
     best_sse = torch.full((len(x),), torch.inf).to(x)
     chosen = torch.full((len(x),), -1, device=x.device)
     weights = x.new_zeros(len(x), task.d_x, task.d_hidden)
+    fits = _fits(task, episodes)
     for composition in allowed:
-        z, sse = fit_composition(task, episodes, composition)
+        if composition not in fits:
+            fits[composition] = fit_composition(task, episodes, composition)
+        z, sse = fits[composition]
         better = sse < best_sse
         best_sse = torch.where(better, sse, best_sse)
         chosen = torch.where(better, composition, chosen)
