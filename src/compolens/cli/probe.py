@@ -164,7 +164,7 @@ def probe_one(
         report: is told how far it is.
 
     Returns:
-        The path of the table, relative to here.
+        The path of the table, relative to here, and what it says where that decides whether to go on.
     """
     from compolens import recipes
     from compolens.training.machine import at_work
@@ -176,4 +176,11 @@ def probe_one(
             Path(file), Path(folder), arguments, steps=steps, device=device, classes=outside(classes),
             note=lambda text: report(0, 1, text),
         )  # fmt: skip
-    return os.path.relpath(path)
+    return f"{os.path.relpath(path)}{_told(Path(folder), path.stem)}"
+
+
+def _told(folder: Path, table: str) -> str:
+    """The scores, once they are measured: a model that has not learned its training compositions need not be asked further."""
+    from compolens.diagnosis.sentences import scores_told
+
+    return f": {scores_told(folder)}" if table == "generalization" else ""

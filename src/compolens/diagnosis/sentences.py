@@ -96,15 +96,30 @@ def judgement(group: Group) -> Judgement:
     """
     if not have(group, "generalization"):
         return Judgement(group)
-    regression = tables.settings(group.folders[0])["task"] == "LinearRegression"
     rest = of_code(group) if have(group, "latent_code") else []
     if have(group, "attention_code"):
         rest += of_attention(group)
     rest += _caused(group)
     if have(group, "gd_equivalence"):
         rest += of_learner(group)
-    scores = of_regression(group) if regression else of_scores(group)
-    return replace(_diagnosed(group), scores=tuple(scores), rest=tuple(rest))
+    return replace(_diagnosed(group), scores=tuple(_of_scores(group)), rest=tuple(rest))
+
+
+def _of_scores(group: Group) -> list[Clause]:
+    """Clauses on the scores of a group, by the measure of its family."""
+    return of_regression(group) if tables.settings(group.folders[0])["task"] == "LinearRegression" else of_scores(group)
+
+
+def scores_told(folder: Path) -> str:
+    """What the table `generalization` says of one model's scores, as soon as it is measured.
+
+    Args:
+        folder: the model's.
+
+    Returns:
+        Whether the training compositions are learned, and how held-out ones are answered beside them.
+    """
+    return ", ".join(clause.text for clause in _of_scores(Group("", "", [folder]))[:2])
 
 
 def _diagnosed(group: Group) -> Judgement:
