@@ -59,6 +59,7 @@ MAY_IMPORT = {
         "interventions",
     },
     "cli": LIBRARY,
+    "__main__": {"cli"},
     # outside
     "probes": LIBRARY - {"explore", "maps"},
     "analyses": {"foundation", "measures", "figures", "tables", "diagnosis"},

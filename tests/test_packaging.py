@@ -86,7 +86,7 @@ def test_the_installed_package_is_the_unpacked_one_and_lists_its_own_recipes(ins
 
 def test_the_installed_package_measures_and_draws(installed, tiny_models):
     shutil.copytree(tiny_models["hypernetwork"], installed.cwd / "runs" / "hypernetwork")
-    installed("-m", "compolens.cli", "probe", "patching", "runs", "--episodes", 8)
+    installed("-m", "compolens", "probe", "patching", "runs", "--episodes", 8)
     installed("-m", "compolens.cli", "analyze", "where_the_task_is_decided", "runs")
     assert (installed.cwd / "runs" / "hypernetwork" / "tables" / "patching.csv").stat().st_size > 1000
     drawn = {p.suffix for p in (installed.cwd / "figures").glob("where_the_task_is_decided.*")}

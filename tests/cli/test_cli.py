@@ -242,7 +242,7 @@ def test_help_of_a_recipe_shows_its_docstring_and_its_flags(run, probe_file):
 
 
 def test_the_module_runs_as_a_program():
-    done = subprocess.run([sys.executable, "-m", "compolens.cli", "prob"], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "compolens", "prob"], capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr == "compolens: error: no command 'prob'; did you mean 'probe'?\n"
 
 
