@@ -4,6 +4,8 @@ import warnings
 from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
+
 from compolens import tables
 from compolens.diagnosis.sentences import per_composition
 from compolens.foundation import files
@@ -80,3 +82,12 @@ def by_composition(name: str, split: str = "ood") -> list:
 def gap(left: str, right: str, split: str = "ood") -> tuple[float, float, float]:
     """(mean, lo, hi) of the difference of two groups, paired by seed and composition."""
     return paired_interval(by_composition(left, split), by_composition(right, split))
+
+
+def by_seed(left: str, right: str, split: str = "ood") -> np.ndarray:
+    """The same difference in each of five seeds, of the pooled scores."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", tables.StaleTable)
+        pooled = [[tables.pooled(ZOO / f"{name}-{s}") for s in range(5)] for name in (left, right)]
+    own = [[one[(one["split"] == split) & (one["control"] == "")]["value"].item() for one in group] for group in pooled]
+    return np.array(own[0]) - np.array(own[1])

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from compolens.diagnosis.contest import _agreement, _knobs, _pairs, judge, verdict
+from compolens.diagnosis.contest import Pair, _agreement, _clusters, _knobs, _pairs, judge, verdict
 from compolens.diagnosis.failing_compositions import EXPECTED
 from compolens.diagnosis.predictions import LEAGUES, PREDICTIONS
 
@@ -140,10 +140,30 @@ def test_models_of_one_teacher_are_one_cluster_whatever_their_own_seeds():
         assert len(near) == 2 * 3 * 18 and len({pair.cluster for pair in near}) == clusters
 
 
-@pytest.mark.parametrize("n", [3, 4, 6])
-def test_clusters_that_all_agree_do_so_by_chance_in_two_of_all_flips(n):
+@pytest.mark.parametrize(("n", "exactly"), [(3, True), (4, True), (12, True), (13, False)])
+def test_clusters_that_all_agree_do_so_by_chance_in_two_of_all_flips(n, exactly):
     *_, p = _agreement(np.ones(2 * n), [(i,) for i in range(n)] * 2, 0)
-    assert p == pytest.approx(2 / 2**n, rel=0.25)
+    assert p == pytest.approx(2 / 2**n if exactly else 1 / 2001, abs=0 if exactly else 2 / 2001)
+
+
+def test_pairs_that_share_a_model_are_in_one_cluster():
+    """Models of three tasks and one seed make three pairs, which are not independent whichever model is named first."""
+
+    def pair(a, b, cluster):
+        return Pair(a, b, "family", ("family", cluster))
+
+    three = [pair("a", "b", "first task"), pair("a", "c", "first task"), pair("b", "c", "second task")]
+    chain = [pair("f", "g", "fourth"), pair("g", "h", "fifth"), pair("h", "i", "sixth")]
+    found = _clusters([*three, pair("d", "e", "third task"), *chain, pair("k", "l", "sixth")])
+    assert len(set(found[:3])) == 1 and len(set(found[4:])) == 1 and len(set(found)) == 3
+    assert len(set(_clusters([three[0], three[2]._replace(a="x")]))) == 2  # which pairs count decides
+
+
+def test_what_agrees_more_than_could_be_seen_is_said_to_lack_clusters():
+    frame = models(np.random.default_rng(0), families=("A", "B", "C"), seeds=1)
+    (one,) = judge(entered(frame, **{PREDICTIONS[0].name: PREDICTIONS[0].direction * frame["ood"].to_numpy()}), models=10)
+    assert one.clusters == 3 and one.agreement == 1 and one.p == 2 / 2**3
+    assert verdict(one._replace(lo=0.9, hi=1.0), 13) == "cannot be told (3 clusters are too few)"
 
 
 def test_another_architecture_or_part_is_one_knob():

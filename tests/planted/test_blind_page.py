@@ -12,7 +12,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "findings" / "diagnosis_benchmark.m
 SHARES = {
     "the expected label": "right",
     "the expected or another acceptable label": "acceptable",
-    "undecided": "undecided",
+    "undecided, acceptable or not": "undecided",
     "wrong, confidence .8 or more": "wrong, confident",
     "a failing model called compositional": "failing, called compositional",
     "a working model called failing": "working, called failing",

@@ -39,9 +39,10 @@ def test_the_head_counts_the_answers(beside):
     count = beside["missed"].value_counts()
     open_, wrong = count["undecided"], count["wrong"]
     assert (
-        f"{count['']} of 120 models get an acceptable label, {open_} are undecided and {wrong} get a wrong one, all eight"
-        in LEAD
+        f"{count['']} of 120 models get an acceptable label (of eight of these, *undecided* is acceptable), {open_} are "
+        f"undecided where it is not, and {wrong} get a wrong one, all eight" in LEAD
     )
+    assert ((beside["missed"] == "") & (beside["called"] == "undecided")).sum() == 8
     assert len(beside) == 120 == len(plans.plan())
     assert (beside[beside["missed"] == "wrong"]["confidence"] >= 0.8).all() and wrong == 8
     also = beside["acceptable"].str.contains("compositional") & (beside["acceptable"] != "compositional")

@@ -173,7 +173,7 @@ def ends(scores):
 def test_the_page_tells_scores_on_held_out_relations():
     page = " ".join(FINDINGS["sparsity_or_transfer"].split())
     held_out = {
-        "stays at 0, two reach {}.": cell("2L-sparse-output", "ood") + cell("2L-linear-output", "ood"),
+        "stays at 0, and two reach {}.": cell("2L-sparse-output", "ood") + cell("2L-linear-output", "ood"),
         "Relative transfer gives {} with one layer": cell("1L-sparse-relative", "ood") + cell("1L-linear-relative", "ood"),
         "with one layer and {} with two;": cell("2L-sparse-relative", "ood") + cell("2L-linear-relative", "ood"),
         "softmax attention with it {} and": cell("1L-softmax-relative", "ood"),

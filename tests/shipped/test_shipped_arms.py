@@ -6,12 +6,12 @@ import sys
 import findings
 import numpy as np
 import pytest
-from findings import ZOO, by_composition, gap, scores, shown, with_interval
+from findings import ZOO, by_composition, by_seed, gap, scores, shown, with_interval
 
 from compolens import HypernetworkTransformer, Hyperteacher, SoftmaxTransformer, tuned
 from compolens.cli.train import read_runs
 from compolens.foundation import files, map_files
-from compolens.measures.intervals import paired_interval
+from compolens.measures.intervals import mean_interval, paired_interval
 from compolens.zoo.folders import read_run
 
 TEXT = (ZOO.parent / "docs" / "findings" / "hyperteacher.md").read_text(encoding="utf-8")
@@ -129,7 +129,7 @@ def test_the_page_tells_the_scores_with_and_without_z(row):
 
 def test_the_verdict_follows_from_the_rule():
     beyond = paired_interval(lost(GIVEN), lost(VANILLA, 0.5))
-    assert f"That is {with_interval(beyond)} more than half" in PAGE and "execution cannot be told" in PAGE
+    assert f"`given` loses {with_interval(beyond)} more than that" in PAGE and "execution cannot be told" in PAGE
     assert beyond[1] < 0 < beyond[0] < beyond[2], "else it is told"
 
 
@@ -142,6 +142,7 @@ def test_the_page_tells_what_is_gained_by_giving_z():
 
 
 # ---- executors that do not contain the teacher -----------------------------------------------------------------------
+MINUS = "\N{MINUS SIGN}"
 EXECUTORS = ("two-layers", "tanh-biases")
 """The two that the rule asks about."""
 
@@ -156,6 +157,11 @@ def test_what_the_gap_is_owed_to_follows_from_the_rule():
     two, tanh = (gap(f"arms/{name}", VANILLA) for name in EXECUTORS)
     assert two[1] > 0 and tanh[1] < 0 < tanh[2], "else it is told"
     assert "By the rule, what the gap is owed to cannot be told." in PAGE
+    ahead = by_seed("arms/two-layers", VANILLA)
+    lo, hi = mean_interval(ahead)
+    assert lo < 0 < two[1] and (ahead > 0).sum() == 4, "fragile"
+    assert f"in four seeds of five ({' '.join(map(shown, ahead))})".replace("-", MINUS) in PAGE
+    assert f"Student's t over these five gives {shown(ahead.mean())} [{shown(lo)}, {shown(hi)}].".replace("-", MINUS) in PAGE
     means = [shown(float(np.mean(scores(f"arms/{name}")))) for name in EXECUTORS]
     assert "score {} (two generated layers) and {} (tanh)".format(*means) in PAGE
 
@@ -166,7 +172,7 @@ def test_executors_without_the_teachers_equation_lose_less_than_the_vanilla_tran
         test, held_out = (np.array(scores(name, split)) for split in ("test", "ood"))
         losses[name], learned[name] = shown((test - held_out).mean()), shown(test.mean())
     two, tanh, vanilla = losses.values()
-    assert f"compositions than the vanilla transformer does: {two} and {tanh} of its {vanilla}." in PAGE
+    assert f"equation: they lose {two} and {tanh}, it loses {vanilla}." in PAGE
     assert f"less well ({learned['arms/tanh-biases']} for {learned[VANILLA]})" in PAGE and max(two, tanh) < vanilla
 
 

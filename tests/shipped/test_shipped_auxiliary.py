@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from compolens.diagnosis.label import LEARNED
 from compolens.foundation import map_files
 from compolens.measures.intervals import mean_interval
 
@@ -55,6 +56,14 @@ def test_of_six_comparisons_one_survives_their_number():
     assert [case for case in CASES if p[case] < 0.05] == [("orthogonal", 1.0)]
     assert f"p = {p['orthogonal', 1.0]:.3f}".replace("0.", ".") in PAGE
     assert (gained("orthogonal", 1.0, "ood") > 0).all()
+    falls = f"the score falls by {told(abs(gained('decodable', 0.01, 'ood').mean()))}, p = {p['decodable', 0.01]:.3f}"
+    assert falls.replace(" 0.", " .") in " ".join(PAGE.split())
+
+
+def test_the_page_tells_how_many_runs_reach_what_the_contest_asks_for():
+    learned = TABLE["test"] >= LEARNED
+    assert f"{learned.sum()} of the {len(TABLE)} reach the .9" in " ".join(PAGE.split())
+    assert (WITHOUT["test"] >= LEARNED).sum() == 1 and TABLE["test"].min() > 0.88
 
 
 @pytest.mark.parametrize(("term", "predictor", "sign"), [("decodable", PREDICTORS[0], 1), ("orthogonal", PREDICTORS[1], -1)])

@@ -483,3 +483,37 @@ def test_why_nothing_is_said_of_effects_on_fuzzy_logic():
 def test_tables_of_partners_are_fresh(prefix):
     for folder in sorted(ZOO.glob(f"{prefix}-?")):
         assert tables.why_not(folder, "factor_circuits") == ""
+
+
+# ---- what the margin cannot tell -------------------------------------------------------------------------------------
+def plotted(place, name):
+    return pd.read_csv(ZOO / "figures" / "circuits" / place / f"{name}.csv")
+
+
+def held_out(place, label):
+    """(by seed, lower end of the range of left-out sets) of the similarity over heads and MLPs."""
+    table = plotted(place, "same_circuit_on_held_out")
+    here = table[(table["panel"] == "heads and MLPs") & (table["x"] == label)]
+    return here[here["mark"] == "Points"]["y"].to_numpy(), here[here["mark"] == "Band"]["lo"].item()
+
+
+def test_the_page_says_which_other_networks_pass_the_margin():
+    plain = " ".join(PAGE.split())
+    table = plotted("tuned", "same_circuit_at_another_setting")
+    others = table[table["panel"].str.contains("likeness to other seeds at lr 0.001") & (table["mark"] == "Points")]
+    at_that_rate = others[others["x"] == "lr 0.001"]["y"]
+    most = 1 - at_that_rate.min()
+    assert len(at_that_rate) >= 10 and most < 0.05
+    assert f"differ by {findings.shown(most)} at most at F, at 1e-3" in plain
+    untrained, _ = held_out("F", "HypernetworkTransformer, untrained")
+    lo, hi = mean_interval(untrained)
+    assert f"({findings.with_interval((untrained.mean(), lo, hi))})" in plain and lo > -0.05 and hi < 0.05
+
+
+@pytest.mark.parametrize(
+    ("place", "label", "begins"), [("F", "HypernetworkTransformer", "-0.002"), ("tuned", "SoftmaxTransformer", "-0.001")]
+)
+def test_the_difference_on_held_out_compositions_lies_below_that_on_left_out_ones(place, label, begins):
+    seeds, low = held_out(place, label)
+    assert len(seeds) == 5 and (seeds < low).all() and f"{low:.3f}" == begins
+    assert f"({findings.listed(seeds)})" in " ".join(PAGE.split()) and "begins at −.002 and at −.001" in " ".join(PAGE.split())

@@ -59,7 +59,8 @@ def test_the_page_tells_which_models_entered_and_what_follows():
         0.5, abs=0.005
     )
     control, between = beside["leak of a seen conjunction, untrained"], placed["interference of its parts"]
-    assert control.lo < 0.5 and f"not above chance for certain ({two(control.agreement)}, interval from below .5)" in plain
+    assert control.lo < 0.5 and control.hi > 0.5
+    assert f"For the untrained control it is {two(control.agreement)}, and the interval includes .5." in plain
     seen = verdict(between, len(judged)).partition("(")[2].split()[0].lstrip("0")
     assert f"Its agreement is {two(between.agreement)}, and an agreement of {seen} would have been seen" in plain
     told = [one.name for one in judged if verdict(one, len(judged)) == "holds"]

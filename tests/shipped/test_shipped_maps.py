@@ -11,7 +11,7 @@ from compolens import tables
 from compolens.foundation import map_files
 from compolens.maps.work import one_of
 from compolens.measures.intervals import mean_interval
-from compolens.measures.phases import crossing
+from compolens.measures.phases import crossing, crossings
 from compolens.zoo.folders import read_run
 
 ROOT = Path(__file__).parents[2]
@@ -63,6 +63,11 @@ def test_the_verdict_on_task_diversity_follows_from_its_rule(diversity):
     found = [crossing(diversity[diversity["d_x"] == d_x], "half-angle", 0.9, 0.9) for d_x in (4, 8)]
     first, second = (f"{c.at:.1f} [{c.lo:.1f}, {c.hi:.1f}]" for c in found)
     assert f"crosses .9 at {first} degrees with 4 inputs and at {second} with 8" in PAGE
+    for d_x in (4, 8):
+        seeds = diversity[diversity["d_x"] == d_x].sort_values("half-angle").groupby("seed")
+        at = np.array([crossings(one["half-angle"].to_numpy(float), one["ood"].to_numpy(), 0.9)[0] for _, one in seeds])
+        lo, hi = mean_interval(at)
+        assert " ".join(f"{x:.1f}" for x in at) in PAGE and f"[{lo:.1f}, {hi:.1f}]" in PAGE and hi < 105
     assert max(c.hi for c in found) < 105 and "**The law fails, by the rule above.**" in PAGE
     (name,) = re.findall(r"`trained_models/maps/diversity/cells/([^`]+)`", PAGE)
     cell = diversity.set_index("cell").loc[name]

@@ -6,15 +6,15 @@ A predictor is judged by signs, which need no scale: does the model with more of
 - seeds: pairs of models that differ in seeds alone;
 - families: pairs of neighbours in each family, with the direction that the other families' neighbours show: one number each.
 
-Pairs are clustered by setting and teacher seed. The agreement's interval resamples clusters; its p-value flips the signs of
-whole clusters, and is corrected for the number of predictors (Holm). A model that did not learn its training compositions is
-left out.
+Pairs are clustered by task and teacher seed; clusters that share a model are one. The agreement's interval resamples clusters;
+its p-value flips the signs of whole clusters, and is corrected for the number of predictors (Holm). A model that did not learn
+its training compositions is left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any, NamedTuple
@@ -219,7 +219,7 @@ def verdict(one: Judged, entrants: int) -> str:
         - "holds": the interval of the agreement lies above 0.5, and the corrected p is below `LEVEL`.
         - "fails": it lies below 0.5, so the sign is the other one, and the corrected p is below `LEVEL`.
         - "cannot be told": neither, with the least agreement that would have been seen in `POWER` of such contests, where the
-          interval has the same width.
+          interval has the same width; or, where the agreement is no less than that, that the clusters are too few.
         - "did not enter": it is defined too rarely.
     """
     if not one.enters:
@@ -232,6 +232,8 @@ def verdict(one: Judged, entrants: int) -> str:
         return "cannot be told"
     z = NormalDist().inv_cdf
     least = 0.5 + (z(1 - LEVEL / 2 / entrants) + z(POWER)) * (one.hi - one.lo) / (2 * z(0.975))
+    if max(one.agreement, 1 - one.agreement) >= least:
+        return f"cannot be told ({one.clusters} clusters are too few)"
     seen = f"{least:.2f} would have been seen" if least < 1 else "no agreement would have been seen"
     return f"cannot be told ({seen})"
 
@@ -243,7 +245,7 @@ class Pair(NamedTuple):
         a: the first.
         b: the second.
         family: both are of it.
-        cluster: setting and teacher seed.
+        cluster: task and teacher seed of the first; see `_clusters`.
     """
 
     a: str
@@ -318,16 +320,30 @@ def _judged(
 
 def _signs(pairs: list[Pair], value: dict, ood: dict) -> tuple[np.ndarray, list[tuple], list[str]]:
     """(1 where predictor and held-out score differ in the same direction, else -1; clusters; families), without ties."""
-    signs, clusters, families = [], [], []
+    signs, counted = [], []
     for pair in pairs:
         if pair.a not in value or pair.b not in value:
             continue  # it is not defined there
         more, better = value[pair.a] - value[pair.b], ood[pair.a] - ood[pair.b]
         if np.isfinite(more) and abs(more) > TIE and abs(better) > TIE:
             signs.append(np.sign(more * better))
-            clusters.append(pair.cluster)
-            families.append(pair.family)
-    return np.array(signs), clusters, families
+            counted.append(pair)
+    return np.array(signs), _clusters(counted), [pair.family for pair in counted]
+
+
+def _clusters(pairs: list[Pair]) -> list[tuple]:
+    """The cluster of every pair: pairs that share a model are never in two, however many others link them."""
+    above: dict[Any, Any] = {}
+
+    def top(node: Any) -> Any:
+        while above.setdefault(node, node) != node:
+            node = above[node]
+        return node
+
+    for pair in pairs:
+        for node in (("model", pair.a), ("model", pair.b)):
+            above[top(node)] = top(pair.cluster)
+    return [top(pair.cluster) for pair in pairs]
 
 
 def _agreement(signs: np.ndarray, clusters: list[tuple], seed: int) -> tuple[float, float, float, float]:
@@ -342,8 +358,10 @@ def _agreement(signs: np.ndarray, clusters: list[tuple], seed: int) -> tuple[flo
         return (mean + 1) / 2, np.nan, np.nan, np.nan
     drawn = rng.integers(n, size=(DRAWS, n))
     resampled = total[drawn].sum(1) / count[drawn].sum(1)
-    flipped = (rng.choice([-1, 1], size=(DRAWS, n)) * total).sum(1) / count.sum()
-    p = (1 + (np.abs(flipped) >= abs(mean) - TIE).sum()) / (1 + DRAWS)
+    every = n <= 12  # all flips, or some at random beside the one that was seen
+    flips = np.array(list(product((-1, 1), repeat=n))) if every else rng.choice([-1, 1], size=(DRAWS, n))
+    as_far = np.abs((flips * total).sum(1) / count.sum()) >= abs(mean) - TIE
+    p = as_far.mean() if every else (1 + as_far.sum()) / (1 + DRAWS)
     lo, hi = (np.quantile(resampled, [0.025, 0.975]) + 1) / 2
     return (mean + 1) / 2, float(lo), float(hi), float(p)
 
