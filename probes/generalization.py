@@ -144,6 +144,6 @@ def _episodes(task: TaskFamily, split: str, predictions: list[Tensor], batches: 
     error, weight = _measured(task, predictions, batches)["score"]
     composition = torch.cat([b.composition for b in batches]).tolist()
     columns = {"split": split, "composition": [task.composition_name(c) for c in composition], "score": 1 - error / weight}
-    answer = torch.cat([p[:, first].flatten(1) for p in predictions]).cpu().numpy()
+    answer = torch.cat([p[:, first].flatten(1) for p in predictions]).float().cpu().numpy()  # numpy knows no bfloat16
     target = torch.cat([b.targets[:, first].flatten(1) if b.targets.ndim > 2 else b.targets[:, first, None] for b in batches])
     return pd.DataFrame(columns | {"prediction": list(answer), "target": list(target.cpu().numpy())})

@@ -15,13 +15,14 @@ from compolens.activations.streams import draw, intervene, record
 from compolens.foundation.configs import DoesNotApply
 from compolens.foundation.progress import progress
 from compolens.hooks import HookedModel
+from compolens.interventions.interchange import remaining
 from compolens.measures.intervals import summarise
 from compolens.tasks.base import TaskFamily
 from compolens.tasks.episodes import Episodes
 from compolens.zoo.folders import TrainedModel
 
-version = 2  # raised whenever its numbers change
-values_since = 1  # its values; version 2 changed intervals alone
+version = 3  # raised whenever its numbers change
+values_since = 3  # its values: since then only what is asked counts, and constants added to all logits do not
 
 Point = tuple[int, str, str]
 """(layer, hook point, token role)."""
@@ -89,14 +90,12 @@ def _patch(
     if third:
         (donor,) = record(model, [_under_other_codes(task, base, 2)], sites)
         donors["another code"] = donor.sites
-    answers = list(task.answers)
-    wanted = other.prediction[:, answers].double()
-    weight = (own.prediction[:, answers].double() - wanted).square().flatten(1).sum(1)
     for point in progress(points, "patched at site"):
         _, site, role = point
         for name, donated in donors.items():
             edit = _put(donated[site], slice(None) if role == "all" else model.roles[role])
-            error = (intervene(model, base, {site: edit})[:, answers].double() - wanted).square().flatten(1).sum(1)
+            answer = intervene(model, base, {site: edit})
+            error, weight = remaining(answer, own.prediction, other.prediction, task.answers, base.targets)
             yield (point, name), torch.stack([error, weight, base.composition.double()]).cpu().numpy()
 
 

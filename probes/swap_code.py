@@ -40,8 +40,8 @@ from compolens.tasks.base import TaskFamily
 from compolens.tasks.episodes import stream
 from compolens.zoo.folders import TrainedModel
 
-version = 3  # raised whenever its numbers change
-values_since = 1  # its values; version 2 changed intervals alone, version 3 added placebos, simple bases and divergence
+version = 4  # raised whenever its numbers change
+values_since = 4  # its values: since then only what is asked counts, and constants added to all logits do not
 
 RANKS = (1, 2, 4, 8, 16)
 RANDOM_PAIRS = 64
@@ -211,7 +211,7 @@ def _two_best(task: TaskFamily, model: HookedModel, fresh: Fresh, learned: dict[
 
     def value(site: Site) -> float:
         edited = answers_after(model, fresh.pairs, site, fresh.held[site.hook_name], learned[site].basis)
-        error, weight = remaining(edited, fresh.own, fresh.wanted, task.answers)
+        error, weight = remaining(edited, fresh.own, fresh.wanted, task.answers, fresh.pairs.base.targets)
         return float((error.sum() / weight.sum()).nan_to_num(1.0))
 
     order = sorted(learned, key=value)
@@ -259,13 +259,13 @@ def _curve(
     for rank in ranks:
         basis = None if subspace is None or rank == width else subspace.basis[:, :rank]
         edited = answers_after(model, fresh.pairs, site, there, basis)
-        at = (fresh, split, site, rank)
-        rows += _row("recovered", remaining(edited, fresh.own, fresh.wanted, task.answers), *at, control)
+        at, base = (fresh, split, site, rank), fresh.pairs.base.targets
+        rows += _row("recovered", remaining(edited, fresh.own, fresh.wanted, task.answers, base), *at, control)
         rows += _row("score", task.errors(edited, fresh.pairs.wanted.targets), *at, control)
         if control == "":
-            distance, way = remaining(edited, fresh.wanted, fresh.own, task.answers)
+            distance, way = remaining(edited, fresh.wanted, fresh.own, task.answers, base)
             rows += _row("lost", (distance, way), *at, "")
-            rows += _row("recovered", remaining(edited, fresh.own, fresh.copied, task.answers), *at, "copied")
+            rows += _row("recovered", remaining(edited, fresh.own, fresh.copied, task.answers, base), *at, "copied")
             rows += _row("score", task.errors(edited, fresh.pairs.source.targets), *at, "copied")
             rows += _row("score", task.errors(edited, fresh.pairs.base.targets), *at, "base")
     recovered = [row for row in rows if row["metric"] == "recovered" and row["control"] == control]
@@ -296,7 +296,7 @@ def _parts(
             rows.append({"metric": "recovered", **where, "control": control, "n": len(fresh.own), "note": note})
             continue
         edited = answers_after(model, fresh.pairs, site, fresh.held[site.hook_name], basis, into=part.to(basis))
-        result = remaining(edited, fresh.own, fresh.wanted, task.answers)
+        result = remaining(edited, fresh.own, fresh.wanted, task.answers, fresh.pairs.base.targets)
         rows += _row("recovered", result, fresh, split, site, basis.shape[1], control)
     return rows
 
@@ -331,7 +331,7 @@ def _some(fresh: Fresh, n: int) -> Fresh:
 
 
 def _share(task: TaskFamily, edited: Tensor, fresh: Fresh) -> float:
-    error, weight = remaining(edited, fresh.own, fresh.wanted, task.answers)
+    error, weight = remaining(edited, fresh.own, fresh.wanted, task.answers, fresh.pairs.base.targets)
     return float(1 - error.sum() / weight.sum())
 
 
@@ -373,7 +373,7 @@ def _simple(
     for name, basis in bases.items():
         for rank in sorted({min(rank, basis.shape[1]) for rank in ranks}):
             edited = answers_after(model, some.pairs, site, there, basis[:, :rank].to(there.base))
-            result = remaining(edited, some.own, some.wanted, task.answers)
+            result = remaining(edited, some.own, some.wanted, task.answers, some.pairs.base.targets)
             rows += _row("recovered", result, some, split, site, rank, name)
     taken = bases[NEURONS].argmax(0).tolist()
     few, values = _some(fresh, RANDOM_PAIRS), []
@@ -419,7 +419,7 @@ def _divergence(
         near = Fresh(fresh.pairs.take(half), {site.hook_name: Held(*(side[half] for side in there))},
                      fresh.own[half], fresh.copied[half], fresh.wanted[half])  # fmt: skip
         edited = answers_after(model, near.pairs, site, near.held[site.hook_name], basis)
-        result = remaining(edited, near.own, near.wanted, task.answers)
+        result = remaining(edited, near.own, near.wanted, task.answers, near.pairs.base.targets)
         rows += _row("recovered", result, near, split, site, rank, "least divergent half")
     return rows
 
@@ -428,7 +428,8 @@ def _episodes(task: TaskFamily, model: HookedModel, fresh: Fresh, split: str, si
     """Every episode's recovered share at a chosen site, for the whole site and for the largest learned subspace."""
     parts, there = [], fresh.held[site.hook_name]
     for rank, basis in ((there.base.shape[-1], None), (subspace.basis.shape[1], subspace.basis)):
-        error, weight = remaining(answers_after(model, fresh.pairs, site, there, basis), fresh.own, fresh.wanted, task.answers)
+        edited = answers_after(model, fresh.pairs, site, there, basis)
+        error, weight = remaining(edited, fresh.own, fresh.wanted, task.answers, fresh.pairs.base.targets)
         known = weight > 0
         names = [task.composition_name(int(c)) for c in fresh.pairs.base.composition[known].tolist()]
         score = (1 - error[known] / weight[known]).cpu().numpy()

@@ -34,8 +34,8 @@ from compolens.tasks.base import TaskFamily
 from compolens.tasks.episodes import stream
 from compolens.zoo.folders import TrainedModel
 
-version = 2  # raised whenever its numbers change
-values_since = 1  # its values; version 2 changed intervals alone
+version = 3  # raised whenever its numbers change
+values_since = 3  # its values: since then only what is asked counts, and constants added to all logits do not
 
 SOURCES = 8
 MOST_COORDINATES = 8
@@ -263,7 +263,7 @@ def _own(
     edited = _edited(model, fresh, site, coordinates)
     results = {
         "score": task.errors(edited, fresh.pairs.wanted.targets),
-        "recovered": remaining(edited, fresh.own, fresh.wanted, task.answers),
+        "recovered": remaining(edited, fresh.own, fresh.wanted, task.answers, fresh.pairs.base.targets),
     }
     rows = []
     for metric, result in results.items():

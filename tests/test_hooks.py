@@ -122,6 +122,11 @@ def test_the_cache_answers_to_transformer_lens_shorthands(model, tokens):
         (("code", 7), "blocks.1.attn.hook_code"),
         (("resid_pots", 1), "nothing cached"),
         ("hook_embedding", "hook_embed"),
+        (("patern", 0), "did you mean 'blocks.0.attn.hook_pattern'"),
+        (("pattern", 7), "did you mean 'blocks"),
+        (("result", 0), r"fires once model.set_use_attn_result\(True\)"),
+        (3, "asked for a hook point"),
+        (None, "asked for a hook point"),
     ],
 )
 def test_a_wrong_cache_key_names_the_nearest(model, tokens, key, hint):

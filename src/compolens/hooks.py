@@ -16,7 +16,7 @@ import contextlib
 import functools
 import importlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -38,6 +38,7 @@ with contextlib.suppress(ImportError), put_off(_ASKED, absent=["pytest"]):
 
 from transformer_lens import ActivationCache, FactoredMatrix, HookedRootModule  # noqa: E402
 from transformer_lens.hook_points import HookPoint  # noqa: E402
+from transformer_lens.utilities import get_act_name  # noqa: E402
 
 __all__ = [
     "Cache", "FactoredMatrix", "HookPoint", "HookedModel", "LayerNorm", "NamesFilter", "Output", "RMSNorm", "TaskLoss",
@@ -98,7 +99,27 @@ class Cache(ActivationCache):
         try:
             return super().__getitem__(key)
         except KeyError:
-            raise ConfigError(f"nothing cached under {key!r}; {nearest(str(key), self.cache_dict)}") from None
+            raise ConfigError(f"nothing cached under {key!r}{_on_request(key)}; {_nearest_of(key, self.cache_dict)}") from None
+        except TypeError:
+            raise ConfigError(f'a cache is asked for a hook point or ("pattern", 0) and the like, got {key!r}') from None
+
+
+def _hook_point(key: Any) -> str:
+    """The full name of what a cache is asked for, as TransformerLens spells ("pattern", 0)."""
+    try:
+        return get_act_name(*key) if isinstance(key, tuple) else get_act_name(key)
+    except (TypeError, ValueError, AttributeError, IndexError):
+        return str(key)
+
+
+def _on_request(key: Any) -> str:
+    """How to make a hook point fire that is silent by default; "" for another one."""
+    setting = ON_REQUEST.get(_hook_point(key).rpartition(".")[2])
+    return "" if setting is None else f" (it fires once model.set_{setting}(True) is called)"
+
+
+def _nearest_of(key: Any, known: Mapping[str, Any]) -> str:
+    return nearest(_hook_point(key), known)
 
 
 def is_episodes(given: Any) -> bool:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from compolens.activations.sites import Site, at_role, put, residual_sites
+from compolens.activations.sites import Site, at_answers, at_role, put, residual_sites
 from compolens.activations.streams import draw, intervene, record
 from compolens.foundation.configs import ConfigError
 from compolens.foundation.memory import TooLarge
@@ -217,3 +217,15 @@ def test_drawing_can_be_confined_to_compositions(tiny_task):
 def test_drawing_no_episodes_is_refused(tiny_task, n):
     with pytest.raises(ConfigError, match=f"need at least one episode, got {n}"):
         list(draw(tiny_task, "test", n, seed=0))
+
+
+def test_roles_of_a_part_of_the_sequence_or_along_another_axis_are_refused(trained):
+    model, tokens = trained.model, next(draw(trained.task, "test", 4, 0)).tokens
+    _, cache = model.run_with_cache(tokens)
+    _, part = model.run_with_cache(tokens, pos_slice=slice(2, None))
+    length = model.cfg.n_ctx
+    for activation in (cache["pattern", 0], part["resid_post", 0], cache["resid_post", 0][:, 0, 0]):
+        for read in (lambda x: at_role(x, model, "readout"), lambda x: at_answers(x, model)):
+            with pytest.raises(ConfigError, match=rf"own sequence, {length} of them .* got an activation"):
+                read(activation)
+    assert at_role(cache["pattern", 0], model, "all").shape[0] == 4

@@ -146,3 +146,13 @@ OLDER = {
 def test_a_setting_of_the_first_version_has_the_same_words(words):
     assert setting_of(OLDER[words]) == words
     assert setting_of(OLDER[words] | {"task.setting": "its own"}) == "its own"
+
+
+# ---- copies ----------------------------------------------------------------------------------------------------------
+def test_a_copy_of_a_model_is_no_further_seed(tmp_path):
+    first, copy, other, bare = (described(tmp_path / name, {"class": "SoftmaxTransformer"}) for name in "abcd")
+    for folder, weights in ((first, b"one"), (copy, b"one"), (other, b"another")):
+        (folder / "weights.safetensors").write_bytes(weights)
+    with pytest.warns(UserWarning, match="b is a copy of .*a and counts once"):
+        (found,) = group([first, copy, other, bare])
+    assert found.folders == [first, other, bare]  # equal seeds and other weights, or none to compare, are others

@@ -17,6 +17,7 @@ from compolens.foundation import files
 from compolens.foundation.builtin import built_in
 from compolens.foundation.configs import ConfigError, DoesNotApply, construct, describe
 from compolens.interventions import components, repairs
+from compolens.interventions.interchange import remaining
 from compolens.interventions.repairs import Budget, fine_tune
 from compolens.recipes import run_probe
 from compolens.references import REFERENCES
@@ -962,3 +963,19 @@ def test_an_answer_that_is_not_asked_counts_in_no_effect(tmp_path):
     wanted = ((prediction[1] - prediction[0]).double() * asked)[..., : task.d_out]
     wanted = (wanted - wanted.mean(-1, keepdim=True)).square().sum((1, 2))
     torch.testing.assert_close(way.weight, wanted)
+
+
+def test_logits_that_are_not_asked_and_constants_added_to_all_move_no_distance(tmp_path):
+    task = FixedEpisodes.write(tmp_path / "ragged", **ragged(), at_least=1)
+    targets = task.sample(8, "test", task.rng(0, "test")).targets
+    rng = torch.Generator().manual_seed(0)
+    edited, start, goal, noise = torch.randn(4, 8, 5, task.d_out, generator=rng)
+    asked = (targets != -100)[..., None]
+    assert not asked[:, list(task.answers)].all(), "nothing to see otherwise"
+    moved = torch.where(asked, edited, edited + 50 * noise) + 20 * torch.randn(8, 1, 1, generator=rng)
+    plain, other = (remaining(one, start, goal, task.answers, targets) for one in (edited, moved))
+    torch.testing.assert_close(plain, other, atol=1e-4, rtol=1e-4)
+    everything = remaining(edited, start, goal, task.answers)
+    assert (everything[0] > plain[0]).all()
+    numbers = remaining(edited, start, goal, task.answers, targets=torch.zeros(8, 5, task.d_out))
+    torch.testing.assert_close(numbers, everything)

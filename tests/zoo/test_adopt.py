@@ -981,3 +981,36 @@ def test_a_submodule_itself_is_no_site_and_is_not_printed_in_full(tiny_task):
     net = Heads().eval()
     with pytest.raises(ConfigError, match=r"got a Linear$"):
         adopt(net, tiny_task, sites={"blocks.0.hook_resid_pre": net.embed})
+
+
+# ---- what nobody notices by looking at the numbers -------------------------------------------------------------------
+def test_an_untrained_control_with_the_weights_of_the_model_is_none(net, tiny_task):
+    network = adopt(net, tiny_task, sites=SITES, reinit=lambda: copy.deepcopy(net))
+    assert network.why_no_untrained_control == (
+        "the untrained control has the very weights of the model; give a reinit that makes fresh ones"
+    )
+    assert [control for control, _ in network.with_untrained_control()] == [""]
+    assert adopt(net, tiny_task, sites=SITES, reinit=Stepped).why_no_untrained_control == ""
+
+
+def test_a_network_of_shapes_alone_is_refused(tiny_task):
+    with torch.device("meta"):
+        network = Stepped().eval()
+    with pytest.raises(ConfigError, match=r"Stepped has shapes and no weights .device 'meta'.; load them first"):
+        adopt(network, tiny_task, sites=SITES)
+
+
+class Halved(Stepped):
+    """Takes the tokens as they are, and answers in bfloat16."""
+
+    def forward(self, tokens, keep=None):
+        return super().forward(tokens.bfloat16())
+
+
+def test_a_network_in_bfloat16_is_measured(tiny_task, tmp_path):
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        network = Halved().eval().bfloat16()
+    trained = adopt(network, tiny_task, sites=SITES, evaluation_episodes=64)
+    table, episodes = recipes.load_recipe("probes", "generalization")(trained, episodes=16)
+    assert table[table["control"] == ""]["value"].notna().all() and len(episodes)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from compolens.foundation.configs import ConfigError, nearest
+from compolens.foundation.configs import ConfigError, nearest, require
 from compolens.foundation.moved import elsewhere, renamed
 from compolens.hooks import HookedModel
 
@@ -28,11 +28,12 @@ def at_role(activation: Tensor, model: HookedModel, role: str) -> Tensor:
         (batch, features).
 
     Raises:
-        ConfigError: the model has no such role.
+        ConfigError: the model has no such role, or the activation has not the model's own positions along its second axis.
     """
     if role == "all":
         return activation.flatten(1)
     at = positions(model, role)
+    _check_length(activation, model)
     if role == "readout":
         asked, shown = (sorted(p % activation.shape[1] for p in model.roles.get(name, ())) for name in ("readout", "context"))
         interleaved = bool(shown) and shown[-1] > asked[0]
@@ -49,8 +50,24 @@ def at_answers(activation: Tensor, model: HookedModel) -> Tensor:
 
     Returns:
         (batch, answer, ...).
+
+    Raises:
+        ConfigError: the activation has not the model's own positions along its second axis.
     """
+    _check_length(activation, model)
     return activation[:, model.roles["readout"]]
+
+
+def _check_length(activation: Tensor, model: HookedModel) -> None:
+    """Roles are positions of the whole sequence: of a part of it, or along another axis, they would be others."""
+    length = getattr(model.cfg, "n_ctx", None)
+    fits = activation.ndim > 1 and (length is None or activation.shape[1] == length)
+    require(
+        fits,
+        f"token roles are positions of the model's own sequence, {length} of them along the second axis; got an activation of "
+        f"shape {tuple(activation.shape)}; cache the whole sequence (no pos_slice=), and of hook_z, hook_pattern and the like "
+        "take the axes apart yourself",
+    )
 
 
 def residual_sites(model: HookedModel) -> dict[int, str]:

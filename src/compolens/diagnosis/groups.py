@@ -1,5 +1,6 @@
 """Models that differ in seeds alone form a group: what an analysis, the diagnosis and the tables of models speak of."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,7 +38,8 @@ class Group:
         return tuple(f.name for f in self.folders)
 
 
-_SEEDS = ("task.teacher_seed", "task.split_seed", "init_seed", "data_seed", "model", "folder", "keep", "task.setting")
+_DRAWN = ("task.teacher_seed", "task.split_seed", "init_seed", "data_seed")
+_SEEDS = (*_DRAWN, "model", "folder", "keep", "task.setting")
 """Settings that models of a group may differ in: seeds, and what is another name of the rest, or none."""
 
 
@@ -86,18 +88,33 @@ def _setting_without_the_family(row: dict) -> str:
 
 
 def group(folders: Sequence[Path]) -> list[Group]:
-    """Split model `folders` into groups that differ in seeds alone, in order of first appearance."""
+    """Split model `folders` into groups that differ in seeds alone, in order of first appearance.
+
+    A copy of a model (equal settings, seeds and weights) is no further seed: it is left out, and a warning names it."""
     groups: dict[tuple, Group] = {}
-    for folder in folders:
+    known: dict[tuple, list[Path]] = {}
+    for folder in map(Path, folders):
         row = tables.settings(folder)
         key = tuple(sorted((k, str(v)) for k, v in row.items() if k not in _SEEDS))
-        groups.setdefault(key, Group(row["architecture"], setting_of(row))).folders.append(Path(folder))
+        drawn = known.setdefault((key, *(str(row.get(k)) for k in _DRAWN)), [])
+        original = next((other for other in drawn if _copied(other, folder)), None)
+        if original is not None:
+            warnings.warn(f"{folder} is a copy of {original} and counts once", UserWarning, stacklevel=2)
+            continue
+        drawn.append(folder)
+        groups.setdefault(key, Group(row["architecture"], setting_of(row))).folders.append(folder)
     for key, one in groups.items():
         alike = [dict(k) for k, g in groups.items() if (g.architecture, g.setting) == (one.architecture, one.setting)]
         differing = [k for k in dict(key) if len({str(t.get(k)) for t in alike}) > 1]
         told = ", ".join(f"{k.split('.')[-1]} {dict(key)[k]}" for k in _telling_apart(differing, alike))
         one.label = f"{one.architecture} ({told})" if told else one.architecture
     return list(groups.values())
+
+
+def _copied(one: Path, other: Path) -> bool:
+    """Whether the folders hold the same weights."""
+    weights = [folder / "weights.safetensors" for folder in (one, other)]
+    return all(w.is_file() for w in weights) and len({tables.file_digest(w) for w in weights}) == 1
 
 
 def _telling_apart(differing: list[str], alike: list[dict]) -> list[str]:

@@ -238,17 +238,18 @@ def share(subject: Subject, state: State, made: Edit, goal: Tensor) -> Number:
     Returns:
         1: all of the way; 0: none; negative: away from it. NaN where there is no way to go.
     """
-    error, weight = remaining(made.after, made.before, goal, subject.task.answers)
+    error, weight = remaining(made.after, made.before, goal, subject.task.answers, subject.bases(state).targets)
     kept = weight > SAME * weight.max()
     composition = subject.bases(state).composition
     return pooled(error[kept].cpu().numpy(), weight[kept].cpu().numpy(), composition[kept].cpu().numpy())
 
 
-def random_share(subject: Subject, made: Edit, goal: Tensor) -> Number:
+def random_share(subject: Subject, state: State, made: Edit, goal: Tensor) -> Number:
     """What `share` is for the random subspaces.
 
     Args:
         subject: the model under study.
+        state: what the reader has chosen.
         made: the edit.
         goal: as in `share`.
 
@@ -257,7 +258,7 @@ def random_share(subject: Subject, made: Edit, goal: Tensor) -> Number:
     """
     found = []
     for after in made.random:
-        error, weight = remaining(after, made.before, goal, subject.task.answers)
+        error, weight = remaining(after, made.before, goal, subject.task.answers, subject.bases(state).targets)
         kept = weight > SAME * weight.max()
         error, weight = error[kept], weight[kept]
         found.append(float(1 - error.sum() / weight.sum()) if float(weight.sum()) > 0 else float("nan"))

@@ -195,6 +195,8 @@ class Sizes(NamedTuple):
 
 _CALLERS = ("axes.", "font.", "grid.", "hatch.", "legend.", "mathtext.", "text.", "xtick.", "ytick.")
 """What a caller's style decides. Sizes, resolutions and file formats of figures are ours: notebooks set these on their own."""
+_PAPER = ("figure.facecolor", "figure.edgecolor", "savefig.facecolor", "savefig.edgecolor")
+"""What a named style decides besides: text that is light needs a dark page. Notebooks set these on their own, too."""
 
 
 _SET: ContextVar[frozenset[str]] = ContextVar("set", default=frozenset())
@@ -230,7 +232,8 @@ def print_style() -> Iterator[None]:
     theirs = {
         name: value
         for name, value in matplotlib.rcParams.items()
-        if name.startswith(_CALLERS) and (name in _SET.get() or value != matplotlib.rcParamsDefault[name])
+        if (name.startswith(_CALLERS) and (name in _SET.get() or value != matplotlib.rcParamsDefault[name]))
+        or (name in _PAPER and name in _SET.get())
     }
     if "font.size" in theirs:  # sizes that are ours keep their proportion to the text
         scale = theirs["font.size"] / _STYLE["font.size"]

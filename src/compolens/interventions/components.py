@@ -23,9 +23,9 @@ from torch import Tensor
 from compolens.activations.streams import record
 from compolens.foundation.configs import DoesNotApply
 from compolens.hooks import HookedModel
+from compolens.interventions.interchange import told_by
 from compolens.tasks.base import TaskFamily
 from compolens.tasks.episodes import Episodes
-from compolens.tasks.fixed.checks import IGNORED
 
 
 class Component(NamedTuple):
@@ -231,12 +231,7 @@ def answers_of(task: TaskFamily, prediction: Tensor, targets: Tensor) -> Tensor:
     Returns:
         (batch, answer, d_out) float64.
     """
-    at = list(task.answers)
-    answers = prediction[:, at].double()
-    if targets.is_floating_point():
-        return answers
-    answers = answers - answers.mean(-1, keepdim=True)
-    return answers * targets[:, at].ne(IGNORED)[..., None] if targets.ndim == 2 else answers
+    return told_by(prediction, targets, task.answers)
 
 
 def shift(task: TaskFamily, base: Tensor, counterfactual: Tensor, targets: Tensor) -> Shift:

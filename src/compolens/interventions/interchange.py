@@ -26,6 +26,7 @@ from compolens.measures.intervals import summarise
 from compolens.measures.optimizers import Adam
 from compolens.tasks.base import TaskFamily
 from compolens.tasks.episodes import Episodes, stream
+from compolens.tasks.fixed.checks import IGNORED
 
 BATCH = 256
 
@@ -410,7 +411,27 @@ def pooled(result: tuple[Tensor, Tensor], composition: Tensor) -> Pooled | None:
     return Pooled(found.score, *found.interval, int(kept.sum()))
 
 
-def remaining(edited: Tensor, start: Tensor, goal: Tensor, at: Sequence[int]) -> tuple[Tensor, Tensor]:
+def told_by(prediction: Tensor, targets: Tensor, at: Sequence[int]) -> Tensor:
+    """What a prediction answers: logits less their mean over the values, and 0 where an episode is not asked.
+
+    Args:
+        prediction: (batch, seq, d_out).
+        targets: as in `Episodes.targets`; whole numbers where the prediction holds logits, -100 where nothing is asked.
+        at: the answer positions.
+
+    Returns:
+        (batch, answer, d_out) float64.
+    """
+    answers = prediction[:, list(at)].double()
+    if targets.is_floating_point():
+        return answers
+    answers = answers - answers.mean(-1, keepdim=True)
+    return answers * targets[:, list(at)].ne(IGNORED)[..., None] if targets.ndim == 2 else answers
+
+
+def remaining(
+    edited: Tensor, start: Tensor, goal: Tensor, at: Sequence[int], targets: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """What is left of the way from one prediction to another, at the answer positions; 1 - sum / sum is the share that is
     covered: 1 all, 0 none, negative away from it.
 
@@ -419,9 +440,11 @@ def remaining(edited: Tensor, start: Tensor, goal: Tensor, at: Sequence[int]) ->
         start: where it began, of the same shape.
         goal: where it should come to.
         at: the answer positions.
+        targets: of the episodes, as in `told_by`; None where every position is asked and predictions are numbers.
 
     Returns:
         (squared distance from edited to goal, from start to goal), each (batch,).
     """
-    edited, start, goal = (part[:, list(at)].double() for part in (edited, start, goal))
+    asked = edited.new_zeros(()) if targets is None else targets
+    edited, start, goal = (told_by(part, asked, at) for part in (edited, start, goal))
     return (edited - goal).square().flatten(1).sum(1), (start - goal).square().flatten(1).sum(1)

@@ -1,10 +1,13 @@
 """How a model scores on episodes of a split, with the composition as unit of replication."""
 
+from collections.abc import Iterator
+
 import torch
 
 from compolens.hooks import HookedModel
 from compolens.measures.intervals import Evaluation, summarise
 from compolens.tasks.base import TaskFamily
+from compolens.tasks.episodes import Episodes
 from compolens.tasks.fixed.stored import StoredEpisodes
 
 
@@ -13,6 +16,8 @@ def evaluate(
     model: HookedModel, task: TaskFamily, split: str, n: int, seed: int | str, device: str = "cpu", batch: int = 64
 ) -> Evaluation:
     """Score the model on episodes of a split, drawn as training draws them: batch by batch from (seed, split, step).
+
+    Where fewer episodes are stored than are asked for, each of them counts once.
 
     Args:
         model: in evaluation mode.
@@ -27,8 +32,8 @@ def evaluate(
         The score, its interval over compositions, and the scores by composition.
     """
     parts = []
-    for step, size in enumerate(_batches(n, batch)):
-        episodes = task.sample(size, split, task.rng(seed, split, step)).to(device)
+    for drawn in _drawn(task, split, n, seed, batch):
+        episodes = drawn.to(device)
         error, weight = task.errors(model(episodes.tokens), episodes.targets)
         parts.append(torch.stack([error, weight, episodes.composition.double()]).cpu())
     error, weight, composition = torch.cat(parts, dim=1).numpy()
@@ -60,6 +65,14 @@ def stored_of(task: TaskFamily) -> dict[str, str]:
     """
     known = task.stored.manifest.get("sha256") if isinstance(task, StoredEpisodes) else None
     return {"stored": known} if known else {}
+
+
+def _drawn(task: TaskFamily, split: str, n: int, seed: int | str, batch: int) -> Iterator[Episodes]:
+    if isinstance(task, StoredEpisodes) and (stored := different(task, split, n)) < n:
+        yield from task.deal(stored, split, f"{seed}/each", batch)
+        return
+    for step, size in enumerate(_batches(n, batch)):
+        yield task.sample(size, split, task.rng(seed, split, step))
 
 
 def _batches(n: int, batch: int) -> list[int]:

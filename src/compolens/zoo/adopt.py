@@ -213,6 +213,11 @@ def _check_module(module: Any) -> None:
         f"{name} spreads a network over several devices, where hooks do not reach it; adopt the network in it: "
         "adopt(net.module, …)",
     )
+    require(
+        not any(p.is_meta for p in module.parameters()),
+        f"{name} has shapes and no weights (device 'meta'); load them first: "
+        "net.to_empty(device='cpu'), then net.load_state_dict(…)",
+    )
     learning = [path or name for path, part in module.named_modules() if part.training]
     if learning:
         raise ConfigError(

@@ -119,12 +119,17 @@ class TrainedModel:
         architecture = getattr(self.run, "architecture", None)
         if isinstance(architecture, Adopted) and architecture.reinit is None:
             return NO_UNTRAINED_CONTROL
-        return "" if architecture is None or type(architecture) in ARCHITECTURES.values() else self._not_finite
+        return "" if architecture is None or type(architecture) in ARCHITECTURES.values() else self._useless
 
     @cached_property
-    def _not_finite(self) -> str:
-        """Where the untrained control of a class from outside is not finite: nothing can be measured against it then."""
+    def _useless(self) -> str:
+        """Why the untrained control of a class from outside is no control: it is not finite, or the model itself."""
         control = self._initialised()
+        name = type(self.run.architecture).__name__
+        mend = "give a reinit that" if name == Adopted.__name__ else f"let {name} start so that it"
+        pairs = list(zip(self.model.parameters(), control.parameters(), strict=False))
+        if pairs and all(torch.equal(own, fresh) for own, fresh in pairs):
+            return f"the untrained control has the very weights of the model; {mend} makes fresh ones"
         try:
             points = {site.hook_name for site in sites(self.model)} & set(control.hook_dict)
         except DoesNotApply:  # none was named
@@ -135,9 +140,7 @@ class TrainedModel:
                 wrong = [name for name in sorted(points) if not batch.sites[name].isfinite().all()]
                 wrong += [] if batch.prediction.isfinite().all() else ["the answers"]
                 if wrong:
-                    name = type(self.run.architecture).__name__
-                    mend = "give a reinit that is" if name == Adopted.__name__ else f"let {name} start so that it is"
-                    return f"the untrained control is not finite at {', '.join(wrong)}; {mend}"
+                    return f"the untrained control is not finite at {', '.join(wrong)}; {mend} is"
         return ""
 
     def untrained_twin(self) -> HookedModel:

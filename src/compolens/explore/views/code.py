@@ -107,7 +107,7 @@ def _moves(
     number: Number,
     notes: list[str],
 ) -> Panel:
-    controls = {"random subspace": edits.random_share(subject, made, there)}
+    controls = {"random subspace": edits.random_share(subject, state, made, there)}
     try:
         control = edits.edit(subject, state, subject.site(state), wanted, untrained=True)
         controls["untrained control"] = edits.share(subject, state, control, edits.wanted(subject, goal, untrained=True))
@@ -156,6 +156,7 @@ def _python(subject: Subject, state: State, site: Site, moves: bool) -> str:
     imports = (
         "from compolens.activations import sites",
         "from compolens.explore import State, Subject, edits",
+        *(["from compolens.interventions.interchange import remaining"] if moves else []),
         "from compolens.interventions.oracles import written",
     )
     values = ", ".join(f"({i}, {x:g})" for i, x in state.parts)
@@ -175,11 +176,9 @@ def _python(subject: Subject, state: State, site: Site, moves: bool) -> str:
 
 _SHARE = [
     "goal = edits.goals(subject, state, code).written  # the same inputs under that code",
-    "answers = list(task.answers)",
     "with torch.no_grad():",
-    "    before, wanted = (model(shown.tokens)[:, answers].double() for shown in (episodes, goal))",
-    "after = after[:, answers].double()",
-    "left, way = ((one - wanted).square().flatten(1).sum(1) for one in (after, before))",
+    "    before, wanted = (model(shown.tokens) for shown in (episodes, goal))",
+    "left, way = remaining(after, before, wanted, task.answers, episodes.targets)",
     "there = way > 1e-6 * way.max()  # episodes whose answer is another under that code",
     "print(float(1 - left[there].sum() / way[there].sum()))",
 ]

@@ -14,7 +14,7 @@ from compolens.explore.subjects import Subject
 from compolens.explore.views.base import View, extent, imports_of, loading, opening
 from compolens.figures import Drawing, HeatMap, Panel
 from compolens.foundation.configs import DoesNotApply
-from compolens.interventions.interchange import Held, check_renders, interchange
+from compolens.interventions.interchange import Held, check_renders, interchange, remaining
 
 NONE = Number(float("nan"), float("nan"), float("nan"), "")
 
@@ -40,17 +40,15 @@ def patched(subject: Subject, state: State) -> list[Number]:
     shown = subject.task.render(subject.donors(state).codes, base.inputs)
     hooks = list(dict.fromkeys(site.hook_name for site in subject.sites))
     ((own,), (donor,)) = (list(record(subject.model, [episodes], hooks)) for episodes in (base, shown))
-    at, composition = list(subject.task.answers), base.composition.cpu().numpy()
-    goal = donor.prediction[:, at].double()
-    weight = (own.prediction[:, at].double() - goal).square().flatten(1).sum(1).cpu().numpy()
+    at, composition = subject.task.answers, base.composition.cpu().numpy()
     found = []
     for site in subject.sites:
         held, where = Held(own.sites[site.hook_name], donor.sites[site.hook_name]), positions(subject.model, site.role)
         edited = interchange(held, where)
         parts = zip(base.tokens.split(BATCH), edited.split(BATCH), strict=True)
-        answer = torch.cat([put(subject.model, tokens, site, part) for tokens, part in parts])[:, at]
-        error = (answer.double() - goal).square().flatten(1).sum(1).cpu().numpy()
-        found.append(pooled(error, weight, composition))
+        answer = torch.cat([put(subject.model, tokens, site, part) for tokens, part in parts])
+        error, weight = remaining(answer, own.prediction, donor.prediction, at, base.targets)
+        found.append(pooled(error.cpu().numpy(), weight.cpu().numpy(), composition))
     return found
 
 
@@ -133,7 +131,13 @@ def _donor(subject: Subject, state: State) -> str:
 
 def _python(subject: Subject, state: State, site: Site) -> str:
     lines = [
-        *opening(subject, state, "from compolens import intervene", "from compolens.activations import positions, record"),
+        *opening(
+            subject,
+            state,
+            "from compolens import intervene",
+            "from compolens.activations import positions, record",
+            "from compolens.interventions.interchange import remaining",
+        ),
         f"donors = drawn.take((chosen + {state.donor}) % len(drawn.tokens))",
         "shown = task.render(donors.codes, episodes.inputs)  # the same inputs under the donors' codes",
         f"hook, where = {site.hook_name!r}, positions(model, {site.role!r})",
@@ -145,10 +149,9 @@ def _python(subject: Subject, state: State, site: Site) -> str:
         "    return activation",
         "",
         "",
-        "answers = list(task.answers)",
-        "before, after = (intervene(model, episodes, edits)[:, answers].double() for edits in ({}, {hook: patch}))",
-        "goal = donor.prediction[:, answers].double()",
-        "print(float(1 - (after - goal).square().sum() / (before - goal).square().sum()))",
+        "before, after = (intervene(model, episodes, edits) for edits in ({}, {hook: patch}))",
+        "error, weight = remaining(after, before, donor.prediction, task.answers, episodes.targets)",
+        "print(float(1 - error.sum() / weight.sum()))",
     ]
     return "\n".join(lines) + "\n"
 
