@@ -135,6 +135,7 @@ figures: setup  ## redraw every figure of docs/findings from the shipped tables
 	$(BIN)/compolens analyze which_composition_fails $(ZOO) --out $(ZOO)/figures/contest $(PRINT)
 	$(BIN)/compolens analyze raised_predictors $(MAPS)/auxiliary --out $(ZOO)/figures/contest $(PRINT)
 	$(BIN)/compolens analyze phase_diagram $(MAPS)/diversity --out $(ZOO)/figures/contest $(PRINT)
+	$(BIN)/compolens analyze phase_diagram $(MAPS)/pairs --out $(ZOO)/figures/pairs $(PRINT)
 	$(BIN)/compolens analyze one_setting_matters $(MAPS)/connectedness --out $(ZOO)/figures/contest $(PRINT)
 
 zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept) and measure it
@@ -194,6 +195,7 @@ zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept
 	$(BIN)/compolens map trained_models/maps/diversity.py --out $(MAPS) --jobs $(JOBS)
 	$(BIN)/compolens map trained_models/maps/connectedness.py rates --cells 'corner=*-[18]-1_*' --out $(MAPS) --jobs $(JOBS)
 	$(BIN)/compolens map trained_models/maps/connectedness.py connectedness --cells '*d_y=[18]_student-width=1.0_*' --out $(MAPS) --jobs $(JOBS)
+	$(BIN)/compolens map trained_models/maps/connectedness.py pairs --cells 'learner=*_pairs-shown=*[82]_*' --out $(MAPS) --jobs $(JOBS)
 	$(BIN)/compolens probe generalization $(MAPS)/connectedness/cells/support=two-cliques* --episodes 4096 --jobs $(JOBS)
 	find $(ZOO) -path '*/tables/*.csv' -size +48k -exec gzip -fn9 {} +
 

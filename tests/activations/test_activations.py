@@ -229,3 +229,9 @@ def test_roles_of_a_part_of_the_sequence_or_along_another_axis_are_refused(train
             with pytest.raises(ConfigError, match=rf"own sequence, {length} of them .* got an activation"):
                 read(activation)
     assert at_role(cache["pattern", 0], model, "all").shape[0] == 4
+
+
+@pytest.mark.parametrize("batch", [0, -3])
+def test_batches_of_no_episode_are_refused(trained, batch):
+    with pytest.raises(ConfigError, match=f"need at least one episode at once, got batch={batch}"):
+        next(draw(trained.task, "test", 4, 0, batch=batch))

@@ -16,7 +16,7 @@ from compolens.training import Run
 COMPOSITIONS = ("0+3", "1+4", "2+5")
 
 
-def make_model(root, name, architecture, task, *, test, ood, seed=0, code=None, floor=0.5):
+def make_model(root, name, architecture, task, *, test, ood, train=None, seed=0, code=None, floor=0.5):
     """A folder with a config and tables as the probes write them, with scores of our choice."""
     from compolens.foundation.configs import describe
 
@@ -26,7 +26,7 @@ def make_model(root, name, architecture, task, *, test, ood, seed=0, code=None, 
     (folder / "config.json").write_text(json.dumps({"format": 1, "run": describe(run)}))
     (folder / "weights.safetensors").write_bytes(b"weights")
     rows = []
-    for split, value in (("test", test), ("ood", ood)):
+    for split, value in (*([] if train is None else [("train", train)]), ("test", test), ("ood", ood)):
         for control, reference, score in (
             ("", "model", value), ("reference", "in-context ridge", floor), ("reference", "true code", 1.0),
         ):  # fmt: skip
@@ -103,7 +103,8 @@ def architectures():
         ),
         (0.99, 0.955, ("held-out ones somewhat worse",)),
         (0.99, 0.52, ("clearly worse", "no better on held-out ones than in-context ridge", "nothing is recombined")),
-        (0.70, 0.60, ("has not learned its training compositions",)),
+        (0.70, 0.60, ("has not learned its training compositions (test 0.700)",)),
+        (0.70, 0.95, ("held-out ones better (ood 0.950, a gap of -0.250)",)),
     ],
 )
 def test_scores_choose_the_words(tmp_path, tiny_task, architectures, test, ood, expected):
@@ -111,6 +112,16 @@ def test_scores_choose_the_words(tmp_path, tiny_task, architectures, test, ood, 
     (text,) = words([folder]).values()
     for phrase in expected:
         assert phrase in text
+
+
+def test_training_episodes_known_by_heart_are_told(tmp_path, tiny_task, architectures):
+    """Stored episodes: longer training is no remedy where they are answered, and others of their compositions are not."""
+    told = {}
+    for train in (0.99, 0.75):
+        folder = make_model(tmp_path, f"m{train}", architectures[0], tiny_task, test=0.70, ood=0.60, train=train)
+        (told[train],) = words([folder]).values()
+    assert "compositions (test 0.700; 0.990 on the training episodes)" in told[0.99]
+    assert "compositions (test 0.700)" in told[0.75]
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,11 @@ def test_a_map_in_training_stands_with_its_cells():
         table, described = map_files.read_table(MAPS / name), one_of(MAPS / f"{name}.py", "maps", name)
         assert len(table) == int(done) < int(cells) == len(described.cells)
         assert set(table["cell"]) <= {cell.name for cell in described.cells}
-    begun = "Of these maps `diversity` is trained, and `connectedness` where its rule looks"
-    assert told or f"{begun} (student width 1; 1 and 8 outputs; five seeds); the others have not begun." in PAGE
+    begun = (
+        "Of these maps `diversity` is trained, `connectedness` where its rule looks (student width 1; 1 and 8 outputs; five "
+        "seeds), and `pairs` at 8, 12 and 18 pairs; the others have not begun."
+    )
+    assert told or begun in PAGE
 
 
 # ---- task diversity --------------------------------------------------------------------------------------------------
@@ -160,3 +163,48 @@ def test_what_is_said_of_the_counterexample_and_of_alignment(supports):
         "align with the teacher's to {} (cube) and {} (two cliques), random matrices to .15; with eight outputs to {} and {}."
     )
     assert text.format(*told[0], *told[1]) in PAGE and (means[f"{at} · random"] == 0.15).all()
+
+
+# ---- more pairs ------------------------------------------------------------------------------------------------------
+LEARNERS = {"vanilla": "softmax", "hypernetwork": "hypernetwork"}
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    return map_files.read_table(MAPS / "pairs")
+
+
+def more(table, who, most=18, split="ood"):
+    """The score with so many pairs less that with 8, by seed."""
+    scores = table[table["learner"] == who].pivot(index="seed", columns="pairs shown", values=split)
+    return (scores[most] - scores[8]).to_numpy()
+
+
+def test_the_map_of_pairs_holds_whole_columns_and_all_learned(pairs):
+    described = one_of(MAPS / "connectedness.py", "maps", "pairs")
+    asked = {cell.name for cell in described.cells if cell.knobs["pairs shown"] in (8, 12, 18)}
+    assert set(pairs["cell"]) == asked and len(asked) == 30 and (pairs["test"] >= described.learned).all()
+    runs = [cell.run for cell in described.cells if cell.name in asked]
+    assert len({(run.steps, run.batch_size, run.precision, run.optimizer.lr, run.task.held_out) for run in runs}) == 1
+    assert "30 transformers (2,500 steps, five seeds, rate 3e-3)" in PAGE and runs[0].optimizer.lr == 3e-3
+
+
+def test_the_page_tells_scores_and_gains_by_pairs_shown(pairs):
+    for count, *told in findings.rows(TEXT, "pairs shown"):
+        here = pairs[pairs["pairs shown"] == int(count)]
+        assert told == [
+            shown(here[here["learner"] == who][split].mean()) for who in LEARNERS.values() for split in ("test", "ood")
+        ]
+    for who, *told in findings.rows(TEXT, "held out, 18 pairs less 8"):
+        gains = more(pairs, LEARNERS[who])
+        assert told == [" ".join(map(shown, gains)), spread(gains)]
+
+
+def test_the_verdict_on_more_pairs_follows_from_its_rule(pairs):
+    vanilla, hypernetwork = (more(pairs, who) for who in LEARNERS.values())
+    assert all((gains > 0).all() and mean_interval(gains)[0] > 0 for gains in (vanilla, hypernetwork))
+    assert "**The law holds, by the rule above.** Both architectures gain in every seed" in PAGE
+    assert f"It gains {spread(vanilla - hypernetwork)} more." in PAGE and mean_interval(vanilla - hypernetwork)[0] < 0
+    falls = -more(pairs, "softmax", split="test").mean()
+    assert f"that of the vanilla transformer falls by {shown(falls)}." in PAGE
+    assert abs(more(pairs, "hypernetwork", split="test").mean()) < 0.001

@@ -14,7 +14,7 @@ from torch import nn
 from transformers.utils import ModelOutput
 
 import compolens
-from compolens import Adopted, Run, adopt, challenge, cli, recipes
+from compolens import Adopted, FixedEpisodes, Run, adopt, challenge, cli, recipes
 from compolens.activations.sites import Site, put, residual_sites
 from compolens.activations.streams import draw
 from compolens.foundation import digests
@@ -1014,3 +1014,34 @@ def test_a_network_in_bfloat16_is_measured(tiny_task, tmp_path):
     trained = adopt(network, tiny_task, sites=SITES, evaluation_episodes=64)
     table, episodes = recipes.load_recipe("probes", "generalization")(trained, episodes=16)
     assert table[table["control"] == ""]["value"].notna().all() and len(episodes)
+
+
+class SequenceFirst(nn.Module):
+    """Attends along the batch, and answers from its last token, which is the same in every episode."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.read = nn.Linear(9, 8), nn.Linear(8, 5)
+        self.attend, self.between = nn.MultiheadAttention(8, 2), nn.Identity()
+
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        return self.read(self.between(x + self.attend(x, x, x)[0]))
+
+
+def test_a_network_that_mixes_episodes_where_no_answer_shows_it_is_refused(tmp_path):
+    rng = torch.Generator().manual_seed(0)
+    tokens = torch.cat(
+        [torch.randperm(512, generator=rng)[:64, None] // torch.tensor([64, 8, 1]) % 8, torch.full((64, 1), 8)], dim=1
+    )
+    split = ["train"] * 32 + ["test"] * 16 + ["ood"] * 16
+    composition = [i % 4 + 4 * (s == "ood") for i, s in enumerate(split)]
+    task = FixedEpisodes.write(
+        tmp_path / "episodes", tokens=tokens.numpy(), targets=(tokens[:, 0] % 5).numpy(), composition=composition, split=split,
+        at_least=1,
+    )  # fmt: skip
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = SequenceFirst().eval()
+    with pytest.raises(ConfigError, match=r"what stands at blocks.0.hook_resid_post depends on the rest .* batch_first=True"):
+        adopt(network, task, sites={"blocks.0.hook_resid_post": "between"})

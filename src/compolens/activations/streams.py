@@ -74,6 +74,7 @@ def draw(
         ConfigError: n is below 1.
     """
     require(n >= 1, f"need at least one episode, got {n}")
+    require(batch >= 1, f"need at least one episode at once, got batch={batch}")
     kept = 8 * (3 + len(task.answers) * task.d_out)  # the answers, and whose they are
     require_room(n * kept, f"episodes={n}", "ask for fewer")
     if isinstance(task, StoredEpisodes):

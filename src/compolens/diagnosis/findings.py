@@ -46,11 +46,14 @@ def of_scores(group: Group) -> list[Clause]:
     scale = max(top - floor, 1e-9)
     clauses = []
     if test.value / top < diagnosis.LEARNED:
-        clauses.append(Clause(f"has not learned its training compositions (test {test.value:.3f})", (test,)))
+        train = _by_heart(group, top)
+        more = "".join(f"; {one.value:.3f} on the training episodes" for one in train)
+        clauses.append(Clause(f"has not learned its training compositions (test {test.value:.3f}{more})", (test, *train)))
     else:
         clauses.append(Clause(f"answers the compositions it was trained on (test {test.value:.3f})", (test,)))
     lost = (test.value - ood.value) / scale
-    how = "equally well" if lost < SAME else "clearly worse" if lost >= CLEARLY else "somewhat worse"
+    words = ((-CLEARLY, "better"), (SAME, "equally well"), (CLEARLY, "somewhat worse"))
+    how = next((word for most, word in words if lost < most), "clearly worse")
     clauses.append(
         Clause(f"answers held-out ones {how} (ood {ood.value:.3f}, a gap of {test.value - ood.value:.3f})", (test, ood))
     )
@@ -62,10 +65,17 @@ def of_scores(group: Group) -> list[Clause]:
             clauses.append(
                 Clause(f"is no better on held-out ones than {name} ({best.value:.3f}): nothing is recombined", (ood, best))
             )
-        elif how != "equally well":
+        elif how.endswith("worse"):
             text = f"still stands well above {name} ({best.value:.3f}): it recombines in part"
             clauses.append(Clause(text, (ood, best)))
     return clauses
+
+
+def _by_heart(group: Group, top: float) -> tuple[Evidence, ...]:
+    """The score on training episodes where that alone is learned: episodes were stored, and are known by heart."""
+    measured = all("train" in set(tables.read(folder, "generalization")["split"]) for folder in group.folders)
+    train = score(group, "train") if measured else None
+    return () if train is None or train.value / top < diagnosis.LEARNED else (train,)
 
 
 def _of_what_can_be_had(group: Group, ood: Evidence) -> list[Clause]:

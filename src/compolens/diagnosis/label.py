@@ -573,7 +573,7 @@ def _remarks(models: Sequence[Measured], scores: dict[str, float]) -> tuple[str,
 _BLAMES = {"use": "infers but does not use", "inference": "fails to infer", "execution": "cannot execute"}
 _CHANGES = {
     "compositional": "a held-out score whose interval reaches below the margin",
-    "has not learned its training compositions": "longer or better training",
+    "has not learned its training compositions": "longer or better training, or more training episodes",
     "fails to infer": "a code written at that place that does not help, or a placebo that helps as much (--confirm)",
     "infers but does not use": "the decoded code written where it is read, and no better answers",
     "cannot execute": "the right code, written at another place, with which it answers",

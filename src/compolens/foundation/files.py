@@ -63,14 +63,16 @@ def json_bytes(value: Any) -> bytes:
 
 
 WAYS_OUT = {
-    errno.ENOSPC: "Free some space and start again: training resumes from the last checkpoint",
-    errno.EDQUOT: "Free some space of your quota and start again: training resumes from the last checkpoint",
+    errno.ENOSPC: "Free some space and start again; a training goes on from its last checkpoint",
+    errno.EDQUOT: "Free some space of your quota and start again; a training goes on from its last checkpoint",
     errno.EFBIG: "This process may write no larger files (ulimit -f); raise that limit and start again",
     errno.EROFS: "Nothing can be written on this file system; choose a folder on another",
     errno.EACCES: "You may not write there; choose another folder, or ask its owner",
     errno.EPERM: "You may not write there; choose another folder, or ask its owner",
     errno.ELOOP: "A link lies there, which is not followed; remove it",
     errno.ENAMETOOLONG: "Choose a shorter name",
+    errno.ENOENT: "There is no such folder, and none can be made there; choose another",
+    errno.EEXIST: "A file lies where a folder should be; choose another folder",
     errno.ENOTDIR: "A file lies where a folder should be; choose another folder",
     errno.EISDIR: "A folder lies where the file should be; move it away",
 }
@@ -86,7 +88,7 @@ def way_out(error: OSError) -> str:
     Returns:
         A sentence without its full stop; of an unknown reason, a general one.
     """
-    return WAYS_OUT.get(error.errno or 0, "Mend that and start again: training resumes from the last checkpoint")
+    return WAYS_OUT.get(error.errno or 0, "Mend that and start again; a training goes on from its last checkpoint")
 
 
 SUBFOLDERS = ("tables", "steps", "more", "untrained")

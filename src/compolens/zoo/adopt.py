@@ -105,6 +105,7 @@ def adopt(
     plain, held = _tried(model, episodes.tokens)
     _check_answers(model, episodes.tokens, plain)
     _check_sites(model, held, few)
+    _check_alone(model, episodes.tokens, held)
     given = [name for name, *_ in architecture.sites]  # what stands there by itself is said of what it was made from
     shown = {name: tensor for name, tensor in held.items() if name in given}
     for told in [*_misspelt(given), *_misshapen(shown), *_dead(model, episodes.tokens, plain, shown), *_without(model)]:
@@ -320,6 +321,22 @@ def _check_answers(model: AdoptedModel, tokens: Tensor, plain: Tensor) -> None:
     )
 
 
+@torch.no_grad()
+def _check_alone(model: AdoptedModel, tokens: Tensor, held: dict[str, Tensor]) -> None:
+    """Raise where what stands at a site depends on the rest of the batch, though the answers do not: a token that all episodes
+    have at the answer hides it there. What is padded, and so shorter alone, is not looked at."""
+    alone = [_tried(model, one)[1] for one in tokens.split(1)]
+    for name, together in held.items():
+        apart = [one[name] for one in alone if name in one and one[name].shape[1:] == together.shape[1:]]
+        if len(apart) == len(together) and together.is_floating_point() and together.isfinite().all():
+            away = _away(model, together, torch.cat(apart))
+            require(
+                away is None,
+                f"what stands at {name} depends on the rest of the batch: alone, an episode has another there ({away}). "
+                f"{BATCH_FIRST}",
+            )
+
+
 BATCH_FIRST = (
     "torch's TransformerEncoderLayer, MultiheadAttention, LSTM and the like take (seq, batch, width) unless they are built "
     "with batch_first=True: build them so, and the weights fit"
@@ -336,7 +353,7 @@ def _away(model: AdoptedModel, answers: Tensor, others: Tensor) -> str | None:
     if torch.allclose(others, answers, rtol=rounding, atol=rounding * size):
         return None
     distance = (others - answers).nan_to_num(float("inf"))[finite].abs()
-    return f"by up to {float(distance.max()):.2g}, where answers reach {size:.2g}" if distance.numel() else "not finite"
+    return f"by up to {float(distance.max()):.2g}, where they reach {size:.2g}" if distance.numel() else "not finite"
 
 
 @torch.enable_grad()
