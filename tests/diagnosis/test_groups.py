@@ -149,10 +149,13 @@ def test_a_setting_of_the_first_version_has_the_same_words(words):
 
 
 # ---- copies ----------------------------------------------------------------------------------------------------------
-def test_a_copy_of_a_model_is_no_further_seed(tmp_path):
+def test_a_copy_of_a_model_is_said_to_be_no_further_seed(tmp_path):
     first, copy, other, bare = (described(tmp_path / name, {"class": "SoftmaxTransformer"}) for name in "abcd")
     for folder, weights in ((first, b"one"), (copy, b"one"), (other, b"another")):
         (folder / "weights.safetensors").write_bytes(weights)
-    with pytest.warns(UserWarning, match="b is a copy of .*a and counts once"):
+    with pytest.warns(UserWarning, match="is a copy of") as told:
         (found,) = group([first, copy, other, bare])
-    assert found.folders == [first, other, bare]  # equal seeds and other weights, or none to compare, are others
+    assert [str(one.message) for one in told] == [  # equal seeds and other weights, or none to compare, are others
+        f"{copy} is a copy of {first} and no further seed: leave it out, or no interval over seeds is right"
+    ]
+    assert found.folders == [first, copy, other, bare]

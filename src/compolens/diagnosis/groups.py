@@ -90,7 +90,8 @@ def _setting_without_the_family(row: dict) -> str:
 def group(folders: Sequence[Path]) -> list[Group]:
     """Split model `folders` into groups that differ in seeds alone, in order of first appearance.
 
-    A copy of a model (equal settings, seeds and weights) is no further seed: it is left out, and a warning names it."""
+    A copy of a model (equal settings, seeds and weights) is no further seed, and a warning names it. It stays, since one of
+    the two may be damaged."""
     groups: dict[tuple, Group] = {}
     known: dict[tuple, list[Path]] = {}
     for folder in map(Path, folders):
@@ -99,8 +100,8 @@ def group(folders: Sequence[Path]) -> list[Group]:
         drawn = known.setdefault((key, *(str(row.get(k)) for k in _DRAWN)), [])
         original = next((other for other in drawn if _copied(other, folder)), None)
         if original is not None:
-            warnings.warn(f"{folder} is a copy of {original} and counts once", UserWarning, stacklevel=2)
-            continue
+            told = f"{folder} is a copy of {original} and no further seed: leave it out, or no interval over seeds is right"
+            warnings.warn(told, UserWarning, stacklevel=2)
         drawn.append(folder)
         groups.setdefault(key, Group(row["architecture"], setting_of(row))).folders.append(folder)
     for key, one in groups.items():
