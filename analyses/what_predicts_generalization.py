@@ -23,9 +23,9 @@ def analyze(models: list[Path], *, families: int = FAMILIES, least: int = MODELS
         least: of how many models.
 
     Returns:
-        The drawing, a panel per league. Bars are agreements with 95 % intervals over clusters (of a task and teacher seed, or with a model in common); open
-        points are single families, each judged in the direction that the others show. Predictors that are defined too rarely
-        stand at the end, and their names say so.
+        The drawing, a panel per league. Bars are agreements with 95 % intervals over clusters (of a task and teacher seed, or
+        with a model in common); open points are single families, each judged in the direction that the others show. Predictors
+        that are defined too rarely stand at the end, and their names say so.
     """
     frame = gathered(models, ("predictors",))
     found = judge(frame, families, least)
