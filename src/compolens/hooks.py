@@ -16,7 +16,7 @@ import contextlib
 import functools
 import importlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -99,7 +99,8 @@ class Cache(ActivationCache):
         try:
             return super().__getitem__(key)
         except KeyError:
-            raise ConfigError(f"nothing cached under {key!r}{_on_request(key)}; {_nearest_of(key, self.cache_dict)}") from None
+            name = _hook_point(key)
+            raise ConfigError(f"nothing cached under {key!r}{_on_request(name)}; {nearest(name, self.cache_dict)}") from None
         except TypeError:
             raise ConfigError(f'a cache is asked for a hook point or ("pattern", 0) and the like, got {key!r}') from None
 
@@ -112,14 +113,10 @@ def _hook_point(key: Any) -> str:
         return str(key)
 
 
-def _on_request(key: Any) -> str:
-    """How to make a hook point fire that is silent by default; "" for another one."""
-    setting = ON_REQUEST.get(_hook_point(key).rpartition(".")[2])
+def _on_request(name: str) -> str:
+    """How to make the hook point `name` fire that is silent by default; "" for another one."""
+    setting = ON_REQUEST.get(name.rpartition(".")[2])
     return "" if setting is None else f" (it fires once model.set_{setting}(True) is called)"
-
-
-def _nearest_of(key: Any, known: Mapping[str, Any]) -> str:
-    return nearest(_hook_point(key), known)
 
 
 def is_episodes(given: Any) -> bool:
