@@ -34,7 +34,7 @@ real = [
         ),
         {"gamma": gamma, "decay": window},
     )
-    for s, window, gamma in product(range(3), WINDOWS, GAMMAS)
+    for s, window, gamma in product(range(5), WINDOWS, GAMMAS)
 ]  # fmt: skip
 discrete = [
     Cell(
@@ -45,7 +45,7 @@ discrete = [
         ),
         {"gamma": gamma, "decay": window},
     )
-    for s, window, gamma in product(range(3), WINDOWS, GAMMAS)
+    for s, window, gamma in product(range(5), WINDOWS, GAMMAS)
 ]  # fmt: skip
 maps = {
     "initialisation": Map("Initial scale and decay window, fresh inputs", real, x="gamma", y="decay", keep=("*seed=0",)),
