@@ -107,6 +107,7 @@ figures: setup  ## redraw every figure of docs/findings from the shipped tables
 	$(BIN)/compolens analyze who_generalizes codes_decode_rules $(ZOO)/sraven4/*-10M-? --out $(ZOO)/figures/sraven4 $(PRINT)
 	$(BIN)/compolens analyze rule_similarity $(ZOO)/sraven4/*-10M-? --capture 'row mates' --out $(ZOO)/figures/sraven4 $(PRINT)
 	$(BIN)/compolens analyze scores_by_part $(ZOO)/sraven4/*-20M-0 --parts F,G --out $(ZOO)/figures/sraven4 $(PRINT)
+	$(BIN)/compolens analyze classes_told_apart $(ZOO)/sraven4/*-20M-0 --out $(ZOO)/figures/sraven4 $(PRINT)
 	$(BIN)/compolens analyze is_it_sparsity_or_transfer $(ZOO)/sraven3-s* --out $(ZOO)/figures/sraven3 $(PRINT)
 	$(BIN)/compolens analyze is_it_sparsity_or_transfer $(RELATIONS)/?L-* --out $(ZOO)/figures/relations $(PRINT)
 	$(BIN)/compolens analyze is_it_sparsity_or_transfer $(RELATIONS)/images-* --metric R² --out $(ZOO)/figures/images $(PRINT)

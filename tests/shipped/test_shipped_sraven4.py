@@ -280,9 +280,45 @@ def test_who_guesses_between_sum_and_difference_is_right_in_five_of_eight():
         assert by_arithmetic("softmax")[n] < guess < by_arithmetic("hyla")[n]
 
 
+def told_apart(who, first="addition", second="subtraction", split="ood", **where):
+    """Rows of the probe for two rules."""
+    rows = tables.at_last_step(tables.read(folder(who, **LONG), "told_apart"))
+    rows = rows[(rows["split"] == split) & (rows["control"] == where.pop("control", ""))]
+    for column, wanted in {"class": first, "other": second, **where}.items():
+        rows = rows[rows[column] == wanted]
+    return rows
+
+
+def test_softmax_attention_does_not_infer_which_of_two_rules_it_is():
+    ours, theirs = (told_apart(who, metric="told apart").iloc[0] for who in ("hyla", "softmax"))
+    spread = [f"{shown(one.value)} [{shown(one.lo)}, {shown(one.hi)}]" for one in (ours, theirs)]
+    assert "the right one has {} in HYLA and {} in softmax attention".format(*spread) in PAGE
+    assert theirs.lo < 0.5 < theirs.hi and ours.lo > 0.5
+    assert told_apart("hyla", metric="same question")["value"].item() == 1
+    both = [shown(told_apart(who, metric="both answers")["value"].item()) for who in ("hyla", "softmax")]
+    assert "Both results together have {} and {}".format(*both) in PAGE
+    least = []
+    for who in ("hyla", "softmax"):
+        rows = tables.at_last_step(tables.read(folder(who, **LONG), "told_apart"))
+        rows = rows[(rows["metric"] == "told apart") & (rows["control"] == "") & (rows["class"] != "all")]
+        rows = rows[(rows["split"] == "ood") & ~((rows["class"] == "addition") & (rows["other"] == "subtraction"))]
+        least.append(shown(rows["value"].min(), 2))
+    assert "are told apart to {} and more in HYLA, and to {} in softmax attention".format(*least) in PAGE
+    for who in ("hyla", "softmax"):
+        untrained = told_apart(who, "all", "all", metric="told apart", control="untrained")["value"].item()
+        assert untrained == pytest.approx(0.5, abs=0.01)
+
+
+def test_where_the_rule_arrives_in_the_answer():
+    at = {"metric": "recovered", "site": "blocks.0.hook_resid_post"}
+    covered = [shown(told_apart("hyla", role=role, **at)["value"].item(), 2) for role in ("readout", "context")]
+    told = "covers {} of the way to that run's answer; at the tokens of the examples and the operands {}."
+    assert told.format(*covered) in PAGE
+
+
 def test_the_code_of_the_long_pair_does_not_tell_addition_from_subtraction():
     found = {who: recalls(who, **LONG) for who in NAMED.values()}
-    told = "Recall there is {} for addition and {} for subtraction in HYLA, {} and {} in softmax attention"
+    told = "has a recall of {} for addition and {} for subtraction in HYLA, {} and {} in softmax attention"
     assert told.format(*(shown(found[who][rule], 2) for who in found for rule in ("addition", "subtraction"))) in PAGE
     least = min(pair for who in NAMED.values() for _, pair in cosines_of_rules(who, **LONG))
     assert f"the cosine of their mean codes is at least {shown(least, 2)} from the second layer on" in PAGE
