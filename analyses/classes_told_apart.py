@@ -59,7 +59,7 @@ def analyze(models: list[Path], *, split: str = "ood") -> Drawing:
 
 def _sides(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """What stands above the diagonal, and what below it."""
-    found = {m: part.groupby(["class", "other"], as_index=False)["value"].mean() for m, part in rows.groupby("metric")}
+    found = {m: part.groupby(["class", "other"])[["value"]].mean().reset_index() for m, part in rows.groupby("metric")}
     if "followed" in found:
         return found["followed"], found["followed"]
     return found["told apart"], found["both answers"]

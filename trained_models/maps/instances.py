@@ -20,4 +20,4 @@ cells = [
     )
     for s, who, width, steps in product(range(3), learners, (32, 64, 128), (750, 1500, 3000))
 ]  # fmt: skip
-maps = {"instances": Map("Episodes seen, by width", cells, x="episodes seen", panels=("learner",), keep=("*seed=0",))}
+maps = {"instances": Map("Episodes seen, by width", cells, x="episodes seen", panels=("learner",))}
