@@ -52,7 +52,8 @@ def analyze(models: list[Path], *, split: str = "ood") -> Drawing:
         "Pairs of episodes with the same inputs, of which one answer follows another class. Above the diagonal: probability "
         "of the right answer over that of both right answers; 0.5: not told apart. Below it: probability of both together; 1: "
         f"both are known. {'Held-out' if split == 'ood' else 'Training'} compositions; mean over seeds. "
-        "Empty: too few pairs whose right answers differ."
+        'Empty: too few pairs whose right answers differ. Where the question\'s own tokens differ too ("same question" in the '
+        "table), they alone may tell two classes apart."
     )
     return Drawing("Which classes are told apart?", tuple(panels), caption, columns=2 if len(panels) < 5 else 3)
 
