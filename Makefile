@@ -138,6 +138,7 @@ figures: setup  ## redraw every figure of docs/findings from the shipped tables
 	$(BIN)/compolens analyze raised_predictors $(MAPS)/auxiliary --out $(ZOO)/figures/contest $(PRINT)
 	$(BIN)/compolens analyze phase_diagram $(MAPS)/diversity --out $(ZOO)/figures/contest $(PRINT)
 	$(BIN)/compolens analyze phase_diagram $(MAPS)/pairs --out $(ZOO)/figures/pairs $(PRINT)
+	$(BIN)/compolens analyze phase_diagram $(MAPS)/initialisation $(MAPS)/initialisation-discrete --out $(ZOO)/figures/scales $(PRINT)
 	$(BIN)/compolens analyze one_setting_matters $(MAPS)/connectedness --out $(ZOO)/figures/contest $(PRINT)
 
 zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept) and measure it

@@ -28,9 +28,10 @@ def test_a_map_in_training_stands_with_its_cells():
         assert set(table["cell"]) <= {cell.name for cell in described.cells}
     begun = (
         "Of these maps `diversity` is trained, `connectedness` where its rule looks (student width 1; 1 and 8 outputs; five "
-        "seeds), and `pairs` at 8, 12 and 18 pairs; the others have not begun."
+        "seeds), `pairs` at 8, 12 and 18 pairs, `initialisation` where its rules look, and `initialisation-discrete` without "
+        "decay; `depth` and the vanilla transformer's connectedness have not begun."
     )
-    assert told or begun in PAGE
+    assert begun in PAGE and not (MAPS / "depth").exists() and not (MAPS / "connectedness-vanilla").exists()
 
 
 # ---- task diversity --------------------------------------------------------------------------------------------------
@@ -208,3 +209,99 @@ def test_the_verdict_on_more_pairs_follows_from_its_rule(pairs):
     falls = -more(pairs, "softmax", split="test").mean()
     assert f"that of the vanilla transformer falls by {shown(falls)}." in PAGE
     assert abs(more(pairs, "hypernetwork", split="test").mean()) < 0.001
+
+
+# ---- initial scale and decay -----------------------------------------------------------------------------------------
+KINDS = {"fresh": "initialisation", "discrete": "initialisation-discrete"}
+SCALES, WINDOWS = (0.3, 0.5, 0.7, 1.0), ("none", "early", "middle", "late")
+
+
+@pytest.fixture(scope="module")
+def scales():
+    return {kind: map_files.read_table(MAPS / name) for kind, name in KINDS.items()}
+
+
+def by_scale(table):
+    """Held-out score at the largest scale at which a run learned, less that at the smallest, by seed."""
+    found = []
+    for _, runs in table[(table["decay"] == "none") & (table["test"] >= 0.9)].groupby("seed"):
+        scores = runs.sort_values("gamma")["ood"]
+        found += [scores.iloc[-1] - scores.iloc[0]] if len(scores) > 1 else []
+    return np.array(found)
+
+
+def less(table, first, second):
+    """The held-out score in one column of the map less that in another, by seed, where both runs learned."""
+    runs = table[table["test"] >= 0.9]
+    a, b = (runs[(runs["gamma"] == gamma) & (runs["decay"] == window)] for gamma, window in (first, second))
+    a, b = (one.set_index("seed")["ood"] for one in (a, b))
+    return (a - b).dropna().to_numpy()
+
+
+def windows(table, first, second):
+    return less(table, (0.5, first), (0.5, second))
+
+
+def test_the_maps_of_scales_hold_what_their_rules_look_at(scales):
+    for kind, table in scales.items():
+        described = one_of(MAPS / "memorisation.py", "maps", KINDS[kind])
+        knobs = {cell.name: (cell.knobs["gamma"], cell.knobs["decay"]) for cell in described.cells}
+        asked = {name for name, (gamma, decay) in knobs.items() if decay == "none" and gamma in SCALES}
+        if kind == "fresh":
+            asked |= {name for name, (gamma, decay) in knobs.items() if decay in WINDOWS and gamma == 0.5}
+        assert set(table["cell"]) == asked and described.learned == 0.9
+    assert "`initialisation` where its rules look, and `initialisation-discrete` without decay" in PAGE
+
+
+def test_the_page_tells_scores_by_scale_and_by_window(scales):
+    for gamma, *told in findings.rows(TEXT, "gamma, without decay"):
+        expected = []
+        for table in scales.values():
+            here = table[(table["gamma"] == float(gamma)) & (table["decay"] == "none")]
+            learned = f"{(here['test'] >= 0.9).sum()} of {len(here)}"
+            expected += [*(shown(here[split].mean()) for split in ("test", "ood")), learned]
+        assert told == expected, gamma
+    for window, *told in findings.rows(TEXT, "window of decay, gamma .5, fresh inputs"):
+        here = scales["fresh"][(scales["fresh"]["gamma"] == 0.5) & (scales["fresh"]["decay"] == window)]
+        assert told == [shown(here[split].mean()) for split in ("test", "ood")], window
+
+
+def test_the_verdicts_on_scale_and_decay_follow_from_their_rules(scales):
+    found = {f"{kind}: largest gamma less smallest": by_scale(table) for kind, table in scales.items()}
+    for first, second in (("middle", "early"), ("middle", "late"), ("early", "none")):
+        found[f"fresh: {first} less {second}"] = windows(scales["fresh"], first, second)
+    told = {what: columns for what, *columns in findings.rows(TEXT, "held out, difference")}
+    assert told == {what: [" ".join(map(shown, values)), spread(values)] for what, values in found.items()}
+    for kind, table in scales.items():
+        gains = by_scale(table)
+        assert len(gains) >= 4 and mean_interval(gains)[0] > 0, kind
+    early, late = (windows(scales["fresh"], "middle", other) for other in ("early", "late"))
+    assert mean_interval(early)[0] < 0 and max(mean_interval(early)[1], mean_interval(late)[1]) < 0.02
+    for text in (
+        "**Small initial weights: the law holds with both kinds of inputs, by the rule above.**",
+        "**The window of decay: the law fails with fresh inputs, by its rule.**",
+    ):
+        assert text in PAGE
+    steps = [spread(less(scales["fresh"], (a, "none"), (b, "none"))) for a, b in ((0.7, 0.5), (1.0, 0.7))]
+    assert "gamma .7 less .5 gives {}, and 1 less .7 gives {}".format(*steps) in PAGE
+    discrete = spread(less(scales["discrete"], (0.7, "none"), (0.5, "none")))
+    assert f"With discrete inputs gamma .7 less .5 gives {discrete}; at 1 one run of five learned." in PAGE
+    kept = sorted(path.name for path in (MAPS / "initialisation" / "cells").iterdir())
+    scores = scales["fresh"].set_index("cell")["ood"]
+    assert "{} and {} held out".format(*(shown(scores[name]) for name in kept)) in PAGE
+    assert "the pair of models {} and {} below".format(*(f"`{name}`" for name in kept)) in PAGE
+
+
+# ---- episodes and width ----------------------------------------------------------------------------------------------
+def test_the_page_tells_scores_by_width_and_whom_it_does_not_count():
+    table = map_files.read_table(MAPS / "instances")
+    longest = table[table["episodes seen"] == 192_000]
+    assert len(longest) == 18
+    for width, *told in findings.rows(TEXT, "width"):
+        here = longest[longest["width"] == int(width)]
+        parts = [here[here["learner"] == who] for who in LEARNERS.values()]
+        assert told == [shown(part[split].mean()) for part in parts for split in ("test", "ood")], width
+    scores = longest[longest["learner"] == "hypernetwork"].pivot(index="seed", columns="width", values="ood")
+    assert f"The hypernetwork transformer gains {spread((scores[128] - scores[32]).to_numpy())} from width 32 to 128" in PAGE
+    narrow = longest[(longest["learner"] == "softmax") & (longest["width"] == 32)]
+    assert (narrow["test"] < 0.9).all() and "**Width: it cannot be told, by the rule above.**" in PAGE
