@@ -7,11 +7,10 @@ import pandas as pd
 from compolens import tables
 from compolens.diagnosis.groups import group, title
 from compolens.figures import Drawing, HeatMap, Panel
+from compolens.figures.words import short_rule
 from compolens.foundation.configs import ConfigError
 
 needs = ("told_apart",)
-WORDS = {"progression ": "", "constant": "const", "addition": "add", "subtraction": "sub", "distribute three": "dist3"}
-"""Names that fit under a heat map's columns."""
 
 
 def analyze(models: list[Path], *, split: str = "ood") -> Drawing:
@@ -75,15 +74,8 @@ def _square(above: pd.DataFrame, below: pd.DataFrame) -> pd.DataFrame:
         for rows in (above, below)
     ]
     cells = [
-        (_short(a), _short(b), sides[i < j].get(frozenset((a, b)), float("nan")))
+        (short_rule(a), short_rule(b), sides[i < j].get(frozenset((a, b)), float("nan")))
         for i, a in enumerate(order)
         for j, b in enumerate(order)
     ]
     return pd.DataFrame(cells, columns=["class", "other", "value"])
-
-
-def _short(name: object) -> str:
-    text = str(name)
-    for long, short in WORDS.items():
-        text = text.replace(long, short)
-    return text

@@ -7,6 +7,7 @@ import pandas as pd
 from compolens import tables
 from compolens.diagnosis.groups import group, title
 from compolens.figures import Drawing, HeatMap, Panel
+from compolens.figures.words import short_rule
 
 needs = ("latent_geometry",)
 
@@ -71,12 +72,4 @@ def _triangles(own: pd.DataFrame, before: pd.DataFrame) -> pd.DataFrame:
 
 def _short(rows: pd.DataFrame) -> pd.DataFrame:
     """Names that fit under a heat map's columns."""
-    words = {"progression ": "", "constant": "const", "addition": "add", "subtraction": "sub", "distribute three": "dist3"}
-
-    def shorten(name: object) -> str:
-        text = str(name)
-        for long, short in words.items():
-            text = text.replace(long, short)
-        return text
-
-    return rows.assign(**{c: rows[c].map(shorten) for c in ("class", "other")})
+    return rows.assign(**{c: rows[c].map(short_rule) for c in ("class", "other")})

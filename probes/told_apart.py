@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from compolens import tables
-from compolens.activations.sites import named_stream
-from compolens.activations.streams import draw, intervene, record
+from compolens.activations.sites import Site, named_stream, put
+from compolens.activations.streams import draw, record
 from compolens.foundation.configs import DoesNotApply
 from compolens.foundation.progress import progress
 from compolens.hooks import HookedModel
@@ -163,21 +163,19 @@ Measured = tuple[str, dict[str, Any], np.ndarray, np.ndarray]
 def _measured(task: TaskFamily, model: HookedModel, changed: Changed) -> Iterator[Measured]:
     """The measures of one model, place by place."""
     base, wanted = changed.pairs.base, changed.pairs.wanted
-    points = [(layer, site, role) for layer, site in named_stream(model).items() for role in model.roles]
-    sites = list(dict.fromkeys(site for _, site, _ in points))
+    points = [Site(layer, name, role) for layer, name in named_stream(model).items() for role in model.roles]
+    sites = list(dict.fromkeys(site.hook_name for site in points))
     (own,), (other,) = record(model, [base], sites), record(model, [wanted], sites)
     for metric, error, weight in _told(task, changed, own.prediction, other.prediction):
         yield metric, ANSWERED, _numbers(error), _numbers(weight)
-    for layer, site, role in progress(points, "put in at site"):
-        positions, donated = model.roles[role], other.sites[site]
-
-        def put(activation: Tensor, positions: list[int] = positions, donated: Tensor = donated) -> Tensor:
-            activation[:, positions] = donated[:, positions]
-            return activation
-
-        answer = intervene(model, base, {site: put})
+    for site in progress(points, "put in at site"):
+        positions, activation = model.roles[site.role], own.sites[site.hook_name].clone()
+        activation[:, positions] = other.sites[site.hook_name][:, positions]
+        with torch.no_grad():
+            answer = put(model, base.tokens, site, activation)
         error, weight = remaining(answer, own.prediction, other.prediction, task.answers, base.targets)
-        yield "recovered", {"site": site, "role": role, "layer": layer}, _numbers(error), _numbers(weight)
+        place = {"site": site.hook_name, "role": site.role, "layer": site.layer}
+        yield "recovered", place, _numbers(error), _numbers(weight)
 
 
 def _told(task: TaskFamily, changed: Changed, own: Tensor, other: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:

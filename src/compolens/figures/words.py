@@ -31,6 +31,24 @@ def unknown(what: str, got: object, allowed: Iterable[object]) -> ValueError:
     return ValueError(f"Unknown {what}: {got!r}.{hint} Allowed: {', '.join(map(repr, names)) or 'none'}.")
 
 
+_RULES = {"progression ": "", "constant": "const", "addition": "add", "subtraction": "sub", "distribute three": "dist3"}
+
+
+def short_rule(name: object) -> str:
+    """A rule's name that fits under a heat map's column.
+
+    Args:
+        name: of a rule of S-RAVEN, or of another class.
+
+    Returns:
+        The name with rules shortened; of another class, as it is.
+    """
+    text = str(name)
+    for long, short in _RULES.items():
+        text = text.replace(long, short)
+    return text
+
+
 def is_categorical(column: pd.Series) -> bool:
     """Whether `column` holds labels, not numbers."""
     known = column.dropna().infer_objects()
