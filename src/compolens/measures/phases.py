@@ -110,3 +110,44 @@ def crossings(x: np.ndarray, y: np.ndarray, level: float) -> list[float]:
         if (a < 0) != (b < 0):
             found.append(float(x[i] + (x[i + 1] - x[i]) * a / (a - b)))
     return found
+
+
+class Lasting(NamedTuple):
+    """What became of the held-out score after training compositions were learned.
+
+    Args:
+        early: the mean over the first evaluations at which training compositions were learned; NaN where too few followed.
+        late: the mean over as many last evaluations.
+        p: of a one-sided rank test (Mann-Whitney) that late scores are below early ones; it takes evaluations as independent.
+        begins: the row of the first evaluation that counts; -1 without one.
+    """
+
+    early: float
+    late: float
+    p: float
+    begins: int
+
+
+def lasting(history: pd.DataFrame, learned: float, window: int = 5) -> Lasting:
+    """Whether success on held-out compositions lasts in one training.
+
+    Args:
+        history: rows in the order of training, with "test" and "ood".
+        learned: the test score from which training compositions count as learned.
+        window: how many evaluations early and late are each; at least 3, below which no order of them has p < .05.
+
+    Returns:
+        Early and late scores, and the test.
+    """
+    from scipy.stats import mannwhitneyu
+
+    fit = np.flatnonzero((history["test"] >= learned).to_numpy())
+    if window < 3:
+        raise ValueError(f"window must be at least 3, got {window}")
+    if not len(fit) or len(history) - fit[0] < 2 * window:
+        return Lasting(np.nan, np.nan, np.nan, -1)
+    scores = history["ood"].to_numpy(dtype=float)
+    early, late = scores[fit[0] : fit[0] + window], scores[-window:]
+    return Lasting(
+        float(early.mean()), float(late.mean()), float(mannwhitneyu(late, early, alternative="less").pvalue), int(fit[0])
+    )
