@@ -69,7 +69,7 @@ def analyze(models: list[Path], *, window: int = 5) -> Drawing:
 def _marks(runs: dict[str, tuple[int, pd.DataFrame]], found: dict[str, Lasting], window: int) -> list[Mark]:
     """Lines of one panel, and the evaluations that are compared."""
     every = pd.concat([rows for _, rows in runs.values()])
-    trained = every.groupby("step", as_index=False)["test"].mean()
+    trained = every.groupby("step")[["test"]].mean().reset_index()
     marks: list[Mark] = [Line(trained, "step", "test", label="training compositions, mean", color="#444444", dash=True)]
     for cell, (seed, rows) in runs.items():
         color, label = SERIES_COLORS[int(seed) % len(SERIES_COLORS)], f"seed {seed}"

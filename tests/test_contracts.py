@@ -409,6 +409,14 @@ def test_an_architecture_is_a_value_and_a_run_of_it_survives_json(architecture):
     survives_json(architecture, Hyperteacher())
 
 
+def test_every_family_says_what_it_draws_and_from_what(task):
+    with pytest.raises(ConfigError, match=r"must be a torch.Generator, such as task.rng\(0, 'ood'\); got 0"):
+        task.sample(4, "ood", 0)
+    for n in (0, 2.0):
+        with pytest.raises(ConfigError, match=f"need at least one episode, got n={n}"):
+            task.sample(n, "ood", task.rng(0, "ood"))
+
+
 def test_a_task_family_is_a_value_and_a_run_on_it_survives_json(task):
     is_a_value(task)
     survives_json(ARCHITECTURES["SoftmaxTransformer"](), task)

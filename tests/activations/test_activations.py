@@ -235,3 +235,8 @@ def test_roles_of_a_part_of_the_sequence_or_along_another_axis_are_refused(train
 def test_batches_of_no_episode_are_refused(trained, batch):
     with pytest.raises(ConfigError, match=f"need at least one episode at once, got batch={batch}"):
         next(draw(trained.task, "test", 4, 0, batch=batch))
+
+
+def test_draw_says_what_it_takes(trained):
+    with pytest.raises(ConfigError, match=r"such as trained\.task; got TrainedModel"):
+        next(draw(trained, "ood", 4, 0))

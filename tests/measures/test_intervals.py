@@ -15,6 +15,7 @@ from compolens.measures.intervals import (
     Replicates,
     Scale,
     effective_number,
+    mean_interval,
     paired_interval,
     student_interval,
     student_quantile,
@@ -302,3 +303,12 @@ def test_rounding_puts_no_number_beside_its_interval(tmp_path):
     tables.save(tmp_path, "mine", pd.DataFrame(rows), {"weights": "", "recipe": ""})
     back = pd.read_csv(tables.path_of(tmp_path, "mine"))
     assert beside(back).empty and len(back) == 2000
+
+
+@pytest.mark.parametrize("level", [0, 1, 95, -0.5, float("nan")])
+def test_a_level_that_no_interval_has_is_refused(level):
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        mean_interval(np.arange(3.0), level)
+    group = pd.DataFrame({"value": [0.5, 0.7], "weight": 1.0})
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        two_level_interval([group, group], level)

@@ -304,3 +304,12 @@ def test_an_active_set_is_exact_when_every_entry_is_on_the_right_side():
     decoded = torch.tensor([[0.3, 0.2, 1.4], [0.2, 0.0, 0.9], [0.5, 0.3, 0.9], [-5.0, 0.1, 0.26]])
     assert exact_active_set(decoded, truth).tolist() == [True, False, False, True]
     assert exact_active_set(decoded, truth, threshold=0.35).tolist() == [False, False, True, False]
+
+
+def test_what_is_no_pair_of_tensors_and_negative_penalties_are_refused_with_what_was_got():
+    x, y = torch.randn(5, 2), torch.randn(5, 1)
+    for wrong in ((x.numpy(), y), (x, y[:4]), (x, y[:, 0])):
+        with pytest.raises(ValueError, match=r"must be tensors .* got .*\(5, 2\) and"):
+            RidgeReadout.fit(*wrong)
+    with pytest.raises(ValueError, match=r"at least 0, got \[-1.0\]"):
+        RidgeReadout.fit(x, y, -1.0)

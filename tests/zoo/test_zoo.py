@@ -61,6 +61,11 @@ def test_a_loaded_model_scores_what_the_folder_says(folder):
         assert again.se == pytest.approx(scores[split]["se"], abs=1e-6)
 
 
+def test_what_is_no_folder_is_refused_with_what_to_write():
+    with pytest.raises(ConfigError, match=r"takes a model's folder, such as .*; got None"):
+        load(None)
+
+
 def test_loading_twice_gives_equal_models_that_share_nothing(folder):
     first, second = load(folder).model, load(folder).model
     with torch.no_grad():

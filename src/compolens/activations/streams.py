@@ -71,8 +71,10 @@ def draw(
         Batches of episodes.
 
     Raises:
-        ConfigError: n is below 1.
+        ConfigError: n is below 1, or what is given is no family.
     """
+    if not isinstance(task, TaskFamily):
+        raise ConfigError(f"draw takes a task family, such as trained.task; got {type(task).__name__}")
     require(n >= 1, f"need at least one episode, got {n}")
     require(batch >= 1, f"need at least one episode at once, got batch={batch}")
     kept = 8 * (3 + len(task.answers) * task.d_out)  # the answers, and whose they are

@@ -69,6 +69,12 @@ class Scale(Enum):
         return np.exp(values) if self is Scale.LOG else 1 - np.exp(values)
 
 
+def _check_level(level: float) -> None:
+    """Raises a `ValueError` unless an interval can have this level."""
+    if not 0 < level < 1:
+        raise ValueError(f"level must lie between 0 and 1, such as 0.95; got {level!r}")
+
+
 def student_quantile(probability: float, freedom: float) -> float:
     """The quantile of Student's t, to 0.5 % from 3 degrees of freedom on (Abramowitz and Stegun 26.7.5).
 
@@ -136,6 +142,7 @@ def student_interval(
         Its two ends, the number between them; NaN where there are fewer than 2 units, or where the number is at the edge of
         its range.
     """
+    _check_level(level)
     middle, found = float(scale.forth(value)), scale.forth(replicates)
     known = found[np.isfinite(found)]
     if units < 2 or not np.isfinite(middle) or len(known) < max(2, len(found) / 2):
@@ -158,7 +165,11 @@ def mean_interval(values: np.ndarray, level: float = 0.95) -> tuple[float, float
 
     Returns:
         Its two ends; NaN where there are fewer than 2 numbers, or one is missing.
+
+    Raises:
+        ValueError: the level is not between 0 and 1.
     """
+    _check_level(level)
     values = np.asarray(values, dtype=float)
     if len(values) < 2 or not np.isfinite(values).all():
         return float("nan"), float("nan")
@@ -299,7 +310,11 @@ def two_level_interval(
 
     Returns:
         (mean, lo, hi).
+
+    Raises:
+        ValueError: the level is not between 0 and 1.
     """
+    _check_level(level)
     rng = np.random.default_rng(seed)
     weights = [np.asarray(group["weight"], float) for group in groups]
     known = [weight > 0 for weight in weights]

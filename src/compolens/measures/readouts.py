@@ -103,7 +103,13 @@ class Moments:
 
         Returns:
             The moments, on the device of x.
+
+        Raises:
+            ValueError: x and y are no tensors of as many rows.
         """
+        if not (isinstance(x, Tensor) and isinstance(y, Tensor)) or (x.ndim, y.ndim) != (2, 2) or len(x) != len(y):
+            got = " and ".join(f"{type(a).__name__} {tuple(getattr(a, 'shape', ()))}" for a in (x, y))
+            raise ValueError(f"x and y must be tensors (n, features) and (n, outputs), such as torch.from_numpy(x); got {got}")
         x, y = x.double(), y.double()
         return cls(len(x), x.sum(0), y.sum(0), x.T @ x, x.T @ y, y.square().sum(0))
 
@@ -144,7 +150,12 @@ class Moments:
 
         Returns:
             One readout per penalty, in their order.
+
+        Raises:
+            ValueError: a penalty is negative.
         """
+        if not all(l2 >= 0 for l2 in penalties):
+            raise ValueError(f"penalties l2 must be at least 0, got {list(penalties)}")
         mean_x, mean_y = self.x / self.n, self.y / self.n
         xx = self.xx - self.n * torch.outer(mean_x, mean_x)
         xy = self.xy - self.n * torch.outer(mean_x, mean_y)

@@ -32,7 +32,7 @@ from torch.nn.functional import cross_entropy
 
 from compolens.foundation.configs import added_later, nearest, require, require_positive
 from compolens.tasks.base import TaskFamily, require_few
-from compolens.tasks.episodes import Episodes, Labelled, Readouts, Sheet, one_of
+from compolens.tasks.episodes import Episodes, Labelled, Readouts, Sheet, check_drawing, one_of
 
 KINDS = {"conjunction": " ∧ ", "disjunction": " ∨ ", "dnf": " ∨ ", "parity": " ⊕ "}
 """Class of functions -> how its parts are joined."""
@@ -304,7 +304,7 @@ class BooleanFunctions(TaskFamily):
 
     # ---- episodes ----------------------------------------------------------------------------------------------------
     def sample(self, n: int, split: str, rng: torch.Generator, compositions: Sequence[int] | None = None) -> Episodes:
-        require(n >= 1, f"need at least one episode, got n={n}")
+        check_drawing(n, rng)
         chosen = torch.tensor(self.choose_compositions(split, compositions), device=rng.device)
         composition = chosen[torch.randint(len(chosen), (n,), generator=rng, device=rng.device)]
         x = torch.randint(2, (n, self.n_context + 1, self.n_bits), generator=rng, device=rng.device)

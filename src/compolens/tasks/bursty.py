@@ -23,7 +23,7 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from compolens.foundation.configs import require, require_positive
 from compolens.tasks.base import TaskFamily, require_few
-from compolens.tasks.episodes import Episodes, Labelled
+from compolens.tasks.episodes import Episodes, Labelled, check_drawing
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class BurstyClassification(TaskFamily):
         return drawn[: self.n_classes], drawn[self.n_classes :]
 
     def sample(self, n: int, split: str, rng: torch.Generator, compositions: Sequence[int] | None = None) -> Episodes:
-        require(n >= 1, f"need at least one episode, got n={n}")
+        check_drawing(n, rng)
         chosen = torch.tensor(self.choose_compositions(split, compositions), device=rng.device)
         composition = chosen[torch.randint(len(chosen), (n,), generator=rng, device=rng.device)]
         if compositions is None and self.novel in chosen.tolist():

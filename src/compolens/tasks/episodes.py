@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from compolens.foundation.configs import require
+
 SPLITS = ("train", "test", "ood")
 """train: compositions seen, for fitting; test: the same compositions, fresh randomness; ood: held-out compositions."""
 VALIDATION = "validation"
@@ -28,6 +30,20 @@ def stream(seed: int | str, purpose: str, step: int) -> int:
     """
     digest = hashlib.sha256(f"{seed}/{purpose}/{step}".encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
+
+
+def check_drawing(n: int, rng: torch.Generator) -> None:
+    """Check what a family is asked for.
+
+    Args:
+        n: how many episodes.
+        rng: where their randomness comes from.
+
+    Raises:
+        ConfigError: `n` is no whole number of at least 1, or `rng` no generator, such as `TaskFamily.rng` gives.
+    """
+    require(isinstance(n, int) and n >= 1, f"need at least one episode, got n={n}")
+    require(isinstance(rng, torch.Generator), f"rng must be a torch.Generator, such as task.rng(0, 'ood'); got {rng!r:.80}")
 
 
 def one_of(allowed: Tensor, rng: torch.Generator) -> Tensor:

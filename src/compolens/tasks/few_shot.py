@@ -26,7 +26,7 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from compolens.foundation.configs import ConfigError, added_later, frozen, nearest, require, require_positive
 from compolens.tasks.base import TaskFamily, require_few
-from compolens.tasks.episodes import Episodes, Sheet
+from compolens.tasks.episodes import Episodes, Sheet, check_drawing
 
 OPERATIONS: dict[str, Callable[[str], str]] = {
     "copy": lambda word: word,
@@ -305,7 +305,7 @@ class FewShot(TaskFamily):
 
     # ---- episodes ----------------------------------------------------------------------------------------------------
     def sample(self, n: int, split: str, rng: torch.Generator, compositions: Sequence[int] | None = None) -> Episodes:
-        require(n >= 1, f"need at least one episode, got n={n}")
+        check_drawing(n, rng)
         chosen = torch.tensor(self.choose_compositions(split, compositions))
         composition = chosen[torch.randint(len(chosen), (n,), generator=rng, device=rng.device).cpu()]
         order = torch.rand(n, len(self.words), generator=rng, device=rng.device).argsort(1).cpu()

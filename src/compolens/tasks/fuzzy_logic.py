@@ -27,7 +27,7 @@ from torch.nn.functional import one_hot
 
 from compolens.foundation.configs import ConfigError, added_later, frozen, nearest, require, require_positive
 from compolens.tasks.base import TaskFamily, require_few
-from compolens.tasks.episodes import Episodes, Readouts, Sheet, one_of
+from compolens.tasks.episodes import Episodes, Readouts, Sheet, check_drawing, one_of
 
 INPUTS = ("uniform", "fixed query", "fixed context")
 FIXED_SEED = 2406
@@ -268,7 +268,7 @@ class FuzzyLogic(TaskFamily):
         return self._tables[device]
 
     def sample(self, n: int, split: str, rng: torch.Generator, compositions: Sequence[int] | None = None) -> Episodes:
-        require(n >= 1, f"need at least one episode, got n={n}")
+        check_drawing(n, rng)
         chosen = torch.tensor(self.choose_compositions(split, compositions), device=rng.device)
         composition = chosen[torch.randint(len(chosen), (n,), generator=rng, device=rng.device)]
         x = torch.rand(n, self.length, self.n_variables, generator=rng, device=rng.device)

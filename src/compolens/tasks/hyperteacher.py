@@ -27,7 +27,7 @@ from compolens.foundation.configs import ConfigError, added_later, frozen, neare
 from compolens.foundation.memory import require_room
 from compolens.tasks import supports
 from compolens.tasks.base import TaskFamily, require_few
-from compolens.tasks.episodes import Episodes, Sheet, one_of
+from compolens.tasks.episodes import Episodes, Sheet, check_drawing, one_of
 
 COEFFICIENTS = {
     "continuous": lambda u: 0.5 + 0.5 * u,
@@ -250,7 +250,7 @@ class _Teacher(TaskFamily):
 
     # ---- episodes ----------------------------------------------------------------------------------------------------
     def sample(self, n: int, split: str, rng: torch.Generator, compositions: Sequence[int] | None = None) -> Episodes:
-        require(n >= 1, f"need at least one episode, got n={n}")
+        check_drawing(n, rng)
         chosen = torch.tensor(self.choose_compositions(split, compositions), device=rng.device)
         composition = chosen[torch.randint(len(chosen), (n,), generator=rng, device=rng.device)]
         codes, x = self._draw(composition, rng, self.seq)

@@ -23,7 +23,7 @@ from torch import Tensor
 from compolens.foundation.configs import ConfigError, DoesNotApply, added_later, require, require_positive
 from compolens.foundation.memory import require_room
 from compolens.tasks.base import TaskFamily, TaskPart
-from compolens.tasks.episodes import Episodes
+from compolens.tasks.episodes import Episodes, check_drawing
 from compolens.tasks.regression_laws import GaussianInputs, GaussianPrior, InputLaw, Prior, UniformInputs
 
 POOL_GROUPS = 16
@@ -292,7 +292,7 @@ class LinearRegression(TaskFamily):
 
     # ---- episodes ----------------------------------------------------------------------------------------------------
     def sample(self, n: int, split: str, rng: torch.Generator, compositions: Sequence[int] | None = None) -> Episodes:
-        require(n >= 1, f"need at least one episode, got n={n}")
+        check_drawing(n, rng)
         chosen = torch.tensor(self.choose_compositions(split, compositions), device=rng.device)
         composition = chosen[torch.randint(len(chosen), (n,), generator=rng, device=rng.device)]
         seen, shifted = self._counts[0], split == "ood"

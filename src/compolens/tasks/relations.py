@@ -27,7 +27,7 @@ from torch.nn.functional import one_hot, pad
 
 from compolens.foundation.configs import ConfigError, frozen, require, require_positive
 from compolens.tasks.base import TaskFamily, require_few
-from compolens.tasks.episodes import Episodes, Readouts, one_of
+from compolens.tasks.episodes import Episodes, Readouts, check_drawing, one_of
 
 Pair = tuple[int, int]
 
@@ -180,7 +180,7 @@ class _Relations(TaskFamily):
 
     # ---- episodes ----------------------------------------------------------------------------------------------------
     def sample(self, n: int, split: str, rng: torch.Generator, compositions: Sequence[int] | None = None) -> Episodes:
-        require(n >= 1, f"need at least one episode, got n={n}")
+        check_drawing(n, rng)
         chosen = torch.tensor(self.choose_compositions(split, compositions), device=rng.device)
         composition = chosen[torch.randint(len(chosen), (n,), generator=rng, device=rng.device)]
         return self.render(self._codes(composition), self.draw(n, rng))

@@ -242,6 +242,8 @@ def load(
         ConfigError: the folder is not finished, keeps no such step, or describes no run.
         DamagedFile: a file is not what was written, or does not fit the others.
     """
+    if not isinstance(folder, str | Path):
+        raise ConfigError(f"load takes a model's folder, such as 'trained_models/F-softmax-0'; got {folder!r:.80}")
     folder = Path(folder)
     check_device(device)
     run = read_run(folder, classes)

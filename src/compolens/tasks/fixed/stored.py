@@ -25,7 +25,7 @@ from compolens.foundation import digests, files
 from compolens.foundation.configs import ConfigError, nearest, require
 from compolens.foundation.files import DamagedFile
 from compolens.tasks.base import TaskFamily
-from compolens.tasks.episodes import Episodes
+from compolens.tasks.episodes import Episodes, check_drawing
 
 MANIFEST = "episodes.json"
 LOOKED_THROUGH = 2**28
@@ -211,7 +211,7 @@ class StoredEpisodes(ABC):
         Raises:
             ConfigError: n is below 1, or no episode of these compositions is stored in this split.
         """
-        require(n >= 1, f"need at least one episode, got n={n}")
+        check_drawing(n, rng)
         pool = self._pool(split, compositions)
         whole, rest = divmod(n, len(pool))
         parts = [torch.randperm(len(pool), generator=rng, device=rng.device).cpu().numpy() for _ in range(whole)]

@@ -34,7 +34,7 @@ from torch.nn.functional import cross_entropy
 
 from compolens.foundation.configs import nearest, require, require_positive
 from compolens.tasks.base import TaskFamily
-from compolens.tasks.episodes import SPLITS, Episodes
+from compolens.tasks.episodes import SPLITS, Episodes, check_drawing
 from compolens.tasks.glue.files import LAYOUTS, read_examples
 
 WORD = re.compile(r"\w+|[^\w\s]")
@@ -214,7 +214,7 @@ class Glue(TaskFamily):
 
     def sample(self, n: int, split: str, rng: torch.Generator, compositions: Sequence[int] | None = None) -> Episodes:
         """`inputs` (batch, 1) says which lines these are, those of train.tsv first. The nuisance is the number of words."""
-        require(n >= 1, f"need at least one episode, got n={n}")
+        check_drawing(n, rng)
         chosen = self.choose_compositions(split, compositions)
         lines, vectors, places = self._on(rng.device)
         where = places[split]

@@ -36,7 +36,7 @@ from torch import Tensor
 
 from compolens.foundation.configs import frozen, nearest, require, require_positive
 from compolens.tasks.base import TaskFamily
-from compolens.tasks.episodes import SPLITS, Episodes
+from compolens.tasks.episodes import SPLITS, Episodes, check_drawing
 from compolens.tasks.raven import split as raven_split
 from compolens.tasks.raven.files import ABSENT, CONFIGURATIONS, LAYOUT_RULES, PIXELS, RULES, Puzzles, read_puzzles
 
@@ -210,7 +210,7 @@ class Raven(TaskFamily):
     def sample(self, n: int, split: str, rng: torch.Generator, compositions: Sequence[int] | None = None) -> Episodes:
         """`inputs` (batch, 1) says which puzzles these are. Nuisances are mean brightnesses, in [0, 1]: "operand_magnitude" of
         the two panels beside the answer, "target_value" of the answer."""
-        require(n >= 1, f"need at least one episode, got n={n}")
+        check_drawing(n, rng)
         chosen = self.choose_compositions(split, compositions)
         puzzles, composition, files = self._on(rng.device)
         places = files[split]

@@ -32,7 +32,7 @@ from torch.nn.functional import cross_entropy, embedding, one_hot, pad
 
 from compolens.foundation.configs import ConfigError, frozen, nearest, require, require_positive
 from compolens.tasks.base import TaskFamily, require_few
-from compolens.tasks.episodes import Episodes, Readouts, Sheet, one_of
+from compolens.tasks.episodes import Episodes, Readouts, Sheet, check_drawing, one_of
 from compolens.tasks.sraven.explanations import Explained, explained
 from compolens.tasks.sraven.posterior import Posterior, posterior
 from compolens.tasks.sraven.rules import (
@@ -283,7 +283,7 @@ class SRaven(TaskFamily):
 
     # ---- episodes ----------------------------------------------------------------------------------------------------
     def sample(self, n: int, split: str, rng: torch.Generator, compositions: Sequence[int] | None = None) -> Episodes:
-        require(n >= 1, f"need at least one episode, got n={n}")
+        check_drawing(n, rng)
         device, k = rng.device, self.n_features
 
         def chosen_rows() -> Tensor:
