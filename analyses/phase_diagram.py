@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from compolens.figures import SERIES_COLORS, Contour, Drawing, Line, Panel, PhaseMap, Points, Route
+from compolens.figures.words import as_text
 from compolens.foundation import map_files
 from compolens.foundation.configs import ConfigError
 from compolens.measures.phases import Crossing, by_cell, crossing
@@ -13,6 +14,8 @@ from compolens.measures.phases import Crossing, by_cell, crossing
 of = "maps"
 needs = ()
 HELD_OUT = "held-out compositions"
+MOST_NAMED = 4
+"""Cells with seeds that did not learn, of which a caption names the rest by their number."""
 UNITS = {"half-angle": "half-angle (degrees)"}
 """Knobs that have a unit, with it."""
 
@@ -48,14 +51,14 @@ def analyze(models: list[Path], *, score: str = "ood", levels: str = "0.95,0.99"
         table = table.assign(ood=table[score])
         found, words = _panels(config, table, score, contours)
         panels += found
-        told += words
+        told += words + _thin(config, table)
         shortest = min(shortest, int(table.groupby(config["knobs"]).size().min()))
     if not panels:
         raise ConfigError("none of these maps has a cell yet; the command that made them goes on: compolens map FILE")
     caption = (
-        f"Colours and solid lines: {score} on held-out compositions, mean over the seeds that learned what they were trained "
+        f"Colours and solid lines: {'score' if score == 'ood' else score} on held-out compositions, mean over the seeds that learned what they were trained "
         "on; grey cells and open points: no seed did. White contours and dashed lines: the score on training compositions. "
-        f"At least {shortest} seed(s) per cell. " + " ".join(told)
+        f"At least {shortest} seed(s) per cell. " + " ".join(dict.fromkeys(told))
     )
     return Drawing("Where are held-out compositions answered?", tuple(panels), caption, columns=min(3, len(panels)))
 
@@ -78,7 +81,22 @@ def _panels(config: dict, table: pd.DataFrame, score: str, levels: list[float]) 
         panel, said = draw(name, config, part, score, levels)
         panels.append(panel)
         told += said
+    flat = [sentence for sentence in told if sentence.endswith(_never(score, config["generalized"]))]
+    if len(flat) > 1 and not any(" crosses " in sentence for sentence in told):  # of many panels, each would say the same
+        told = [f"{config['title']}, everywhere{_never(score, config['generalized'])}", *(t for t in told if t not in flat)]
     return panels, told
+
+
+def _thin(config: dict, table: pd.DataFrame) -> list[str]:
+    """A sentence that names the cells whose score is that of some of their seeds alone."""
+    cells = by_cell(table, config["knobs"], config["learned"])
+    some = cells[(cells["learned"] > 0) & (cells["learned"] < cells["seeds"])]
+    named = [
+        f"{', '.join(f'{knob} {as_text(row[knob])}' for knob in config['knobs'])} ({row['learned']} of {row['seeds']} seeds)"
+        for row in some.to_dict("records")
+    ]
+    shown = [*named[:MOST_NAMED], *([f"{len(named) - MOST_NAMED} more"] if len(named) > MOST_NAMED else [])]
+    return [f"{config['title']}: only some seeds learned, and are drawn, at {'; '.join(shown)}."] if named else []
 
 
 # ---- two knobs -------------------------------------------------------------------------------------------------------
@@ -114,10 +132,14 @@ def _numeric(column: pd.Series) -> bool:
     return pd.api.types.is_numeric_dtype(column) and column.dtype != bool
 
 
+def _never(score: str, level: float) -> str:
+    return f": {score} does not cross {level:g}."
+
+
 def _said(name: str, knob: str, score: str, level: float, found: Crossing) -> str:
     """A boundary in words: a number with its interval, or that there is none."""
     if found.at != found.at:
-        return f"{name}: {score} does not cross {level:g}."
+        return name + _never(score, level)
     interval = f" [{found.lo:.3g}, {found.hi:.3g}]" if found.lo == found.lo else " (no interval)"
     more = f", the first of {found.crossings} crossings" if found.crossings > 1 else ""
     return f"{name}: {score} crosses {level:g} at {knob} {found.at:.3g}{interval}{more}."

@@ -75,6 +75,17 @@ def test_runs_that_did_not_learn_are_left_out_and_never_failures():
     assert found.at == pytest.approx(3.0) and found.crossings == 1, "the mean is over the seeds that learned"
 
 
+def test_cells_of_some_seeds_are_named_as_far_as_a_caption_holds_them(tmp_path):
+    table = planted(np.random.default_rng(0))
+    draw = recipes.load_recipe("analyses", "phase_diagram")
+    assert "only some seeds" not in draw([written(tmp_path / "all", table)]).caption
+    table.loc[(table["x"] == 8.0) & (table["seed"] < 4), "test"] = 0.1
+    said = "planted: only some seeds learned, and are drawn, at x 8, y cube (1 of 5 seeds); x 8, y two cliques (1 of 5 seeds)."
+    assert said in draw([written(tmp_path / "some", table)]).caption
+    table.loc[table["seed"] == 0, "test"] = 0.1
+    assert "; 4 more." in draw([written(tmp_path / "many", table)]).caption
+
+
 def test_a_map_is_drawn_with_its_boundary_its_prediction_and_grey_cells(tmp_path):
     table = planted(np.random.default_rng(0), noise=0.05)
     table.loc[(table["x"] == 1.0) & (table["y"] == "cube"), "test"] = 0.1
@@ -98,6 +109,9 @@ def test_a_map_of_one_knob_is_drawn_as_lines(tmp_path):
     drawing = recipes.load_recipe("analyses", "phase_diagram")([folder])
     assert [panel.title for panel in drawing.panels] == ["planted, y cube", "planted, y two cliques"]
     assert "ood crosses 0.9 at x 3" in drawing.caption
+    flat = written(tmp_path / "flat", planted(np.random.default_rng(0), edge=30.0), y="", panels=["y"])
+    said = recipes.load_recipe("analyses", "phase_diagram")([flat]).caption
+    assert "planted, everywhere: ood does not cross 0.9." in said and said.count("does not cross") == 1
 
 
 def test_a_knob_on_no_axis_gets_a_panel_per_value_and_rows_of_numbers_ascend(tmp_path):
