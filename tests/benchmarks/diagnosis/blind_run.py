@@ -15,7 +15,7 @@ import csv
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +36,11 @@ COLUMNS = ("case", "label", "confidence", "seconds", "test", "ood", "place", "mo
 DIGITS = 4
 
 
-def measure(folder: Path, classes: Sequence[type], seed: int = 0) -> list[str]:
-    """Measure what labels rest on, unless that was done; returns what could not be measured, and why. seed: of episodes."""
+def measure(folder: Path, classes: Sequence[type], seed: int = 0, asked: Mapping[str, dict[str, Any]] = MEASURED) -> list[str]:
+    """Measure what labels rest on, unless that was done; returns what could not be measured, and why. seed: of episodes;
+    asked: probe -> what it is given besides."""
     lacking = []
-    for probe, given in MEASURED.items():
+    for probe, given in asked.items():
         file = builtin.built_in("probes")[probe]
         if tables.path_of(folder, probe).exists() and not tables.why_stale(folder, probe, file):
             continue
@@ -66,11 +67,14 @@ def diagnose(folder: Path) -> dict[str, Any]:
     return {"label": found.label, "confidence": stable.label, **scores, **beside}
 
 
-def diagnosed(name: str, folder: Path, classes: Sequence[type], began: float | None = None, seed: int = 0) -> dict[str, Any]:
+def diagnosed(
+    name: str, folder: Path, classes: Sequence[type], began: float | None = None, seed: int = 0,
+    asked: Mapping[str, dict[str, Any]] = MEASURED,
+) -> dict[str, Any]:  # fmt: skip
     """The row of a model: measured where it was not, and diagnosed. began: processor time from which seconds count; seed: of
-    the episodes."""
+    the episodes; asked: probe -> what it is given besides."""
     began = time.process_time() if began is None else began
-    lacking = measure(folder, classes, seed)
+    lacking = measure(folder, classes, seed, asked)
     row = {"case": name, **diagnose(folder), "not_measured": "; ".join(lacking)}
     return row | {"seconds": round(time.process_time() - began, 1)}
 

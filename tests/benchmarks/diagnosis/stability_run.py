@@ -1,12 +1,12 @@
 """Is a model's label the same over five episode seeds? 40 models, measured from nothing for every seed, into a CSV.
 
-    python tests/benchmarks/diagnosis/stability_run.py measure DIR FILE [--models NAME …] [--seeds N …]
+    python tests/benchmarks/diagnosis/stability_run.py measure DIR FILE [--models NAME …] [--seeds N …] [--own]
     python tests/benchmarks/diagnosis/stability_run.py score FILE
 
 16 shipped models, every tenth of the third blind set and every 31st of the benchmark's constructed cases, so that nobody chose
-among these. Weights stay; what differs are the episodes that all probes draw, as many as `cases.MEASURED` has them (fewer than
-`compolens explain` takes, so its own labels can only be steadier). Appends a row for every model and seed that FILE does not
-have, one model after another. `score` says in how many of the models with all seeds all labels are equal.
+among these. Weights stay; what differs are the episodes that all probes draw: as many as `cases.MEASURED` has them, or with --own,
+for another FILE, as many as `compolens explain` takes, which is more. Appends a row for every model and seed that FILE does
+not have, one model after another. `score` says in how many of the models with all seeds all labels are equal.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if str(HERE) not in sys.path:
 
 import blind  # noqa: E402
 from blind_run import COLUMNS, append, diagnosed  # noqa: E402
-from cases import CLASSES, build, cases  # noqa: E402
+from cases import CLASSES, MEASURED, build, cases  # noqa: E402
 
 SEEDS = range(5)
 ZOO = HERE.parents[2] / "trained_models"
@@ -54,12 +54,13 @@ def folder_of(name: str, place: Path) -> Path:
     return blind.build(third[name], place) if name in third else build(cases()[name], place)
 
 
-def one(name: str, seed: int, place: Path) -> dict[str, Any]:
-    """The row of a model and an episode seed; what was measured is removed again."""
+def one(name: str, seed: int, place: Path, own: bool = False) -> dict[str, Any]:
+    """The row of a model and an episode seed; what was measured is removed again. own: as many episodes as `explain` takes."""
     shutil.rmtree(place, ignore_errors=True)
     try:
         folder = folder_of(name, place)
-        row = diagnosed(name, folder, (*blind.CLASSES, *CLASSES), seed=seed)
+        asked = {probe: {} for probe in MEASURED} if own else MEASURED
+        row = diagnosed(name, folder, (*blind.CLASSES, *CLASSES), seed=seed, asked=asked)
     finally:
         shutil.rmtree(place, ignore_errors=True)
     return {"model": row.pop("case"), "seed": seed, **row}
@@ -78,6 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     measure.add_argument("folder", metavar="DIR", type=Path, help="where a model is put while it is measured")
     measure.add_argument("--models", nargs="+", metavar="NAME", help="only these (default all)")
     measure.add_argument("--seeds", nargs="+", type=int, metavar="N", help="only these (default 0 to 4)")
+    measure.add_argument("--own", action="store_true", help="as many episodes as `compolens explain` takes")
     for command in (measure, what.add_parser("score")):
         command.add_argument("file", metavar="FILE", type=Path, help="the CSV")
     given = parser.parse_args(arguments)
@@ -96,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in given.models or models():
         for seed in given.seeds or SEEDS:
             if (name, seed) not in there:
-                row = one(name, seed, given.folder / "measured")
+                row = one(name, seed, given.folder / "measured", given.own)
                 append(given.file, ROWS, row)
                 print(name, seed, row["label"], row["seconds"], flush=True)
     return 0
