@@ -4,9 +4,9 @@
     python tests/benchmarks/diagnosis/stability_run.py score FILE
 
 16 shipped models, every tenth of the third blind set and every 31st of the benchmark's constructed cases, so that nobody chose
-among these. Weights stay; what differs are the episodes that all probes draw: as many as `cases.MEASURED` has them, or with --own,
-for another FILE, as many as `compolens explain` takes, which is more. Appends a row for every model and seed that FILE does
-not have, one model after another. `score` says in how many of the models with all seeds all labels are equal.
+among these. Weights stay; what differs are the episodes that all probes draw: as many as `cases.MEASURED` has them, or with
+--own, for another FILE, as many as `compolens explain` takes, which is more. Appends a row for every model and seed that
+FILE does not have, one model after another. `score` says in how many of the models with all seeds all labels are equal.
 """
 
 from __future__ import annotations
