@@ -84,6 +84,17 @@ def test_a_folder_whose_description_is_damaged_is_told_before_the_page_is_served
     assert "config.json is not valid JSON" in capsys.readouterr().err.splitlines()[-1]
 
 
+def test_of_a_training_that_has_not_ended_no_page_is_served(tiny_models, tmp_path, capsys, monkeypatch):
+    served = []
+    monkeypatch.setattr(serve, "run", lambda explorer, *_: served.append([Path(folder).name for folder in explorer.folders]))
+    begun = Path(shutil.copytree(tiny_models["softmax"], tmp_path / "begun"))
+    (begun / "scores.json").unlink()
+    assert main(["explore", str(begun)]) == 2 and not served
+    assert "the same `compolens train` command goes on" in capsys.readouterr().err
+    assert main(["explore", str(begun), str(tiny_models["softmax"])]) == 0 and served == [["softmax"]]
+    assert "begun: not finished, left out" in capsys.readouterr().err
+
+
 def test_a_notebook_has_the_page_in_a_cell_until_it_is_stopped(tiny_models):
     cell = show.explore(tiny_models["softmax"].parent, height=500)
     assert cell.address in cell._repr_mimebundle_()["text/html"] and 'height="500"' in cell._repr_mimebundle_()["text/html"]

@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
         ConfigError: what the page needs is not installed, or no model's description can be read.
     """
     named = [Path(folder) for folder in options.folders]
-    models = finished_models(model_folders.find(named), named)
+    models = finished_models(model_folders.find(named), [])  # of one in training there is nothing to look at yet
     try:
         from compolens.explore.page import serve
     except ModuleNotFoundError as error:
