@@ -56,9 +56,9 @@ def analyze(models: list[Path], *, score: str = "ood", levels: str = "0.95,0.99"
     if not panels:
         raise ConfigError("none of these maps has a cell yet; the command that made them goes on: compolens map FILE")
     caption = (
-        f"Colours and solid lines: {'score' if score == 'ood' else score} on held-out compositions, mean over the seeds that learned what they were trained "
-        "on; grey cells and open points: no seed did. White contours and dashed lines: the score on training compositions. "
-        f"At least {shortest} seed(s) per cell. " + " ".join(dict.fromkeys(told))
+        f"Colours and solid lines: {'score' if score == 'ood' else score} on held-out compositions, mean over the seeds that "
+        "learned what they were trained on; grey cells and open points: no seed did. White contours and dashed lines: the "
+        f"score on training compositions. At least {shortest} seed(s) per cell. " + " ".join(dict.fromkeys(told))
     )
     return Drawing("Where are held-out compositions answered?", tuple(panels), caption, columns=min(3, len(panels)))
 

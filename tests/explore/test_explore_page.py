@@ -86,8 +86,8 @@ def test_a_folder_whose_description_is_damaged_is_told_before_the_page_is_served
 
 def test_of_a_training_that_has_not_ended_no_page_is_served(tiny_models, tmp_path, capsys, monkeypatch):
     served = []
-    monkeypatch.setattr(serve, "run", lambda explorer, *_: served.append([Path(folder).name for folder in explorer.folders]))
-    begun = Path(shutil.copytree(tiny_models["softmax"], tmp_path / "begun"))
+    monkeypatch.setattr(serve, "run", lambda explorer, *_: served.append(list(explorer.folders)))
+    begun = shutil.copytree(tiny_models["softmax"], tmp_path / "begun")
     (begun / "scores.json").unlink()
     assert main(["explore", str(begun)]) == 2 and not served
     assert "the same `compolens train` command goes on" in capsys.readouterr().err
