@@ -54,7 +54,7 @@ from torch import Tensor
 
 from compolens.foundation.configs import require, require_positive
 from compolens.tasks.base import TaskFamily
-from compolens.tasks.episodes import Episodes
+from compolens.tasks.episodes import Episodes, check_drawing
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class FreshTask(TaskFamily):
         return list(combinations(range(self.n_vectors), 2))
 
     def sample(self, n: int, split: str, rng: torch.Generator, compositions: Sequence[int] | None = None) -> Episodes:
-        require(n >= 1, f"need at least one episode, got {n}")
+        check_drawing(n, rng)
         chosen = torch.tensor(self.choose_compositions(split, compositions), device=rng.device)
         composition = chosen[torch.randint(len(chosen), (n,), generator=rng, device=rng.device)]
         size = 0.5 + torch.rand(n, 2, generator=rng, device=rng.device)

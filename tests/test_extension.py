@@ -51,9 +51,9 @@ from typing import ClassVar
 
 import torch
 
-from compolens.foundation.configs import require, require_positive
+from compolens.foundation.configs import require_positive
 from compolens.tasks.base import TaskFamily
-from compolens.tasks.episodes import Episodes
+from compolens.tasks.episodes import Episodes, check_drawing
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class ToySums(TaskFamily):
         return mask
 
     def sample(self, n, split, rng, compositions=None):
-        require(n >= 1, "need at least one episode")
+        check_drawing(n, rng)
         chosen = torch.tensor(self.choose_compositions(split, compositions), device=rng.device)
         composition = chosen[torch.randint(len(chosen), (n,), generator=rng, device=rng.device)]
         code = torch.zeros(n, self.n_modules, device=rng.device)

@@ -1,5 +1,6 @@
 """Attention variants against the public reference code's numbers, against their formulas, and as hypernetworks."""
 
+import dataclasses
 import math
 from collections import Counter
 from pathlib import Path
@@ -25,8 +26,9 @@ from compolens.models import (
     count_parameters,
     load_reference_parameters,
 )
-from compolens.models.attention import relative_buckets
+from compolens.models.attention import Attention, relative_buckets
 from compolens.models.linear import rms_head
+from compolens.models.softmax import SoftmaxAttention
 from compolens.tasks import FuzzyLogic, SRaven
 
 GOLDEN = dict(np.load(Path(__file__).parents[1] / "data" / "hyla_golden.npz", allow_pickle=False))
@@ -612,6 +614,30 @@ def test_computing_only_the_answers_gives_the_same_answers_and_gradients(archite
     for ours, theirs in zip(*gradients, strict=True):
         scale = max(1.0, float(theirs.abs().max()))
         assert (ours - theirs).abs().max() < 1e-10 * scale
+
+
+class Fading(SoftmaxAttention):
+    """Weights fall with the distance between query and key, which the number of a row tells only if all rows are there."""
+
+    def weights(self, scores):
+        query, key = (torch.arange(n) for n in scores.shape[-2:])
+        return (scores - (query[:, None] - key).abs()).softmax(-1)
+
+
+class Careless(Fading):
+    rowwise = True
+
+
+def test_weights_that_depend_on_places_see_all_queries_unless_their_class_says_otherwise():
+    assert SoftmaxAttention.rowwise and not Fading.rowwise and not type("Own", (Attention,), {}).rowwise
+    tokens = torch.randn(3, 9, 6, generator=torch.Generator().manual_seed(1))
+    for attention, right in ((Fading, True), (Careless, False)):
+        family = dataclasses.dataclass(frozen=True)(
+            type("Own", (SoftmaxTransformer,), {"attention": lambda self, made=attention: made, "__doc__": "Fading."})
+        )
+        model = randomised(family(**SIZES, n_ctx=9).build(d_in=6, d_out=3, answers=(7, 8)))
+        full, only = model(tokens)[:, 7:], model.answer(tokens)[:, 7:]
+        assert torch.allclose(full, only, rtol=1e-4, atol=1e-4) == right
 
 
 @pytest.mark.parametrize("architecture", [HypernetworkTransformer, BottleneckMLP], ids=lambda cls: cls.__name__)

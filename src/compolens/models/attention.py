@@ -153,6 +153,10 @@ class Attention(nn.Module, ABC):
     masked_score = -math.inf
     head_site: ClassVar[tuple[str, int]] = ("hook_z", 2)
     """The hook point at which a head is told from the others, and the dimension that counts heads there."""
+    rowwise: ClassVar[bool] = False
+    """Whether a query's weights follow from its own scores alone, wherever it stands among the queries. Then a part of the
+    queries may be computed without the others; else all are, and what is asked for is cut out. A class with `weights`,
+    `scores` or `dropped` of its own says so itself, or is taken for one that is not."""
     W_Q: nn.Parameter
     W_K: nn.Parameter
     W_V: nn.Parameter
@@ -193,12 +197,17 @@ class Attention(nn.Module, ABC):
         if transfer is not None:
             self.hook_coefficients = HookPoint()
 
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if "rowwise" not in vars(cls) and vars(cls).keys() & {"weights", "scores", "dropped"}:
+            cls.rowwise = False
+
     @abstractmethod
     def weights(self, scores: Tensor) -> Tensor:
         """What multiplies the values.
 
         Args:
-            scores: (batch, head, query, key), masked.
+            scores: (batch, head, query, key), masked; of all queries, in their order, unless the class says `rowwise`.
 
         Returns:
             The same shape.
@@ -279,6 +288,8 @@ class Attention(nn.Module, ABC):
         Raises:
             ConfigError: the mask is that of a shorter sequence.
         """
+        if queries is not None and not self.rowwise:
+            return self.forward(x)[:, queries]
         asking, x, valued = x if isinstance(x, Inputs) else (x, x, x)
         seq = x.shape[1]
         if self.mask is not None and seq > len(self.mask):

@@ -63,6 +63,8 @@ class HYLAAttention(_ValueNetwork, RMSHeadAttention):
     the backward pass.
     """
 
+    rowwise = True
+
     def weights(self, scores: Tensor, kept: Tensor | None = None) -> Tensor:
         """Scores over their root mean square across heads (RMSHead).
 

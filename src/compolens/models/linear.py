@@ -72,6 +72,7 @@ class UnnormalizedAttention(Attention):
     """Scores are the weights; masked ones are 0."""
 
     masked_score = 0.0
+    rowwise = True
 
     def weights(self, scores: Tensor) -> Tensor:
         return scores
@@ -81,6 +82,7 @@ class RMSHeadAttention(Attention):
     """Scores normalised over heads are the weights; masked ones are 0."""
 
     masked_score = 0.0
+    rowwise = True
 
     def weights(self, scores: Tensor, kept: Tensor | None = None) -> Tensor:
         """Scores over their root mean square across heads (RMSHead).

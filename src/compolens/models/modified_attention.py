@@ -22,19 +22,11 @@ import torch
 from torch import Tensor, nn
 
 from compolens.foundation.configs import require
-from compolens.models.attention import Attention, Inputs, Sizes
+from compolens.models.attention import Attention, Sizes
 from compolens.models.base import Part, truncated_lecun_
 from compolens.models.softmax import SoftmaxAttention
 from compolens.models.token_space import TokenSpaceSelfAttention
 from compolens.models.transformer import TransformerArchitecture
-
-
-class _WholePatternAttention(SoftmaxAttention):
-    """`weights` sees the scores of all queries, also where only some are asked for."""
-
-    def forward(self, x: Tensor | Inputs, queries: slice | None = None) -> Tensor:
-        written = super().forward(x)
-        return written if queries is None else written[:, queries]
 
 
 def _diagonal(pattern: Tensor) -> Tensor:
@@ -42,7 +34,7 @@ def _diagonal(pattern: Tensor) -> Tensor:
     return torch.diag_embed(pattern.diagonal(dim1=-2, dim2=-1))
 
 
-class RegularizedAttention(_WholePatternAttention):
+class RegularizedAttention(SoftmaxAttention):
     """A - alpha diag(A): one step on L + (alpha / (2 eta)) |W|^2, which shrinks W_0 by 1 - alpha.
 
     Args:
@@ -89,7 +81,7 @@ class AugmentedAttention(SoftmaxAttention):
         return projected + self.strength * nn.functional.gelu(hidden, approximate="tanh")
 
 
-class NegativeSampleAttention(_WholePatternAttention):
+class NegativeSampleAttention(SoftmaxAttention):
     """A (I - beta R): L with v_i - beta mean_{j in N(i)} v_j for v_i. The query's own token, in W_0, keeps its value.
 
     N(i), the negative samples of i, are the round(share * n) tokens, but at least one, that i attends to least among the n

@@ -13,6 +13,8 @@ from compolens.models.transformer import TransformerArchitecture
 class SoftmaxAttention(Attention):
     """softmax(Q K^T / sqrt(d_head)) V; masked scores are -inf."""
 
+    rowwise = True
+
     def weights(self, scores: Tensor) -> Tensor:
         return scores.softmax(-1)
 

@@ -262,6 +262,7 @@ class SparseCodingAttention(Attention):
     """
 
     masked_score = 0.0
+    rowwise = True
     hook_phi: HookPoint
     hook_psi: HookPoint
 

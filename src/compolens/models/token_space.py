@@ -155,6 +155,8 @@ class TokenSpaceSelfAttention(TokenSpaceArchitecture):
 class UnscaledLinearAttention(UnnormalizedAttention):
     """Q K^T V as it is: not even divided by sqrt(d_head)."""
 
+    rowwise = True
+
     def scores(self, x: Tensor, asking: Tensor) -> Tensor:
         q, k = self.hook_q(self._project(asking, "Q")), self.hook_k(self._project(x, "K"))
         return q.transpose(1, 2) @ k.permute(0, 2, 3, 1)

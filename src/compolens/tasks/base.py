@@ -175,7 +175,8 @@ class TaskFamily(ABC):
             `n` episodes.
 
         Raises:
-            ConfigError: a composition does not belong to the split.
+            ConfigError: n is below 1 or rng no generator (`check_drawing`), or a composition does not belong to the split
+                (`choose_compositions`).
         """
 
     def render(self, codes: dict[str, Tensor], inputs: Tensor) -> Episodes:

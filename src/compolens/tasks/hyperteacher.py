@@ -341,16 +341,17 @@ class _Teacher(TaskFamily):
         return error, deviation[:, self.n_context :].square().sum((1, 2)) * unbiased
 
     def sheets(self, episodes: Episodes, prediction: Tensor) -> list[Sheet]:
-        """The coefficients of the active modules; every question's target and answer."""
+        """The coefficients of the active modules; target and answer of the first questions."""
         code = episodes.codes["modules"][0].tolist()
         active = tuple((f"module {m}", f"{z:.2f}") for m, z in enumerate(code) if z)
         outputs = tuple(f"y{i + 1}" for i in range(self.d_y))
-        rows = []
-        for q, at in enumerate(self.answers[:4]):
+        rows, most = [], 4
+        for q, at in enumerate(self.answers[:most]):
             for who, values in (("target", episodes.targets), ("answer", prediction)):
                 rows.append((f"question {q + 1}, {who}", *(f"{v:.2f}" for v in values[0, at].tolist())))
-        title = f"W(z): {self.n_context} examples (x, y) are shown"
-        return [Sheet(title, ("part", "coefficient"), active), Sheet("questions", ("", *outputs), tuple(rows))]
+        title = f"W(z): the model sees {self.n_context} examples (x, y)"
+        asked = "questions" if self.n_queries <= most else f"questions 1 to {most} of {self.n_queries}"
+        return [Sheet(title, ("part", "coefficient"), active), Sheet(asked, ("", *outputs), tuple(rows))]
 
     def raw_statistic(self, episodes: Episodes) -> Tensor:
         """The moments mean(y x^T) and mean(y) of the context, (batch, d_y * d_x + d_y).
