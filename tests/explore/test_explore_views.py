@@ -300,6 +300,13 @@ def test_differences_are_antisymmetric_and_vanish_for_equal_models(subjects, tin
     assert printed(views.diff(one, two, replace(ONE, other_step=0)).python) == pytest.approx(there.value, abs=1e-5)
 
 
+def test_a_difference_says_what_the_two_are_to_one_another(subjects, tiny_models):
+    one, early = subjects["softmax"], Subject(load(tiny_models["softmax"], step=0), DRAWN)
+    assert "The same model twice: no difference" in views.diff(one, one, ONE).drawing.caption
+    assert "Two steps of one training: no claim" in views.diff(one, early, ONE).drawing.caption
+    assert "Two models, one seed each: no claim" in views.diff(one, subjects["hypernetwork"], ONE).drawing.caption
+
+
 def test_models_of_different_tasks_are_not_compared(subjects):
     with pytest.raises(ConfigError, match="different tasks"):
         views.diff(subjects["softmax"], subjects["fuzzy"], ONE)

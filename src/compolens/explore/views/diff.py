@@ -54,12 +54,20 @@ def diff(subject: Subject, other: Subject, state: State) -> View:
     panels = [_by_composition(left, right, subject.task.score_name), *_attention(subject, other, state)]
     number = difference(*(frame[frame["held_out"] == (state.split == "ood")] for frame in (left, right)))
     note = "Differences are the first model's minus the second's; intervals: 95 % over compositions, paired. "
-    drawing = Drawing(
-        f"{subject.title} minus {other.title}", panels, note + "Two models, one seed each: no claim about architectures.", 2
-    )
+    drawing = Drawing(f"{subject.title} minus {other.title}", panels, note + _reach(subject, other), 2)
     which = "held-out" if state.split == "ood" else "trained"
     what = f"{subject.task.score_name} of {subject.title} minus {other.title}, {which} compositions"
     return View(drawing, number, what, _python(subject, other, state), {})
+
+
+def _reach(subject: Subject, other: Subject) -> str:
+    """What the two are to one another, and so how far their difference reaches."""
+    one, two = subject.trained, other.trained
+    if one.folder.resolve() != two.folder.resolve():
+        return "Two models, one seed each: no claim about architectures."
+    if one.step != two.step:
+        return "Two steps of one training: no claim about other trainings."
+    return "The same model twice: no difference is to be expected."
 
 
 def _by_composition(left: pd.DataFrame, right: pd.DataFrame, score: str) -> Panel:
