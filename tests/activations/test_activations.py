@@ -237,6 +237,25 @@ def test_batches_of_no_episode_are_refused(trained, batch):
         next(draw(trained.task, "test", 4, 0, batch=batch))
 
 
+def test_record_says_what_it_takes(trained, episodes):
+    said = r'record takes episodes, such as next\(draw\(task, "ood", 8, 0\)\), .* got a '
+    for wrong, got in ((episodes.tokens, "Tensor"), (trained.task, "Hyperteacher"), ([episodes.tokens], "Tensor among")):
+        with pytest.raises(ConfigError, match=said + got):
+            next(record(trained.model, wrong, "hook_embed"))
+
+
+def test_readers_of_roles_say_what_they_take(trained, episodes):
+    model = trained.model
+    _, cache = model.run_with_cache(episodes.tokens)
+    activation, got = cache["hook_embed"], type(model).__name__
+    with pytest.raises(ConfigError, match=rf"got a {got} and a Tensor; type at_answers\(activation, model\)"):
+        at_answers(model, activation)
+    with pytest.raises(ConfigError, match=rf"got a {got} and a Tensor; type at_role\(activation, model, role\)"):
+        at_role(model, activation, "readout")
+    with pytest.raises(ConfigError, match=r"type at_answers\(activation, trained\.model\)"):
+        at_answers(activation, trained)
+
+
 def test_draw_says_what_it_takes(trained):
     with pytest.raises(ConfigError, match=r"such as trained\.task; got TrainedModel"):
         next(draw(trained, "ood", 4, 0))

@@ -28,10 +28,12 @@ def at_role(activation: Tensor, model: HookedModel, role: str) -> Tensor:
         (batch, features).
 
     Raises:
-        ConfigError: the model has no such role, or the activation has not the model's own positions along its second axis.
+        ConfigError: the model has no such role, what is given as a model has no roles at all, or the activation has not the
+            model's own positions along its second axis.
     """
     if role == "all":
         return activation.flatten(1)
+    _check_roles(activation, model, "at_role")
     at = positions(model, role)
     _check_length(activation, model)
     if role == "readout":
@@ -52,10 +54,22 @@ def at_answers(activation: Tensor, model: HookedModel) -> Tensor:
         (batch, answer, ...).
 
     Raises:
-        ConfigError: the activation has not the model's own positions along its second axis.
+        ConfigError: what is given as a model has no token roles, or the activation has not the model's own positions along
+            its second axis.
     """
+    _check_roles(activation, model, "at_answers")
     _check_length(activation, model)
     return activation[:, model.roles["readout"]]
+
+
+def _check_roles(activation: Any, model: Any, verb: str) -> None:
+    got = f"a {type(activation).__name__} and a {type(model).__name__}"
+    name = "trained.model" if hasattr(model, "model") else "model"
+    require(
+        hasattr(model, "roles"),
+        f"{verb} takes an activation and then a model with token roles, got {got}; type {verb}(activation, {name}"
+        + (", role)" if verb == "at_role" else ")"),
+    )
 
 
 def _check_length(activation: Tensor, model: HookedModel) -> None:

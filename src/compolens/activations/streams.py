@@ -24,6 +24,7 @@ from compolens.tasks.fixed.stored import StoredEpisodes
 from compolens.training import Run
 
 BATCH = 256
+TAKES = 'record takes episodes, such as next(draw(task, "ood", 8, 0)), or batches of them'
 
 
 class Activations(NamedTuple):
@@ -139,7 +140,7 @@ def record(
         The stream, or the `Recording` that was written.
 
     Raises:
-        ConfigError: several splits without a folder, or a folder without splits.
+        ConfigError: several splits without a folder, a folder without splits, or what are no episodes.
     """
     _check_model(model, "record")
     sites = [sites] if isinstance(sites, str) else sites
@@ -165,7 +166,11 @@ def record(
 
 
 def _listed(batches: Listed) -> Iterable[Episodes | Activations]:
-    return [batches] if isinstance(batches, Episodes | Activations) else batches
+    if isinstance(batches, Episodes | Activations):
+        return [batches]
+    many = isinstance(batches, Iterable) and not isinstance(batches, Tensor | np.ndarray | str)
+    require(many, f"{TAKES}, got a {type(batches).__name__}")
+    return batches
 
 
 @torch.no_grad()
@@ -177,6 +182,7 @@ def _stream(model: HookedModel, batches: Iterable[Episodes | Activations], sites
             yield batch._replace(sites={site: batch.sites[site] for site in sites})
             continue
         episodes = batch.episodes if isinstance(batch, Activations) else batch
+        require(isinstance(episodes, Episodes), f"{TAKES}, got a {type(episodes).__name__} among them")
         prediction, cache = model.run_with_cache(episodes.tokens, names_filter=list(sites))
         yield Activations({site: cache[site] for site in sites}, prediction, episodes)
 
