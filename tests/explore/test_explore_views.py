@@ -84,6 +84,8 @@ def test_ranges_hold_every_number(numbers):
         ("split=odd", "did you mean 'ood'"),
         ("chosen=1-x", "ranges such as 0-3,7"),
         ("chosen=512", "not among the 512"),
+        ("chosen=3-1", "ascends, such as 1-3, got '3-1'"),
+        ("chosen=0-99999999999", "from 0 to 8191 at most"),
         ("layer=one", "layer='one'"),
         ("parts=1", "parts='1'"),
     ],
@@ -252,6 +254,14 @@ def test_the_donors_code_written_whole_is_compared_with_the_donors_task(subjects
     assert torch.allclose(
         aims.written.targets, subject.task.render(subject.donors(ONE).codes, subject.bases(ONE).inputs).targets
     )
+
+
+def test_of_an_episode_that_is_its_own_donor_the_code_is_its_own(subjects):
+    subject = subjects["softmax"]
+    for write in WRITES[1:]:
+        shown = views.code(subject, replace(SET, donor=0, write=write))
+        assert "An episode is its own donor: nothing is moved." in shown.drawing.caption and "own task" in shown.what
+        assert printed(shown.python) == pytest.approx(shown.number.value, rel=1e-4)
 
 
 def test_codes_of_categories_have_no_task_of_their_own_when_moved_by_hand(subjects):

@@ -1,6 +1,7 @@
 """In a notebook: live where widgets are, a picture elsewhere, and said which of the two it is."""
 
 import nbformat
+import numpy as np
 import pytest
 from nbclient import NotebookClient
 
@@ -48,6 +49,55 @@ def test_attention_of_any_cache_is_shown_by_layer_head_and_episode(cache, subjec
         show.attention(cache, head=9)
     with pytest.raises(ConfigError, match="did you mean 'layer'"):
         shown.set(layr=1)
+
+
+def test_attention_without_a_batch_is_of_one_episode(subject):
+    tokens = subject.drawn("ood").tokens[:1]
+    _, cache = subject.model.run_with_cache(tokens, remove_batch_dim=True)
+    shown = show.attention(cache, head=1)
+    batched = show.attention(subject.model.run_with_cache(tokens)[1], head=1)
+    assert "One episode: no claim" in str(shown) and list(shown.controls["head"].choices) == [0, 1]
+    grids = [each.drawing.panels[0].marks[0].grid()[0] for each in (shown, batched)]
+    assert np.array_equal(*grids, equal_nan=True) and np.nansum(grids[0]) > 0
+
+
+def test_what_is_no_cache_is_named(cache, subject):
+    for given, said in (
+        (subject.trained, r"got a TrainedModel; type _, cache = trained\.model\.run_with_cache\(tokens\)"),
+        (subject.model, r"got a \w+; type _, cache = model\.run_with_cache\(tokens\)"),
+        (cache["pattern", 0], r"weights of shape \(4, 2, 9, 9\); type show\.attention\({"),
+        ({"blocks.0.attn.hook_pattern": cache["pattern", 0][0, 0]}, r"hook_pattern is \(9, 9\); allowed: \(batch, head"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            show.attention(given)
+    for wrong, said in (({"layer": 1.5}, "layer 1.5: .* allowed: 0 to 1"), ({"episode": "a"}, "episode 'a': .* 0 to 3")):
+        with pytest.raises(ConfigError, match=said):
+            show.attention(cache, **wrong)
+
+
+def test_numbers_are_taken_of_any_kind_and_what_is_none_is_named(subject):
+    assert show.ladder(subject, episodes=np.int64(3)).python == show.ladder(subject, episodes=3).python
+    for wrong, said in (
+        (lambda: show.ladder(subject, episodes="a"), r"such as 3 or range\(8\), got 'a'"),
+        (lambda: show.patch(subject, donor=1.5), "donor must be a whole number, got 1.5"),
+        (lambda: show.code(subject, at=1.5), "at must be a whole number, got 1.5"),
+        (lambda: show.code(subject, at=9), "no site at layer 9; allowed: 0, 1, 2$"),
+        (lambda: show.code(subject, role="querry"), "no role 'querry' at layer 1; allowed: context, "),
+        (lambda: show.code(subject, at=2, role="context"), "no role 'context' at layer 2; .*; it is at layer 0, 1$"),
+        (lambda: show.code(subject).set(**{"module 1": 50.0}), r"module 1 cannot be 50.0; allowed: 0.0 to 1.0$"),
+        (lambda: show.code(subject).set(**{"module 1": "a"}), "module 1 cannot be 'a'; allowed: 0.0 to 1.0$"),
+        (lambda: show.diff(subject, subject).set(layer=1.0), "layer cannot be 1.0; allowed: 0 to 1$"),
+        (lambda: show.grid(subject).set(split="odd"), "split cannot be 'odd'; did you mean 'ood'"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            wrong()
+
+
+def test_an_episode_that_is_its_own_donor_is_refused_with_the_reason(subject):
+    for view in (show.patch, show.parts):
+        for donor in (0, 32):
+            with pytest.raises(ConfigError, match=f"its own donor: nothing is moved; choose another than donor={donor}"):
+                view(subject, episodes=range(4), donor=donor)
 
 
 def test_each_shows_widgets_and_keeps_a_picture(subject, tiny_models):

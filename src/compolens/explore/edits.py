@@ -84,7 +84,8 @@ def goals(subject: Subject, state: State, code: Tensor) -> Goals:
     """
     check_renders(subject.task)
     task, base, donor = subject.task, subject.bases(state), subject.donors(state)
-    recombined, copied = _recombined(subject, state), task.render(donor.codes, base.inputs)
+    recombined = _recombined(subject, state)
+    copied = base if subject.own_donors(state) else task.render(donor.codes, base.inputs)
     known = {"own code": base, "recombined code": recombined, "donor's code": copied}
     return Goals(base, recombined, copied, _shown_as(subject, code, base) if state.parts else known[state.write])
 

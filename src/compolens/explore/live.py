@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from compolens.figures import Drawing
-from compolens.foundation.configs import ConfigError, nearest
+from compolens.foundation.configs import ConfigError, nearest, require, shown
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -62,9 +63,14 @@ class Control:
         Raises:
             ConfigError: the control does not allow it.
         """
-        allowed = self.choices[0] <= value <= self.choices[1] if self.continuous else value in self.choices
-        if not allowed:
-            raise ConfigError(f"{self.name} cannot be {value!r}; {nearest(str(value), map(str, self.choices))}")
+        ends = f"allowed: {self.choices[0]} to {self.choices[-1]}"
+        if self.continuous:
+            fits, allowed = isinstance(value, Real) and self.choices[0] <= float(value) <= self.choices[1], ends
+        elif isinstance(self.choices, range):
+            fits, allowed = isinstance(value, Integral) and value in self.choices, ends
+        else:
+            fits, allowed = value in self.choices, nearest(str(value), map(str, self.choices))
+        require(fits, f"{self.name} cannot be {shown(value)}; {allowed}")
 
 
 class Live:

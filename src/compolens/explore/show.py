@@ -13,10 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from numbers import Integral
+from operator import index
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from compolens.explore import views
 from compolens.explore.live import Control, Live, Picture
@@ -25,7 +29,7 @@ from compolens.explore.subjects import Subject
 from compolens.explore.views.attention import head_drawing, mask_of
 from compolens.explore.views.base import View
 from compolens.explore.views.code import code as code_view
-from compolens.foundation.configs import ConfigError, nearest, require
+from compolens.foundation.configs import ConfigError, nearest, require, shown
 from compolens.zoo.folders import TrainedModel, load
 
 __all__ = ["attention", "code", "diff", "explore", "grid", "ladder", "parts", "patch"]
@@ -39,7 +43,8 @@ def attention(
     """Attention maps of a cache, layer and head to pick, token roles as ticks, masked pairs grey.
 
     Args:
-        cache: what `run_with_cache` returned, or a mapping from hook points to (batch, head, query, key) weights.
+        cache: what `run_with_cache` returned, or a mapping from hook points to (batch, head, query, key) weights; those
+            without a batch, (head, query, key), are of one episode.
         roles: name -> positions, as in ``model.roles``; None: those of the cache's own model, else none.
         layer: the one shown first, from 0.
         head: the one shown first, from 0.
@@ -49,19 +54,16 @@ def attention(
         Something that a notebook shows: live, or as a picture.
 
     Raises:
-        ConfigError: the cache holds no attention weights, or no such layer, head or episode.
+        ConfigError: it is no cache, holds no attention weights, or no such layer, head or episode.
     """
-    model = getattr(cache, "model", None)
-    held = getattr(cache, "cache_dict", cache)
-    names = [name for name in held if str(name).endswith("hook_pattern")]
-    if not names:
-        raise ConfigError(f"the cache holds no attention weights (…hook_pattern); {nearest('attn.hook_pattern', held)}")
+    model, held = getattr(cache, "model", None), _patterns(cache)
+    names = list(held)
     given = roles if roles is not None else getattr(model, "roles", {})
-    require(0 <= layer < len(names), f"layer {layer}: the cache holds attention weights of {len(names)}")
+    layer = _place("layer", layer, len(names))
     counts = [held[name].shape[1] for name in names]
-    require(0 <= head < counts[layer], f"head {head}: there are {counts[layer]}")
+    head = _place("head", head, counts[layer])
     batch = held[names[layer]].shape[0]
-    require(episode is None or 0 <= episode < batch, f"episode {episode}: the cache holds {batch}")
+    episode = None if episode is None else _place("episode", episode, batch)
 
     def draw(chosen: Mapping[str, Any]) -> Picture:
         name, which = names[chosen["layer"]], min(chosen["head"], counts[chosen["layer"]] - 1)
@@ -106,7 +108,7 @@ def patch(model: Model, episodes: Sequence[int] | int | None = None, split: str 
         Something that a notebook shows: live, or as a picture.
     """
     subject = _subject(model)
-    state = State(split=split, donor=donor, chosen=_chosen(subject, split, episodes))
+    state = State(split=split, donor=_whole("donor", donor), chosen=_chosen(subject, split, episodes))
     controls = [Control("colour", COLOURS, COLOURS[0])]
     return _live(lambda state: views.sites(subject, state), state, controls)
 
@@ -124,7 +126,7 @@ def parts(model: Model, episodes: Sequence[int] | int | None = None, split: str 
         Something that a notebook shows: live, or as a picture.
     """
     subject = _subject(model)
-    state = State(split=split, donor=donor, chosen=_chosen(subject, split, episodes))
+    state = State(split=split, donor=_whole("donor", donor), chosen=_chosen(subject, split, episodes))
     return _live(lambda state: views.parts(subject, state), state, [Control("split", ("test", "ood"), split)])
 
 
@@ -142,7 +144,8 @@ def code(model: Model, episode: int = 0, split: str = "ood", at: int | None = No
         Something that a notebook shows: live, or as a picture.
     """
     subject = _subject(model)
-    state = State(split=split, chosen=(episode,), at=at, role=role, write=WRITES[0])
+    at = None if at is None else _whole("at", at)
+    state = State(split=split, chosen=_chosen(subject, split, episode), at=at, role=role, write=WRITES[0])
     own = subject.features(subject.bases(state))[0].tolist()
     least, most = subject.span
     parts = [
@@ -179,6 +182,7 @@ def ladder(
         Something that a notebook shows: live, or as a picture.
     """
     subject = _subject(model)
+    at = None if at is None else _whole("at", at)
     state = State(split=split, chosen=_chosen(subject, split, episodes), at=at, role=role, search=search)
     names = {f"{site.layer}: {site.role}": site for site in subject.sites}
     own = subject.site(state)
@@ -204,8 +208,8 @@ def diff(model: Model, other: Model, split: str = "ood", layer: int = 0, head: i
         Something that a notebook shows: live, or as a picture.
     """
     one, two = _subject(model), _subject(other)
-    state = State(split=split, layer=layer, head=head)
-    controls = [Control("layer", range(max(1, len(one.patterns))), layer), Control("split", ("test", "ood"), split)]
+    state = State(split=split, layer=_whole("layer", layer), head=_whole("head", head))
+    controls = [Control("layer", range(max(1, len(one.patterns))), state.layer), Control("split", ("test", "ood"), split)]
     return _live(lambda state: views.diff(one, two, state), state, controls)
 
 
@@ -234,7 +238,45 @@ def _subject(model: Model) -> Subject:
 def _chosen(subject: Subject, split: str, episodes: Sequence[int] | int | None) -> tuple[int, ...]:
     if episodes is None:
         return tuple(range(len(subject.drawn(split).tokens)))
-    return (episodes,) if isinstance(episodes, int) else tuple(episodes)
+    try:
+        return tuple(map(index, [episodes] if isinstance(episodes, Integral) else episodes))  # type: ignore[arg-type]
+    except TypeError:
+        raise ConfigError(f"episodes are whole numbers, such as 3 or range(8), got {shown(episodes)}") from None
+
+
+def _whole(what: str, value: Any) -> int:
+    require(isinstance(value, Integral), f"{what} must be a whole number, got {shown(value)}")
+    return index(value)
+
+
+def _place(what: str, value: Any, count: int) -> int:
+    """A number from 0 of one of so many in a cache."""
+    fits = isinstance(value, Integral) and 0 <= index(value) < count
+    require(fits, f"{what} {shown(value)}: the cache holds {count}; allowed: " + ("0" if count == 1 else f"0 to {count - 1}"))
+    return index(value)
+
+
+def _patterns(cache: Any) -> dict[str, Tensor]:
+    """Hook point -> (batch, head, query, key), of whatever a cache holds of attention weights."""
+    held = getattr(cache, "cache_dict", cache)
+    if isinstance(held, Tensor | np.ndarray):
+        raise ConfigError(
+            f"show.attention takes a cache, got weights of shape {tuple(held.shape)}; "
+            'type show.attention({"blocks.0.attn.hook_pattern": weights})'
+        )
+    name = "trained.model" if hasattr(held, "model") else "model"
+    require(
+        isinstance(held, Mapping),
+        f"show.attention takes a cache, got a {type(held).__name__}; "
+        f"type _, cache = {name}.run_with_cache(tokens), then show.attention(cache)",
+    )
+    found = {name: torch.as_tensor(held[name]) for name in held if str(name).endswith("hook_pattern")}
+    if not found:
+        raise ConfigError(f"the cache holds no attention weights (…hook_pattern); {nearest('attn.hook_pattern', held)}")
+    for name, weights in found.items():
+        shape = tuple(weights.shape)
+        require(len(shape) in (3, 4), f"{name} is {shape}; allowed: (batch, head, query, key), or (head, query, key)")
+    return {name: weights if weights.ndim == 4 else weights[None] for name, weights in found.items()}
 
 
 def _live(view: Callable[[State], View], state: State, controls: list[Control]) -> Live:

@@ -14,6 +14,9 @@ COLOURS = ("patching", "readout R²", "readout R² minus untrained")
 WRITES = ("own code", "recombined code", "donor's code")
 """Which code is written before any of its parts is moved by hand."""
 
+MOST = 8192
+"""Episodes that are drawn of a split at most."""
+
 
 def to_ranges(numbers: Iterable[int]) -> str:
     """Whole numbers as ranges.
@@ -46,7 +49,7 @@ def from_ranges(text: str) -> tuple[int, ...]:
         The numbers, in the order of the text.
 
     Raises:
-        ConfigError: the text holds something else.
+        ConfigError: the text holds something else, or a range that descends.
 
     >>> from_ranges("0-3,7")
     (0, 1, 2, 3, 7)
@@ -56,7 +59,10 @@ def from_ranges(text: str) -> tuple[int, ...]:
         first, _, last = part.partition("-")
         if not (first.isdecimal() and (last or "0").isdecimal()):
             raise ConfigError(f"episodes are whole numbers and ranges such as 0-3,7, got {text!r}")
-        found += range(int(first), int(last or first) + 1)
+        least, most = int(first), int(last or first)
+        require(least <= most, f"a range of episodes ascends, such as {most}-{least}, got {part!r}")
+        require(most < MOST, f"episodes count from 0 to {MOST - 1} at most, got {part!r}")
+        found += range(least, most + 1)
     return tuple(found)
 
 
@@ -110,7 +116,7 @@ class State:
         require_choice(self.split, ("test", "ood"))
         require_choice(self.colour, COLOURS)
         require_choice(self.write, WRITES)
-        require(1 <= self.episodes <= 8192, f"episodes must be from 1 to 8192, got {self.episodes}")
+        require(1 <= self.episodes <= MOST, f"episodes must be from 1 to {MOST}, got {self.episodes}")
         require(len(self.chosen) > 0, "no episode is chosen; choose at least one")
         outside = [i for i in self.chosen if not 0 <= i < self.episodes]
         require(not outside, f"episode {outside[:1]} is not among the {self.episodes} drawn; they count from 0")

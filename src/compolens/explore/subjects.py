@@ -167,6 +167,29 @@ class Subject:
         drawn = self.drawn(state.split)
         return drawn.take((self.numbers(state) + state.donor) % len(drawn.tokens))
 
+    def own_donors(self, state: State) -> bool:
+        """Whether every episode is its own donor.
+
+        Args:
+            state: what the reader has chosen.
+
+        Returns:
+            True where the donor lies no episodes further, or once around.
+        """
+        return state.donor % len(self.drawn(state.split).tokens) == 0
+
+    def check_donors(self, state: State) -> None:
+        """Check that donors are other episodes, so that something can be moved.
+
+        Args:
+            state: what the reader has chosen.
+
+        Raises:
+            ConfigError: they are not.
+        """
+        own = self.own_donors(state)
+        require(not own, f"an episode is its own donor: nothing is moved; choose another than donor={state.donor}, such as -1")
+
     # ---- the control -------------------------------------------------------------------------------------------------
     @cached_property
     def untrained(self) -> HookedModel:
@@ -201,8 +224,12 @@ class Subject:
         for site in self.sites:
             if site.layer == chosen and state.role in ("", site.role):
                 return site
-        names = [f"layer {site.layer}, {site.role}" for site in self.sites]
-        raise DoesNotApply(f"no site at layer {state.at}, {state.role}; {nearest(f'layer {state.at}, {state.role}', names)}")
+        here = [site.role for site in self.sites if site.layer == chosen]
+        if not here:
+            raise DoesNotApply(f"no site at layer {chosen}; allowed: {', '.join(map(str, dict.fromkeys(layers)))}")
+        there = [str(site.layer) for site in self.sites if site.role == state.role]
+        told = f"; it is at layer {', '.join(there)}" if there else ""
+        raise DoesNotApply(f"no role {state.role!r} at layer {chosen}; {nearest(state.role, here)}{told}")
 
     def seen(self, state: State, site: Site, untrained: bool = False) -> Activations:
         """The chosen episodes at a site's hook point, with the answers to them.

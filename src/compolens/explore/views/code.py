@@ -58,6 +58,8 @@ def _written(state: State) -> str:
 
 
 def _why_no_goal(aims: edits.Goals, state: State) -> str:
+    if aims.donor is aims.own and state.write != "own code" and not state.parts:
+        return "An episode is its own donor: nothing is moved."
     if aims.written is aims.own:
         return "Written with its own code, the answer should stay."
     if state.parts:

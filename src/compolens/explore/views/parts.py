@@ -28,8 +28,10 @@ def effects(subject: Subject, state: State) -> list[tuple[Component, Number]]:
 
     Raises:
         DoesNotApply: the family cannot show inputs under another code, or the model has no hook point of a head or an MLP.
+        ConfigError: every episode is its own donor.
     """
     check_renders(subject.task)
+    subject.check_donors(state)
     base = subject.bases(state)
     shown = subject.task.render(subject.donors(state).codes, base.inputs)
     parts = components(subject.model, base.tokens)

@@ -34,8 +34,10 @@ def patched(subject: Subject, state: State) -> list[Number]:
 
     Raises:
         DoesNotApply: the family cannot show inputs under another code.
+        ConfigError: every episode is its own donor.
     """
     check_renders(subject.task)
+    subject.check_donors(state)
     base = subject.bases(state)
     shown = subject.task.render(subject.donors(state).codes, base.inputs)
     hooks = list(dict.fromkeys(site.hook_name for site in subject.sites))
