@@ -178,7 +178,15 @@ def test_executors_without_the_teachers_equation_lose_less_than_the_vanilla_tran
 
 def test_which_expectations_of_executors_were_right():
     assert gap("arms/two-layers", VANILLA)[0] > 0 > gap("arms/two-layers", HYPERNETWORK)[0]
-    assert abs(gap("arms/code-16", HYPERNETWORK)[0]) < 0.01 and gap("arms/code-4", VANILLA)[0] < 0
+    assert gap("arms/code-4", VANILLA)[2] < 0 and "**Foreseen, and right:** `code-4` lies below" in PAGE
+    between = by_seed("arms/two-layers", HYPERNETWORK)
+    lo, hi = mean_interval(between)
+    assert (
+        lo < 0 < hi
+        and f"transformer {shown(between.mean())} [{shown(lo)}, {hi:.3f}])".replace("-", MINUS).replace(" 0.", " .") in PAGE
+    )
+    mean, lo, _ = gap("arms/code-16", HYPERNETWORK)
+    assert abs(mean) < 0.01 < -lo and f"the interval reaches {shown(lo)}".replace("-", MINUS) in PAGE
     assert gap("arms/tanh-biases", VANILLA)[0] > 0 and "**Wrong:** `tanh-biases` was expected below" in PAGE
 
 

@@ -10,6 +10,7 @@ from findings import shown
 from compolens import tables
 from compolens.diagnosis.contest import verdict
 from compolens.diagnosis.failing_compositions import gathered, judge, references
+from compolens.diagnosis.failing_compositions import judged as judged_alone
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "findings" / "what_predicts.md").read_text(encoding="utf-8")
@@ -60,7 +61,19 @@ def test_the_page_tells_which_models_entered_and_what_follows():
     )
     control, between = beside["leak of a seen conjunction, untrained"], placed["interference of its parts"]
     assert control.lo < 0.5 and control.hi > 0.5
-    assert f"For the untrained control it is {two(control.agreement)}, and the interval includes .5." in plain
+
+    def with_interval(one):
+        return f"{two(one.agreement)} [{two(one.lo)}, {two(one.hi)}]"
+
+    rows = frame[(frame["predictor"] == leak.name) & (frame["control"] == "")]
+    alone = judged_alone(rows[rows["family"] != "Hyperteacher"], leak.direction)
+    assert alone.lo < 0.5 and f"without the hyperteachers it cannot be told: {with_interval(alone)}." in plain
+    untrained = frame[(frame["predictor"] == leak.name) & (frame["control"] == "untrained")]["model"]
+    same = judged_alone(rows[rows["model"].isin(untrained)], leak.direction)
+    assert same.models == control.models and same.lo > 0.5
+    assert f"The untrained control is defined for {control.models} models. On these it has {with_interval(control)}" in plain
+    assert f"and the trained models have {with_interval(same)}." in plain
+    assert between.p_corrected < 0.05 and between.hi > 0.5 and f"p is {shown(between.p_corrected)}, and the interval" in plain
     seen = verdict(between, len(judged)).partition("(")[2].split()[0].lstrip("0")
     assert f"Its agreement is {two(between.agreement)}, and an agreement of {seen} would have been seen" in plain
     told = [one.name for one in judged if verdict(one, len(judged)) == "holds"]
