@@ -216,6 +216,8 @@ def test_a_folder_without_a_model_is_refused_in_one_line(tmp_path, capsys):
 def test_a_class_of_yours_is_named_with_its_file(tmp_path, capsys):
     assert cli.main(["cite", str(SHIPPED), "--with", "my_package.nets:MyNet"]) == 2
     assert "FILE.py:CLASS" in capsys.readouterr().err
+    assert cli.main(["cite", str(SHIPPED), "--with", f"{tmp_path / 'nowhere.py'}:MyNet"]) == 2
+    assert f"there is no file {tmp_path / 'nowhere.py'}" in capsys.readouterr().err
     (tmp_path / "broken.py").write_text("def (")
     assert cli.main(["cite", str(SHIPPED), "--with", f"{tmp_path / 'broken.py'}:MyNet"]) == 2
     assert "broken.py is not a Python file that can be read" in capsys.readouterr().err

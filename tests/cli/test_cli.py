@@ -469,7 +469,9 @@ def test_training_lists_runs_and_what_became_of_them(run, runs_file, tmp_path):
     out = tmp_path / "out"
     assert run("train", runs_file, "first", "--out", out).status == 0
     (out / "last").mkdir()
-    shutil.copy(out / "first" / "config.json", out / "last")
+    begun = json.loads((out / "first" / "config.json").read_text())
+    begun["run"]["init_seed"] = 1
+    (out / "last" / "config.json").write_text(json.dumps(begun))
     listed = run("train", runs_file, "--list", "--out", out).out.splitlines()[2:]
     assert [line.split() for line in listed] == [
         ["first", "SoftmaxTransformer", "Hyperteacher", "4", "finished"],
@@ -477,6 +479,42 @@ def test_training_lists_runs_and_what_became_of_them(run, runs_file, tmp_path):
         ["last", "SoftmaxTransformer", "Hyperteacher", "4", "begun,", "nobody", "is", "at", "work"],
     ]
     assert not (out / "broken").exists()
+
+
+def test_a_folder_with_another_run_or_without_its_weights_is_not_called_finished(run, runs_file, tmp_path):
+    out = tmp_path / "out"
+    assert run("train", runs_file, "first", "--out", out).status == 0
+    other = tmp_path / "other.py"
+    other.write_text(runs_file.read_text().replace('"steps": 4', '"steps": 8'))
+    assert other.read_text() != runs_file.read_text()
+    listed = run("train", other, "first", "--list", "--out", out).out.splitlines()[-1]
+    assert "holds another run (steps is 4 there, 8 here)" in listed and "finished" not in listed
+    weights = out / "first" / "weights.safetensors"
+    content = weights.read_bytes()
+    weights.write_bytes(content[:2000])
+    again = run("train", runs_file, "first", "--out", out)
+    assert again.status == 1 and "weights.safetensors changed after it was written" in again.err
+    weights.unlink()
+    again = run("train", runs_file, "first", "--out", out)
+    assert again.status == 1 and f"there is no {weights}, which digests.json beside it names" in again.err
+    weights.write_bytes(content)
+    assert run("train", runs_file, "first", "--out", out).status == 0
+
+
+def test_where_a_folder_is_wanted_a_file_is_refused_in_one_line(run, runs_file):
+    refused = run("train", runs_file, "--out", runs_file)
+    assert refused.status == 2 and f"--out {runs_file} is a file; name a folder" in refused.err
+    assert len(refused.err.splitlines()) == 1
+
+
+def test_no_number_of_episodes_replaces_a_table_before_it_is_refused(run, tiny_models):
+    refused = run("probe", "generalization", tiny_models["softmax"], "--episodes", "-5")
+    assert refused.status == 2 and "needs 1 or more, got -5" in refused.err and "replaces" not in refused.err
+
+
+def test_a_contest_takes_no_built_in_probe(run, tiny_models):
+    refused = run("contest", "latent_code", tiny_models["softmax"])
+    assert refused.status == 2 and "latent_code is a built-in probe; the contest takes files of your own" in refused.err
 
 
 def test_patterns_choose_runs_and_flags_may_stand_anywhere(run, runs_file):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from compolens.cli.flags import Parser, command_parser
@@ -33,5 +34,7 @@ def run(options: argparse.Namespace) -> int:
             raise ConfigError(
                 f"--with wants FILE.py:CLASS, such as my_file.py:MyNet; got {item!r} (the file is read, not run)"
             )
+        if not Path(where).is_file():
+            raise ConfigError(f"--with {item}: there is no file {where}; the path counts from the folder in which you are")
     print(citations.bibtex(tables.find(options.folders), [where for where, _, _ in places]), end="")
     return 0

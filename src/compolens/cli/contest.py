@@ -10,6 +10,7 @@ from compolens.cli.columns import print_table
 from compolens.cli.engines import engine_of
 from compolens.cli.flags import Parser, command_parser, common_flags, conclude, count, finished_models, say, some
 from compolens.cli.probe import models_of, to_measure
+from compolens.foundation.configs import ConfigError
 
 BUILT_IN = "predictors"
 
@@ -37,6 +38,9 @@ def run(options: argparse.Namespace) -> int:
 
     own = list(dict.fromkeys(recipes.locate("probes", item) for item in options.items if item.endswith(".py")))
     named = [Path(item) for item in options.items if not item.endswith(".py")] or [Path("trained_models")]
+    for item in options.items:
+        if item in recipes.built_in("probes") and not Path(item).exists():
+            raise ConfigError(f"{item} is a built-in probe; the contest takes files of your own, such as my_predictor.py")
     files, status = [recipes.locate("probes", "generalization"), recipes.locate("probes", BUILT_IN), *own], 0
     recipes.check_names(files)
     found = tables.find(named)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from compolens.cli.columns import print_table
-from compolens.cli.flags import Parser, count, number, seed
+from compolens.cli.flags import Parser, count, number, seed, some
 from compolens.foundation.configs import ConfigError, nearest
 
 EARLIER = {"--untrained": ("--twins",)}
@@ -173,7 +173,7 @@ def _add_flag(parser: Parser, recipe: str, name: str, parameter: inspect.Paramet
         names = (flag, *EARLIER.get(flag, ()))
         parser.add_argument(*names, dest=f"recipe_{name}", action=argparse.BooleanOptionalAction, default=None, help=text)
     elif kind in (int, float, str):
-        whole = seed if name.endswith("seed") else count
+        whole = seed if name.endswith("seed") else some if name == "episodes" else count
         kinds: dict[Any, Callable[[str], Any]] = {int: whole, float: number, str: str}
         parser.add_argument(flag, dest=f"recipe_{name}", type=kinds[kind], default=None, metavar=kind.__name__, help=text)
     else:

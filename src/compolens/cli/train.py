@@ -78,6 +78,8 @@ def run(options: argparse.Namespace) -> int:
     from compolens import jobs
 
     runs, out = read_runs(options.file), Path(options.out)
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"--out {out} is a file; name a folder, which need not exist")
     chosen: list[str] = []
     for pattern in options.names or ["*"]:
         found = matched(runs, pattern)
@@ -169,6 +171,7 @@ def train_one(
     run, place, (rank, size) = with_data(read_runs(file)[name], data), Path(folder), distributed.launched()
     if size == 1 and (place / "scores.json").exists():  # read, not leased: any number of commands may look at a finished run
         check_folder(run, place)
+        digests.check(place, "weights.safetensors")
         return _scores_line(digests.read_scores(place))
     with leases_on(place).take(place.name) if rank == 0 else contextlib.nullcontext() as lease:
         owned = lease.check if lease is not None else lambda: None  # a run that was taken over is another's to write
@@ -208,8 +211,22 @@ def _print_runs(runs: dict[str, Any], out: Path) -> None:
         done, begun = (folder / "scores.json").exists(), (folder / "config.json").exists()
         holder = None if done else leases_on(folder).holder(folder.name)
         state = "finished" if done else _at_work(holder) if holder else "begun, nobody is at work" if begun else ""
+        state = _holds_another(run, folder) or state if done or begun else state
         rows.append([name, type(run.architecture).__name__, type(run.task).__name__, f"{run.steps:,}", state])
     print_table(["run", "architecture", "task", "steps", f"in {out}"], rows)
+
+
+def _holds_another(run: Any, folder: Path) -> str:
+    """In what a run differs from the one that a folder holds, which nobody would train there ("" where they are the same)."""
+    from compolens.training import check_folder
+
+    if hasattr(run.task, "data"):  # where its files lie is told by --data
+        return ""
+    try:
+        check_folder(run, folder)
+    except ConfigError as error:
+        return str(error).removeprefix(f"{folder} ").partition(";")[0]
+    return ""
 
 
 def _at_work(holder: Any) -> str:

@@ -244,7 +244,8 @@ def read_tensors(path: Path, whole: bool = False) -> tuple[dict[str, Any], dict[
                 raise ValueError("checksum mismatch")
             return tensors, metadata
     except (SafetensorError, AttributeError, TypeError, ValueError, RecursionError, OSError) as error:
-        raise DamagedFile(f"{path} is truncated or corrupted ({error}); restore it, or delete it and train again") from error
+        what = f"{path} is truncated or corrupted ({error})"
+        raise DamagedFile(f"{what}; restore it, or train the run again into another folder") from error
 
 
 def no_link(path: str, flags: int) -> int:
