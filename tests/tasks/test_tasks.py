@@ -225,6 +225,15 @@ def test_the_unstructured_teacher_refuses_codes_that_mean_nothing_to_it():
         task.render({"modules": torch.ones(2, 6)}, draw(task, 2).inputs)
 
 
+@pytest.mark.parametrize(("n", "title", "rows"), [(3, "questions", 6), (4, "questions", 8), (8, "questions 1 to 4 of 8", 8)])
+def test_a_sheet_says_which_questions_it_shows_and_what_the_model_sees(n, title, rows):
+    task = Hyperteacher(**SIZES | {"n_queries": n})
+    episodes = draw(task, 1)
+    code, questions = task.sheets(episodes, episodes.targets)
+    assert code.title == "W(z): the model sees 6 examples (x, y)"
+    assert questions.title == title and len(questions.rows) == rows
+
+
 # ---- loss and score --------------------------------------------------------------------------------------------------
 def test_the_loss_is_the_mean_squared_error_at_the_queries(tiny_task):
     targets, prediction = draw(tiny_task, 5).targets, draw(tiny_task, 5, seed=1).targets
