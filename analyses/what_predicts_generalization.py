@@ -8,6 +8,7 @@ from compolens.diagnosis.contest import FAMILIES, MODELS, Judged, gathered, judg
 from compolens.diagnosis.predictions import LEAGUES
 from compolens.figures import Bars, Drawing, Panel, Points, Rule
 from compolens.figures.words import counted
+from compolens.foundation.configs import ConfigError
 
 needs = ("generalization", "predictors")
 
@@ -26,9 +27,17 @@ def analyze(models: list[Path], *, families: int = FAMILIES, least: int = MODELS
         The drawing, a panel per league. Bars are agreements with 95 % intervals over clusters (of a task and teacher seed, or
         with a model in common); open points are single families, each judged in the direction that the others show. Predictors
         that are defined too rarely stand at the end, and their names say so.
+
+    Raises:
+        ConfigError: all are defined too rarely.
     """
     frame = gathered(models, ("predictors",))
     found = judge(frame, families, least)
+    if not any(one.enters for one in found):  # bars of one pair or two would say 1.0
+        raise ConfigError(
+            f"no predictor can be judged on {counted(frame['model'].nunique(), 'model')}: each has to be defined in {families} "
+            f"families and for {least} models; name more models, or ask for fewer: --families 1 --least 10"
+        )
     panels = [_panel(league, [one for one in found if one.league == league]) for league in LEAGUES]
     learned, left = frame["model"].nunique(), len(frame.attrs["left_out"])
     judged = f"{counted(learned, 'model')} of {counted(frame['family'].nunique(), 'family', 'families')}"

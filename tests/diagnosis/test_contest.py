@@ -8,9 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from compolens import recipes
 from compolens.diagnosis.contest import Pair, _agreement, _clusters, _knobs, _pairs, judge, verdict
 from compolens.diagnosis.failing_compositions import EXPECTED
 from compolens.diagnosis.predictions import LEAGUES, PREDICTIONS
+from compolens.foundation.configs import ConfigError
 
 ROOT = Path(__file__).parents[2]
 
@@ -222,3 +224,14 @@ def test_the_page_shows_the_predictions_that_code_reads():
     ]
     assert shown == expected
     assert {p.league for p in PREDICTIONS} == set(LEAGUES) and len({p.name for p in PREDICTIONS}) == len(PREDICTIONS)
+
+
+def test_where_no_predictor_enters_no_bars_are_drawn():
+    zoo, analyze = (
+        Path(__file__).parents[2] / "trained_models",
+        recipes.load_recipe("analyses", "what_predicts_generalization"),
+    )
+    pair = [zoo / "F-softmax-0", zoo / "F-hypernetwork-0"]
+    with pytest.raises(ConfigError, match="no predictor can be judged on 2 models: .* --families 1 --least 10"):
+        analyze(pair)
+    assert "right about a pair" in analyze(pair, families=1, least=2).caption
