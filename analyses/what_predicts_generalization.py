@@ -35,8 +35,8 @@ def analyze(models: list[Path], *, families: int = FAMILIES, least: int = MODELS
     found = judge(frame, families, least)
     if not any(one.enters for one in found):  # bars of one pair or two would say 1.0
         raise ConfigError(
-            f"no predictor can be judged on {counted(frame['model'].nunique(), 'model')}: each has to be defined in {families} "
-            f"families and for {least} models; name more models, or ask for fewer: --families 1 --least 10"
+            f"no predictor can be judged on {counted(frame['model'].nunique(), 'model')}: each has to be defined in "
+            f"{families} families and for {least} models; name more models, or ask for fewer: --families 1 --least 10"
         )
     panels = [_panel(league, [one for one in found if one.league == league]) for league in LEAGUES]
     learned, left = frame["model"].nunique(), len(frame.attrs["left_out"])
