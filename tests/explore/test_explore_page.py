@@ -276,7 +276,16 @@ def _choose_episodes(reader):
     reader.type("chosen", "3-1x", chosen="0-511")
     assert "ranges such as" in reader.page.inner_text("#error")
     reader.type("chosen", "0-3,7", chosen="0-3,7")
+    reader.type("chosen", "", chosen="0-3,7")
+    assert "no episode is chosen" in reader.page.inner_text("#error")
+    reader.type("donor", "0", donor="0")
+    assert "its own donor: nothing is moved" in reader.page.inner_text("#panel-sites .caption")
     reader.type("donor", "5", donor="5")
+    for wrong in ("1.5", ""):  # the selection stays, and so says the page
+        reader.type("donor", wrong, donor="5")
+        reader.page.wait_for_function("document.querySelector('#error').innerText.includes('it stays at 5')")
+    reader.type("donor", "5", donor="5")
+    reader.page.wait_for_function("document.querySelector('#error').innerText === ''")
 
 
 def _choose_what_is_shown(reader):
@@ -412,3 +421,12 @@ def test_a_phone_shows_panels_below_one_another(reader):
     domains = "Object.entries(document.querySelector('#panel-code .js-plotly-plot')._fullLayout)"
     left = f"new Set({domains}.filter(([k]) => k.startsWith('xaxis')).map(([, a]) => a.domain[0])).size"
     assert reader.page.evaluate(columns) > 1 and reader.page.evaluate(left) == 1
+    reader.page.wait_for_function("document.querySelector('#panel-ladder .xtitle')")
+    cut = """[...document.querySelectorAll('.js-plotly-plot')].flatMap((graph) => {
+        const frame = graph.getBoundingClientRect();
+        return [...graph.querySelectorAll('.xtitle')].filter((title) => {
+            const box = title.getBoundingClientRect();
+            return box.left < frame.left || box.right > frame.right;
+        }).map((title) => title.textContent);
+    })"""
+    assert reader.page.evaluate(cut) == []

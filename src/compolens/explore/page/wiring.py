@@ -19,7 +19,7 @@ from compolens.explore.frozen import frozen
 from compolens.explore.page.layout import BLANK, PANELS, others
 from compolens.explore.state import State as Chosen
 from compolens.explore.state import from_ranges, to_ranges
-from compolens.foundation.configs import ConfigError
+from compolens.foundation.configs import ConfigError, require
 
 if TYPE_CHECKING:
     from compolens.explore.views.base import View
@@ -97,6 +97,7 @@ def _controls(app: Dash, explorer: Explorer) -> None:
             state = read(search)
             for name in {str(key).rpartition(".")[0] for key in ctx.triggered_prop_ids}:
                 state = _set(explorer, state, name, given[name])
+            set_props("error", {"children": ""})
             go(state, search)
         except ConfigError as error:
             set_props("error", {"children": str(error)})
@@ -111,7 +112,7 @@ def _set(explorer: Explorer, state: Chosen, name: str, value: Any) -> Chosen:
         site = (int(layer), role)
         return state if site == explorer.facts(state).site else replace(state, at=site[0], role=site[1])
     if name == "chosen":
-        chosen = from_ranges(str(value or "0"))
+        chosen = from_ranges(str(value or ""))
         return state if chosen == state.chosen else replace(state, chosen=chosen, parts=())
     if name in ("model", "other"):
         first = next(iter(explorer.folders)) if name == "model" else ""
@@ -122,7 +123,11 @@ def _set(explorer: Explorer, state: Chosen, name: str, value: Any) -> Chosen:
         return replace(state, **{name: value}, **fresh)
     if name == "search":
         value = bool(value)
-    if name in ("donor", "layer", "head"):
+    if name == "donor":  # None: the field is empty, or holds no whole number
+        whole = isinstance(value, int | float) and float(value).is_integer()
+        require(whole, f"a donor is a whole number of episodes further, such as -1 or 3; it stays at {state.donor}")
+        value = int(value)
+    if name in ("layer", "head"):
         value = getattr(Chosen(), name) if value is None else int(value)
     if name in ("split", "donor", "write") and value != getattr(state, name):
         return replace(state, **{name: value}, parts=())

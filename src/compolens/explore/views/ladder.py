@@ -113,7 +113,7 @@ def ladder(subject: Subject, state: State) -> View:
         first = first or found
         data = pd.DataFrame([{"rung": rung.name, **rung.number._asdict()} for rung in found])
         marks.append(Bars(data, "rung", "value", lo="lo", hi="hi", label=label, color=color))
-    panel = Panel("", "more of the model's work done right, from left to right", subject.task.score_name, marks)
+    panel = Panel("", "more work done right →", subject.task.score_name, marks)
     read = subject.best_read.site
     notes = [
         f"Codes written at layer {site.layer}, {site.role}; own code read at layer {read.layer}, {read.role}.",
