@@ -600,7 +600,9 @@ class TaskFamily(ABC):
         name = self.composition_name(composition) if composition >= 0 else "none of the family"
         rows = tuple(self._question(episodes.targets[0], prediction[0], at) for at in self.answers[:8])
         columns = ("position", "target", "answer")
-        return [Sheet("what it is made of", (), (("composition", name), *made)), Sheet("questions", columns, rows)]
+        asked = len(self.answers)
+        title = "questions" if len(rows) == asked else f"questions 1 to {len(rows)} of {asked}"
+        return [Sheet("what it is made of", (), (("composition", name), *made)), Sheet(title, columns, rows)]
 
     def _question(self, targets: Tensor, prediction: Tensor, at: int) -> tuple[str, str, str]:
         """Position, target and answer; an answer to a question with classes is the likeliest class."""
