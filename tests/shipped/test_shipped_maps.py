@@ -6,12 +6,13 @@ from pathlib import Path
 import findings
 import numpy as np
 import pytest
+from scipy.stats import mannwhitneyu
 
 from compolens import tables
 from compolens.foundation import map_files
 from compolens.maps.work import one_of
 from compolens.measures.intervals import mean_interval
-from compolens.measures.phases import crossing, crossings
+from compolens.measures.phases import crossing, crossings, lasting
 from compolens.zoo.folders import read_run
 
 ROOT = Path(__file__).parents[2]
@@ -22,6 +23,7 @@ PAGE = " ".join(TEXT.split())
 
 def test_a_map_in_training_stands_with_its_cells():
     told = re.findall(r"`([\w-]+)` is in training, with (\d+) of its (\d+) cells", PAGE)
+    assert [name for name, *_ in told] == ["depth", "instances"]
     for name, done, cells in told:
         table, described = map_files.read_table(MAPS / name), one_of(MAPS / f"{name}.py", "maps", name)
         assert len(table) == int(done) < int(cells) == len(described.cells)
@@ -29,9 +31,9 @@ def test_a_map_in_training_stands_with_its_cells():
     begun = (
         "Of these maps `diversity` is trained, `connectedness` where its rule looks (student width 1; 1 and 8 outputs; five "
         "seeds), `pairs` at 8, 12 and 18 pairs, and `initialisation` and `initialisation-discrete` where their rules look; "
-        "`depth` and the vanilla transformer's connectedness have not begun."
+        "the vanilla transformer's connectedness has not begun."
     )
-    assert begun in PAGE and not (MAPS / "depth").exists() and not (MAPS / "connectedness-vanilla").exists()
+    assert begun in PAGE and not (MAPS / "connectedness-vanilla").exists()
 
 
 # ---- task diversity --------------------------------------------------------------------------------------------------
@@ -304,3 +306,34 @@ def test_the_page_tells_scores_by_width_and_whom_it_does_not_count():
     assert f"The hypernetwork transformer gains {spread((scores[128] - scores[32]).to_numpy())} from width 32 to 128" in PAGE
     narrow = longest[(longest["learner"] == "softmax") & (longest["width"] == 32)]
     assert (narrow["test"] < 0.9).all() and "**Width: it cannot be told, by the rule above.**" in PAGE
+
+
+# ---- depth -----------------------------------------------------------------------------------------------------------
+def test_the_page_tells_early_and_late_scores_of_every_run_of_other_depth():
+    table, history = map_files.read_table(MAPS / "depth"), map_files.read_table(MAPS / "depth", "history.csv")
+    described = one_of(MAPS / "depth.py", "maps", "depth")
+    rows, found = [], {1: [], 3: []}
+    for run in table.sort_values(["layers", "seed"]).to_dict("records"):
+        along = history[history["cell"] == run["cell"]]
+        one = lasting(along, described.learned)
+        early, late = (along["ood"].to_numpy()[part] for part in (slice(one.begins, one.begins + 5), slice(-5, None)))
+        p = mannwhitneyu(late, early, alternative="less").pvalue
+        assert one.p == p and (one.early, one.late) == pytest.approx((early.mean(), late.mean()))
+        found[run["layers"]].append(one)
+        began = f"{along['step'].iloc[one.begins]:,}"
+        rows.append(
+            [
+                str(run["layers"]),
+                str(run["seed"]),
+                began,
+                *map(shown, (one.early, one.late, one.late - one.early)),
+                f"{p:.3f}".removeprefix("0"),
+            ]
+        )
+    assert findings.rows(TEXT, "layers | seed | learned at") == rows
+    deep = found[3]
+    assert len(deep) >= 4 and sum(one.p < 0.05 for one in deep) == 0
+    changes = np.array([one.late - one.early for one in deep])
+    lo, hi = mean_interval(changes)
+    assert f"late less early is {shown(changes.mean())} [{shown(lo)}, {shown(hi)}]" in PAGE
+    assert "**Depth: the law fails, by the rule above.** None of the four runs with 3 layers forgets" in PAGE
