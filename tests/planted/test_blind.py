@@ -520,7 +520,7 @@ def test_a_stopped_run_of_the_diagnosis_goes_on_and_keeps_what_it_has(tmp_path, 
         return {"label": "memorised", "confidence": 0.5}
 
     monkeypatch.setattr(blind_run.blind, "build", lambda case, folder: folder)
-    monkeypatch.setattr(blind_run, "measure", lambda folder, classes, seed: ["which_prior: it has none"])
+    monkeypatch.setattr(blind_run, "measure", lambda folder, classes, seed, probes: ["which_prior: it has none"])
     monkeypatch.setattr(blind_run, "diagnose", diagnosed)
     blind_run.run(tmp_path, file, ["b003"])
     blind_run.run(tmp_path, file, ["b002", "b003"])
