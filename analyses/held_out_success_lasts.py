@@ -40,16 +40,16 @@ def analyze(models: list[Path], *, window: int = 5) -> Drawing:
     """
     if window < 3:
         raise ConfigError(f"--window must be at least 3, below which no order of scores is rare; got {window}")
-    kept = [folder for folder in models if (folder / map_files.HISTORY).is_file() and "x" in map_files.read_config(folder)]
+    configs = {folder: map_files.read_config(folder) for folder in models if (folder / map_files.HISTORY).is_file()}
+    kept = {folder: config for folder, config in configs.items() if "x" in config}
     if not kept:
         raise ConfigError(
             "none of these maps keeps scores along training; describe one with keep_history=True, as "
             "trained_models/maps/depth.py does, and train it with: compolens map trained_models/maps/depth.py"
         )
     panels, told = [], []
-    for folder in kept:
-        config = map_files.read_config(folder)
-        table, history = map_files.read_table(folder), map_files.read_table(folder, "history.csv")
+    for folder, config in kept.items():
+        table, history = map_files.read_table(folder), map_files.read_table(folder, map_files.HISTORY)
         knobs = [knob for knob in config["knobs"] if len(table[knob].unique()) > 1] or [config["x"]]
         for values, cells in table.sort_values(config["x"], kind="stable").groupby(knobs, sort=False):
             name = ", ".join(f"{knob} {as_text(value)}" for knob, value in zip(knobs, values, strict=True))

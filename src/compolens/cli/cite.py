@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
-from compolens.cli.flags import Parser, command_parser
+from compolens.cli.flags import Parser, check_code, command_parser
 from compolens.foundation.configs import ConfigError
 
 
@@ -34,7 +33,6 @@ def run(options: argparse.Namespace) -> int:
             raise ConfigError(
                 f"--with wants FILE.py:CLASS, such as my_file.py:MyNet; got {item!r} (the file is read, not run)"
             )
-        if not Path(where).is_file():
-            raise ConfigError(f"--with {item}: there is no file {where}; the path counts from the folder in which you are")
+        check_code(item, where)
     print(citations.bibtex(tables.find(options.folders), [where for where, _, _ in places]), end="")
     return 0

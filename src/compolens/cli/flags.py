@@ -252,6 +252,20 @@ def check_file(path: str, flag: str) -> None:
         raise ConfigError(f"{flag} {shown(path)}: nothing can be written in {above}; name another place with {flag}")
 
 
+def check_code(place: str, where: str) -> None:
+    """Check that a file that --with names is there.
+
+    Args:
+        place: what was typed.
+        where: its file.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if not Path(where).is_file():
+        raise ConfigError(f"--with {place}: there is no file {where}; the path counts from the folder in which you are")
+
+
 def outside(places: typing.Iterable[str]) -> tuple[Any, ...]:
     """The classes and functions that --with names, `places`: package.module:Class or file.py:Class.
 
@@ -264,8 +278,8 @@ def outside(places: typing.Iterable[str]) -> tuple[Any, ...]:
         where, colon, name = place.rpartition(":")
         if not colon:
             raise ConfigError(f"--with wants PLACE:CLASS, such as my_package.models:MyNet or my_file.py:MyNet; got {place!r}")
-        if where.endswith(".py") and not Path(where).is_file():
-            raise ConfigError(f"--with {place}: there is no file {where}; the path counts from the folder in which you are")
+        if where.endswith(".py"):
+            check_code(place, where)
         try:
             if where.endswith(".py") and where not in files:
                 files[where] = load_file(Path(where))
