@@ -239,6 +239,7 @@ class Profile:
             total, size = sums[:, inside].sum(1), np.sum([self.sizes[i] for i in inside], axis=0)
             mean = total.sum(0) / (count.sum() * size)
             interval = np.quantile(weight @ total / np.outer(weight @ count, size), [0.025, 0.975], axis=0)
+            interval = interval if len(count) > 1 else np.full_like(interval, np.nan)
             for what, value, *ends in zip(self.quantities, mean, *interval, strict=True):
                 yield _row(what, value, ends, site, layer, head) | known
 

@@ -18,6 +18,7 @@ from compolens.hooks import HookedModel, LayerNorm
 from compolens.measures import dual_layers
 from compolens.measures import dual_model as dual
 from compolens.measures import random_features as rf
+from compolens.models.modified_attention import AugmentedAttention
 from compolens.models.softmax import SoftmaxAttention
 from compolens.tasks.base import TaskFamily
 from compolens.tasks.episodes import Episodes
@@ -192,9 +193,9 @@ def _gelu(x: Tensor) -> Tensor:
 @torch.no_grad()
 def _chained(model: HookedModel, batch: Activations, seq: int) -> Tensor:
     """(episode, layer): largest distance of the residual stream, relative to its size, from a chain of dual models that starts
-    at the first layer's input; nan where the stream is no pre-norm one."""
+    at the first layer's input; nan where the stream is no pre-norm one, or keys, queries or values pass through more maps."""
     layers = [_layer(block, seq) for block in _blocks(model)]
-    if any(layer.norm is None for layer in layers):
+    if any(layer.norm is None for layer in layers) or any(isinstance(b.attn, AugmentedAttention) for b in _blocks(model)):
         return torch.full((len(batch.episodes.tokens), len(layers)), math.nan)
     steps = dual_layers.layer_steps(layers, batch.sites["blocks.0.hook_resid_pre"], _mask(_blocks(model)[0].attn, seq))
     truths = [batch.sites[f"blocks.{i}.hook_resid_post"] for i in range(len(layers))]

@@ -72,6 +72,10 @@ def probe(
             f"{type(task).__name__} here is no mixture of function classes; "
             "train LinearRegression(prior=ClassesPrior(…), layout=InterleavedTokens())"
         )
+    if task.n_tasks is not None:
+        raise DoesNotApply(
+            f"training knows a pool of {task.n_tasks} tasks, which is no prior with a closed form; leave n_tasks out"
+        )
     require(episodes >= 3, f"need at least 3 episodes, got {episodes}; type --episodes 256")
     few = f"{task.d_x} coefficients need more questions than {questions}; type --questions {2 * task.d_x}"
     require(questions > task.d_x, few)

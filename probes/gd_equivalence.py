@@ -24,7 +24,7 @@ from compolens.tasks import LinearRegression, MixedInputs
 from compolens.tasks.episodes import Episodes
 from compolens.zoo.folders import TrainedModel
 
-version = 1  # raised whenever its numbers change
+version = 2  # raised whenever its numbers change
 
 CURVES = {"input scale": (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0), "teacher scale": (0.5, 1.0, 2.0, 3.0, 4.0, 5.0)}
 UNSEEN = (0.5, 1.0, 1.5, 2.0)
@@ -306,7 +306,9 @@ def _interpolated(
     descent = next((one for one in learners.values() if isinstance(one, GradientDescent) and one.steps == steps), None)
     if descent is None:
         return
-    built = ConstructedGradientDescent(n_layers=steps, eta=descent.eta).build(**task.dimensions)
+    built = ConstructedGradientDescent(
+        n_layers=steps, eta=descent.eta / architecture.damping, damping=architecture.damping
+    ).build(**task.dimensions)
     mixed, theirs = deepcopy(trained.model), _products(built, task.d_x)
     halfway = [(a + b.to(a)) / 2 for a, b in zip(_products(trained.model, task.d_x), theirs, strict=True)]
     attention = _first_attention(mixed)

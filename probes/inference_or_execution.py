@@ -125,6 +125,9 @@ def probe(
     return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
 
 
+SAME_CODE = "all of these episodes have the same code"
+
+
 class _Found(NamedTuple):
     """Where the code is read most; all sites where it is read nearly as much; where it is decoded best, or nearly so; and how
     far another code, written at the first, moves the answers of the model (not of its control)."""
@@ -218,7 +221,12 @@ class _Ladder:
             given = errors if at is found.read else given
             if at in found.effective:
                 self._written("own code written", split, at, seen, own, **how)
-        self._written("true code written", split, found.read, seen, other, "another code", chosen=1)
+        if bool((torch.cat(true) == true[0][:1]).all()):
+            name = ", ".join(filter(None, (self.control, "another code")))
+            told: dict[str, Any] = {"control": name, "note": f"not available: {SAME_CODE}", "chosen": 1}
+            self._row("score", "true code written", split, found.read.site, np.nan, **told)
+        else:
+            self._written("true code written", split, found.read, seen, other, "another code", chosen=1)
         names = [self.task.composition_name(int(c)) for c in untouched[2]]
         scores = {name: 1 - error / weight for name, (error, weight, _) in {"score": untouched, "true_code": given}.items()}
         return pd.DataFrame({"split": split, "composition": names, **scores})
@@ -231,7 +239,7 @@ class _Ladder:
         spread = float((whole - whole.mean(0)).square().sum())
         for at, codes in zip(sources, readings(self.model, self.task, sources, seen, others), strict=True):
             error = float((torch.cat(codes) - whole).square().sum())
-            note: dict[str, Any] = {} if spread > 0 else {"note": "not available: all of these episodes have the same code"}
+            note: dict[str, Any] = {} if spread > 0 else {"note": f"not available: {SAME_CODE}"}
             self._row("r2", "decoded", split, at.site, 1 - error / spread if spread > 0 else np.nan, n=len(whole), **note)
             if error < least:
                 best, least = codes, error

@@ -139,7 +139,7 @@ def _dimensions(trained: TrainedModel) -> list[str]:
     task = trained.task
     continuous = [name for name, kind in task.code_kinds.items() if kind == "continuous"]
     one = next(draw(task, "train", 1, 0)).codes
-    return [f"{name}[{i}]" for name in continuous for i in range(one[name].flatten(1).shape[1])]
+    return [f"{name}[{i}]" for name in continuous for i in range(one[name].reshape(1, -1).shape[1])]
 
 
 def _sites(model: HookedModel) -> list[Site]:
@@ -151,7 +151,7 @@ def _sites(model: HookedModel) -> list[Site]:
 
 def _code(task: TaskFamily, episodes: Episodes) -> torch.Tensor:
     continuous = [name for name, kind in task.code_kinds.items() if kind == "continuous"]
-    return torch.cat([episodes.codes[name].flatten(1) for name in continuous], dim=1)
+    return torch.cat([code.reshape(len(code), -1) for code in map(episodes.codes.__getitem__, continuous)], dim=1)
 
 
 def _control_task(code: Tensor, composition: Tensor) -> Tensor:
@@ -226,6 +226,10 @@ def _rows(
         label = control or name if name in ("", "raw input") else f"{name}, {control}".strip(", ")
         if name == "raw input" and control:
             label = f"raw input, {control}"
+        if control == "control task" and len(dimensions) == 1:
+            pooled[fit, split, control] = np.nan
+            yield _row("r2", np.nan, np.nan, np.nan, split, site, label, n, fit=fit, dimension="mean", l2=l2, note=ONE)
+            continue
         pooled[fit, split, control] = r2.mean
         yield _row("r2", r2.mean, r2.lo, r2.hi, split, site, label, n, fit=fit, dimension="mean", l2=l2)
         if name == "" and control == "":
@@ -233,7 +237,13 @@ def _rows(
                 yield _row("r2", value, np.nan, np.nan, split, site, label, n, fit=fit, dimension=dimension, l2=l2)
     for split in ("test", "ood"):
         value = pooled["fitted on train", split, ""] - pooled["fitted on train", split, "control task"]
-        yield _row("selectivity", value, np.nan, np.nan, split, site, name, n, fit="fitted on train", dimension="mean", l2=l2)
+        why: dict[str, Any] = {"note": ONE} if len(dimensions) == 1 else {}
+        fit = "fitted on train"
+        yield _row("selectivity", value, np.nan, np.nan, split, site, name, n, fit=fit, dimension="mean", l2=l2, **why)
+
+
+ONE = "not available: a code of one number has no other order of its dimensions"
+"""Why there is no control task."""
 
 
 def _wanted(row: dict[str, Any], control: str) -> bool:

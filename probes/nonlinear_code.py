@@ -405,6 +405,10 @@ class _Measured:
         for rung, control in (("true code written", ""), ("true code written", "another code"), ("own code written", "")):
             if name not in self.editors and rung == "own code written":
                 continue
+            if control and bool((seen.code == seen.code[:1]).all()):
+                told: dict[str, Any] = {"rung": rung, "control": control, "chosen": 1, "effective": 1, "note": SAME_CODE}
+                self._row("score", np.nan, split, site, len(seen.code), editor=name, **told)
+                continue
             states, errors = self._edited(name, seen, site, rung, 1 if control else 0)
             self._scores(rung, split, site, name, errors, seen.composition, control)
             if rung == "true code written" and not control:
@@ -514,6 +518,9 @@ class _Measured:
         for c, (score, share, n) in found.per_composition.items() if not control else ():
             name = self.task.composition_name(c)
             self._row("score", score, split, site, n, composition=name, parts=self.parts.get(c, ""), weight=share, **more)
+
+
+SAME_CODE = "not available: all of these episodes have the same code"
 
 
 def _others(batch: Episodes) -> dict[str, Tensor]:

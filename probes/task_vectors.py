@@ -20,7 +20,7 @@ from compolens.tasks.base import TaskFamily
 from compolens.tasks.episodes import Episodes
 from compolens.zoo.folders import TrainedModel
 
-version = 2  # raised whenever its numbers change
+version = 3  # raised whenever its numbers change
 # 2 gives every head's part of a random function vector the length of the vector's own
 
 TRIED = 64
@@ -71,7 +71,7 @@ def probe(trained: TrainedModel, *, episodes: int = 256, seed: int = 0, heads: i
         - control "another task": the vector of another composition. Control "mean": that of all training compositions.
         - control "random": the mean and a random direction as long as the vector's part beside it.
         - control "best layer": the best score over layers, chosen on the episodes themselves; no interval.
-        - control "random heads": as many heads at random. Control "untrained": the untrained control.
+        - control "random heads": as many of the other heads, at random; no row where there are fewer. Control "untrained": the untrained control.
 
     Raises:
         DoesNotApply: the family cannot show the same inputs under another code, or names no factors.
@@ -258,7 +258,8 @@ def _rows(
         if which_heads:
             every = [(hook, head) for hook in there for head in range(means.mean[hook].shape[1])]
             order = torch.randperm(len(every), generator=torch.Generator().manual_seed(0)).tolist()
-            some = [every[i] for i in order[: len(which_heads)]]
+            some = [every[i] for i in order if every[i] not in which_heads][: len(which_heads)]
+        if which_heads and len(some) == len(which_heads):  # else there are too few other heads
             found = {hook: _vectors(task, means, hook, pairs.wanted, "sum of parts") for hook in {h for h, _ in some}}
             result = scored(intervene(model, pairs.base, _edits(model, found, some)))
             yield from row(result, "random heads", kind, site, layer, "sum of parts")

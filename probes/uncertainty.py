@@ -58,13 +58,17 @@ def probe(trained: TrainedModel, *, episodes: int = 1024, seed: int = 0) -> tupl
           the split, whatever is shown; "untrained": the untrained control.
 
     Raises:
-        DoesNotApply: the task asks for no variance, or its prior has no closed form.
+        DoesNotApply: the task asks for no variance, or its prior has no closed form, as that of a pool of tasks.
         ConfigError: episodes is below 2.
     """
     require(episodes >= 2, f"need at least 2 episodes, got {episodes}; type --episodes 1024")
     task = trained.task
     if not isinstance(task, UncertainRegression):
         raise DoesNotApply(f"{type(task).__name__} asks for no variance, as UncertainRegression does")
+    if task.n_tasks is not None:
+        raise DoesNotApply(
+            f"training knows a pool of {task.n_tasks} tasks, which is no prior with a closed form; leave n_tasks out"
+        )
     rows: list[dict[str, Any]] = []
     kept: list[pd.DataFrame] = []
     for split in ("test", "ood"):

@@ -15,6 +15,7 @@ from compolens import tables
 from compolens.activations.streams import draw
 from compolens.foundation.configs import DoesNotApply
 from compolens.hooks import HookedModel
+from compolens.models.modified_attention import AugmentedAttention
 from compolens.models.softmax import SoftmaxAttention
 from compolens.models.token_space import TokenSpaceArchitecture
 from compolens.tasks import LinearRegression
@@ -55,13 +56,19 @@ def probe(trained: TrainedModel, *, episodes: int = 4096, seed: int = 0) -> tupl
         - control "untrained": the untrained control. Control "chance": the mean |cosine| of random matrices.
 
     Raises:
-        DoesNotApply: the model is no token-space attention, or the task no linear regression.
+        DoesNotApply: the model is no token-space attention, its keys, queries or values pass through further maps, or the task
+            is no linear regression.
     """
     architecture, task = trained.run.architecture, trained.task
     if not isinstance(architecture, TokenSpaceArchitecture) or not isinstance(task, LinearRegression):
         raise DoesNotApply(
             f"{type(architecture).__name__} on {type(task).__name__} has no weights in the coordinates of (x, y) tokens; "
             "weight_structure needs token-space attention (LinearSelfAttention, SoftmaxSelfAttention, …) on LinearRegression"
+        )
+    if any(isinstance(block.attn, AugmentedAttention) for block in _blocks(trained.model)):
+        raise DoesNotApply(
+            f"in {type(architecture).__name__}, keys, queries or values pass through further maps, so its matrices alone do "
+            "not say what a layer does; measure it with gd_equivalence"
         )
     rows: list[dict[str, Any]] = []
     kept: list[pd.DataFrame] = []
@@ -138,6 +145,7 @@ def _model_rows(model: Any, task: LinearRegression, control: str) -> Iterator[di
         ov = (model.W_V @ model.W_O).double().cpu()
     softmax = isinstance(model.blocks[0].attn, SoftmaxAttention)
     scale = float(model.W_U.sum()) / task.d_y * (model.cfg.d_head**-0.5 if softmax else task.n_context)
+    scale *= model.blocks[0].stream.damping
     for layer in range(kq.shape[0]):
         known = {"control": control, "layer": layer, "site": f"blocks.{layer}.attn"}
         for head in range(kq.shape[1]):

@@ -190,7 +190,10 @@ def _errors(split: Split, one: str, other: str, shuffled: bool = False) -> np.nd
         p, targets = split.answers[one][i], batch.targets
         if other != TRUTH:
             q = split.answers[other][i]
-            targets = q.to(targets).reshape(targets.shape) if targets.is_floating_point() else q.argmax(-1).to(targets)
+            if targets.is_floating_point():
+                targets = q.to(targets).reshape(targets.shape)
+            else:  # what is not asked for has a class below 0, and stays out
+                targets = torch.where(targets < 0, targets, q.argmax(-1).to(targets))
         found.append(_measured(split.task, p, targets.roll(1, 0) if shuffled else targets)[0])
     return torch.cat(found).cpu().numpy()
 

@@ -49,6 +49,21 @@ def wanted(task: TaskFamily, episodes: Episodes) -> Tensor:
     return targets if targets.is_floating_point() else one_hot(targets.clamp(min=0), task.d_out).to(torch.get_default_dtype())
 
 
+def asked(task: TaskFamily, episodes: Episodes) -> Tensor:
+    """Which answers are asked for.
+
+    Args:
+        task: the family.
+        episodes: a batch of episodes.
+
+    Returns:
+        (batch, answer) bool: all numbers, and classes that are not below 0.
+    """
+    targets = episodes.targets[:, list(task.answers)]
+    everything = torch.ones(targets.shape[:2], dtype=torch.bool, device=targets.device)
+    return everything if targets.is_floating_point() else targets >= 0
+
+
 def _untrained(trained: TrainedModel) -> HookedModel:
     """The untrained control; where there is none, the reason is that alone: learners made from it cannot do without."""
     if trained.why_no_untrained_control:
@@ -122,7 +137,8 @@ class FrozenReadout:
                     f"at {site}, the last hook point before the answers, not every position of an episode stands"
                 )
             x, y = cls._features(task, batch.sites[site]), wanted(task, batch.episodes)
-            add_by_group(groups, x.flatten(0, 1), y.flatten(0, 1), batch.episodes.composition.repeat_interleave(x.shape[1]))
+            here, composition = asked(task, batch.episodes).flatten(), batch.episodes.composition.repeat_interleave(x.shape[1])
+            add_by_group(groups, x.flatten(0, 1)[here], y.flatten(0, 1)[here], composition[here])
         require(len(groups) > 1, f"need two or more training compositions to choose a penalty, drew {len(groups)}; draw more")
         best, _ = leave_groups_out(list(groups.values()), penalties)
         return cls(task, untrained, site, Moments.total(groups.values()).fit([best])[0])
@@ -260,19 +276,21 @@ class Tangent:
         return total
 
     @torch.enable_grad()
-    def normal(self, tokens: Tensor, direction: Tensor) -> tuple[float, Tensor]:
+    def normal(self, tokens: Tensor, direction: Tensor, counts: Tensor | None = None) -> tuple[float, Tensor]:
         """The normal equations along a direction p, from one pass.
 
         Args:
             tokens: (batch, seq, d_in).
             direction: p (parameters,).
+            counts: (batch, answer) bool, the answers that count (None: all).
 
         Returns:
-            (|J p|², J^T J p).
+            (|J p|², J^T J p), J of these answers.
         """
         length, total = 0.0, torch.zeros(self.size, dtype=torch.float64, device=tokens.device)
-        for chunk in tokens.split(CHUNK):
-            _, moved = self._moved(chunk, direction)
+        every = torch.ones(len(tokens), len(self.at), dtype=torch.bool, device=tokens.device) if counts is None else counts
+        for chunk, here in zip(tokens.split(CHUNK), every.split(CHUNK), strict=True):
+            moved = self._moved(chunk, direction)[1] * here[..., None]
             length += float(moved.double().square().sum())
             total += _flat(self._pull(self._forward(chunk), moved, graph=False))
         return length, total
@@ -408,11 +426,11 @@ class Linearised:
         def left_out(p: Tensor, step: float) -> float:
             if step:
                 away.add_(step * tangent.along(held[0], p)[1].double())
-            return float((left - away).square().mean())
+            return float((left - away)[held[2]].square().mean())
 
-        first = fit[1].double() - tangent.answers(fit[0]).double()
+        first = (fit[1].double() - tangent.answers(fit[0]).double()) * fit[2][..., None]
         gradient = tangent.gradient(fit[0], first)
-        descent = conjugate_gradients(lambda p: tangent.normal(fit[0], p), gradient, left_out, iterations, patience)
+        descent = conjugate_gradients(lambda p: tangent.normal(fit[0], p, fit[2]), gradient, left_out, iterations, patience)
         return cls(task, tangent, descent)
 
     def predict(self, episodes: Episodes) -> Tensor:
@@ -422,7 +440,7 @@ class Linearised:
         return _placed(self.task, start + moved)
 
 
-def _together(batches: Iterable[Episodes], task: TaskFamily) -> tuple[Tensor, Tensor]:
-    """(tokens, wanted answers) of several batches."""
-    parts = [(b.tokens, wanted(task, b)) for b in batches]
-    return torch.cat([t for t, _ in parts]), torch.cat([w for _, w in parts])
+def _together(batches: Iterable[Episodes], task: TaskFamily) -> tuple[Tensor, Tensor, Tensor]:
+    """(tokens, wanted answers, which answers are asked for) of several batches."""
+    tokens, answers, counts = zip(*((b.tokens, wanted(task, b), asked(task, b)) for b in batches), strict=True)
+    return torch.cat(tokens), torch.cat(answers), torch.cat(counts)

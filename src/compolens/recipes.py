@@ -447,17 +447,17 @@ def choose_models(path: Path, models: list[Path]) -> tuple[list[Path], dict[str,
     needs = getattr(load_file(path), "needs", None)
     if not isinstance(needs, tuple):
         raise ConfigError(f'{path} must say which tables it needs: needs = ("generalization",)')
-    used, dropped = [], {}
+    used, dropped, ways = [], {}, {}
     for model in models:
-        reason = _why_left_out(model, needs)
+        reason, way = _why_left_out(model, needs)
         if reason:
-            dropped[str(model)] = reason
+            dropped[str(model)], ways[str(model)] = reason, way
         else:
             used.append(model)
     if not used:
         first, reason = next(iter(dropped.items()))
-        way = "" if "compolens " in reason else f"; type: compolens probe {' '.join(needs)} {shlex.quote(first)}"
-        raise ConfigError(f"{path.stem}: {first} {reason}{way}")
+        told = reason if reason.startswith(first) else f"{first} {reason}"
+        raise ConfigError(f"{path.stem}: {told}{ways[first]}")
     return used, dropped
 
 
@@ -466,15 +466,15 @@ def of_maps(path: Path) -> bool:
     return getattr(load_file(path), "of", "models") == "maps"
 
 
-def _why_left_out(model: Path, needs: tuple[str, ...]) -> str:
-    """Why a model cannot be drawn ("" if it can): tables that it does not have, or that cannot be used, or its description."""
+def _why_left_out(model: Path, needs: tuple[str, ...]) -> tuple[str, str]:
+    """Why a model cannot be drawn ("" if it can), and what to type if that is not said: tables that it does not have, or that
+    cannot be used, or its description."""
     from compolens import tables
 
     try:
         tables.settings(model)
     except ConfigError as error:
-        return str(error)
-    missing = [name for name in needs if not tables.exists(model, name)]
-    if missing:
-        return f"has no table {', '.join(missing)}"
-    return "; ".join(reason for name in needs if (reason := tables.why_not(model, name)))
+        return str(error), ""
+    if missing := [name for name in needs if not tables.exists(model, name)]:
+        return f"has no table {', '.join(missing)}", f"; type: {tables.command_of(missing, model)}"
+    return "; ".join(reason for name in needs if (reason := tables.why_not(model, name))), ""

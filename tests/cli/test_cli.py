@@ -312,6 +312,10 @@ def test_what_is_missing_is_said(refuse, runs_file, folder, tmp_path):
     assert "name a model folder: compolens probe patching FOLDER" in refuse("probe", "patching")
     assert "there is no file absent.py; it should define runs" in refuse("train", "absent.py")
     assert "there is no folder 'nowhere'" in refuse("probe", "patching", "nowhere")
+    near = f"{folder}s"
+    assert f"there is no folder '{near}'; in '{folder.parent}': did you mean '{folder.name}'" in refuse("probe", "patching", near)
+    beyond = tmp_path / "absent" / "model"
+    assert f"there is no folder '{beyond}', nor a folder '{beyond.parent}'" in refuse("probe", "patching", beyond)
     assert f"there is no recipe file {tmp_path}/absent.py" in refuse("probe", tmp_path / "absent.py", folder)
     for command in ("models", "report"):
         assert "nowhere does not exist; train some with: compolens train FILE" in refuse(command, "nowhere")

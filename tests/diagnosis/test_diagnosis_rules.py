@@ -16,7 +16,7 @@ from compolens.training import Run
 COMPOSITIONS = ("0+3", "1+4", "2+5")
 
 
-def make_model(root, name, architecture, task, *, test, ood, train=None, seed=0, code=None, floor=0.5):
+def make_model(root, name, architecture, task, *, test, ood, train=None, seed=0, code=None, floor=0.5, half=0.0):
     """A folder with a config and tables as the probes write them, with scores of our choice."""
     from compolens.foundation.configs import describe
 
@@ -36,8 +36,8 @@ def make_model(root, name, architecture, task, *, test, ood, train=None, seed=0,
                     {
                         "metric": "score",
                         "value": value_here,
-                        "lo": score,
-                        "hi": score,
+                        "lo": score - half,
+                        "hi": score + half,
                         "split": split,
                         "site": "output",
                         "role": "answers",
@@ -104,7 +104,8 @@ def architectures():
         (0.99, 0.955, ("held-out ones somewhat worse",)),
         (0.99, 0.52, ("clearly worse", "no better on held-out ones than in-context ridge", "nothing is recombined")),
         (0.70, 0.60, ("has not learned its training compositions (test 0.700)",)),
-        (0.70, 0.95, ("held-out ones better (ood 0.950, a gap of -0.250)",)),
+        (0.91, 0.99, ("held-out ones better (ood 0.990, a gap of -0.080)",)),
+        (0.70, 0.95, ("answers held-out ones at 0.950, a gap of -0.250",)),
     ],
 )
 def test_scores_choose_the_words(tmp_path, tiny_task, architectures, test, ood, expected):
@@ -112,6 +113,20 @@ def test_scores_choose_the_words(tmp_path, tiny_task, architectures, test, ood, 
     (text,) = words([folder]).values()
     for phrase in expected:
         assert phrase in text
+
+
+@pytest.mark.parametrize(
+    ("half", "expected"),
+    [
+        (0.002, "held-out ones somewhat worse (ood 0.955, a gap of 0.035)"),
+        (0.04, "held-out ones at 0.955, a gap of 0.035 [-0.022, 0.092]: between equally well and clearly worse"),
+    ],
+)
+def test_a_gap_has_a_word_where_its_interval_leaves_one(tmp_path, tiny_task, architectures, half, expected):
+    """Two scores known to ± h have a difference known to ± √2 h."""
+    folder = make_model(tmp_path, "m", architectures[0], tiny_task, test=0.99, ood=0.955, half=half)
+    (text,) = words([folder]).values()
+    assert expected in text
 
 
 def test_training_episodes_known_by_heart_are_told(tmp_path, tiny_task, architectures):

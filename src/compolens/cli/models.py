@@ -164,7 +164,7 @@ def _diagnose(folders: list[Path]) -> int:
 
 
 def _explain(group: Any) -> str:
-    return f"compolens explain {shlex.quote(str(group.folders[0]))}"
+    return shlex.join(["compolens", "explain", *map(str, group.folders)])
 
 
 def _models_and_maps(roots: list[str]) -> tuple[list[Path], list[Path]]:

@@ -9,7 +9,7 @@ import re
 import textwrap
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -98,10 +98,19 @@ def split_items(kind: str, items: list[str]) -> tuple[list[Path], list[Path]]:
         elif os.sep not in item and not files:
             raise ConfigError(f"no recipe {item!r} in {kind}; {nearest(item, recipes.built_in(kind))}")
         else:
-            raise ConfigError(
-                f"there is no folder {item!r}, nor a recipe of that name ({nearest(item, recipes.built_in(kind))})"
-            )
+            raise ConfigError(_no_folder(item, recipes.built_in(kind)))
     return files, folders
+
+
+def _no_folder(item: str, known: Iterable[str]) -> str:
+    """What to say of an item that does not exist: a bare name may be meant as a recipe, a path is a folder."""
+    place = Path(item)
+    if len(place.parts) == 1:
+        return f"there is no folder {item!r}, nor a recipe of that name ({nearest(item, known)})"
+    if not place.parent.is_dir():
+        return f"there is no folder {item!r}, nor a folder {str(place.parent)!r}"
+    beside = [path.name for path in place.parent.iterdir() if path.is_dir()]
+    return f"there is no folder {item!r}; in {str(place.parent)!r}: {nearest(place.name, beside)}"
 
 
 def need_both(kind: str, command: str, files: list[Path], folders: list[Path]) -> None:

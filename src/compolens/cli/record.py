@@ -12,6 +12,10 @@ from compolens.cli.train import with_data
 from compolens.foundation.configs import ConfigError
 
 
+def _step(text: str) -> int | None:
+    return None if text == "final" else count(text)
+
+
 def make(commands: Any) -> Parser:
     """Add `compolens record` to `commands`."""
     parser = command_parser(
@@ -30,7 +34,7 @@ def make(commands: Any) -> Parser:
     )  # fmt: skip
     parser.add_argument("--episodes", type=some, default=1024, metavar="N", help="how many episodes per split (default 1024)")
     parser.add_argument("--seed", type=seed, default=0, help="which episodes (default 0)")
-    parser.add_argument("--step", type=count, default=None, help="weights of a kept step (default: final)")
+    parser.add_argument("--step", type=_step, default=None, help="weights of a kept step (default: final)")
     parser.add_argument("--untrained", action="store_true", help="record the untrained control, too; most probes need it")
     parser.add_argument("--half", action="store_true", help="activations as float16, in half the space")
     common_flags(parser, "data", "device", "with")

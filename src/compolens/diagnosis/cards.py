@@ -130,5 +130,6 @@ def _why(judged: Judgement) -> tuple[tuple[Clause, ...], tuple[Clause, ...]]:
     gap, lost = found.scores["test"] - found.scores["ood"], found.parts["lost"]
     order = sorted(lost, key=lambda part: -lost[part].value)
     told = ", ".join(f"{part} is {100 * lost[part].value / gap:.0f} %" for part in order if lost[part].value >= NOTHING)
-    text = f"of the {gap:.3f} lost from training to held-out compositions, {told}; the code is read at {found.place}"
+    how = "a part counts by how much larger it is than on training compositions"
+    text = f"of the {gap:.3f} lost from training to held-out compositions, {told} ({how}); the code is read at {found.place}"
     return (Clause(text, judged.reasons[0].evidence),), judged.reasons

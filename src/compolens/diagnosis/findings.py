@@ -45,18 +45,14 @@ def of_scores(group: Group) -> list[Clause]:
     floor = max([e.value for e in weak], default=0.0)
     scale = max(top - floor, 1e-9)
     clauses = []
-    if test.value / top < diagnosis.LEARNED:
+    learned = test.value / top >= diagnosis.LEARNED
+    if not learned:
         train = _by_heart(group, top)
         more = "".join(f"; {one.value:.3f} on the training episodes" for one in train)
         clauses.append(Clause(f"has not learned its training compositions (test {test.value:.3f}{more})", (test, *train)))
     else:
         clauses.append(Clause(f"answers the compositions it was trained on (test {test.value:.3f})", (test,)))
-    lost = (test.value - ood.value) / scale
-    words = ((-CLEARLY, "better"), (SAME, "equally well"), (CLEARLY, "somewhat worse"))
-    how = next((word for most, word in words if lost < most), "clearly worse")
-    clauses.append(
-        Clause(f"answers held-out ones {how} (ood {ood.value:.3f}, a gap of {test.value - ood.value:.3f})", (test, ood))
-    )
+    clauses.append(Clause(f"answers held-out ones {_beside(test, ood, scale, learned)}", (test, ood)))
     clauses += _of_what_can_be_had(group, ood)
     if weak:
         best = max(weak, key=lambda e: e.value)
@@ -65,10 +61,32 @@ def of_scores(group: Group) -> list[Clause]:
             clauses.append(
                 Clause(f"is no better on held-out ones than {name} ({best.value:.3f}): nothing is recombined", (ood, best))
             )
-        elif how.endswith("worse"):
+        elif (test.value - ood.value) / scale >= SAME:
             text = f"still stands well above {name} ({best.value:.3f}): it recombines in part"
             clauses.append(Clause(text, (ood, best)))
     return clauses
+
+
+def _beside(test: Evidence, ood: Evidence, scale: float, learned: bool) -> str:
+    """How held-out compositions are answered beside training ones: in a word where the gap's interval leaves one.
+
+    The interval takes both scores' intervals for independent. What is not learned has no word."""
+    gap = test.value - ood.value
+    low = gap - float(np.hypot(test.value - test.lo, ood.hi - ood.value))
+    high = gap + float(np.hypot(test.hi - test.value, ood.value - ood.lo))
+    told = f"{ood.value:.3f}, a gap of {gap:.3f}"
+    if not learned:
+        return f"at {told}"
+    worst, best, how = (_word(lost / scale) for lost in (high, low, gap))
+    if np.isnan(low) or worst == best:
+        return f"{how} (ood {told})"
+    return f"at {told} [{low:.3f}, {high:.3f}]: between {best} and {worst}"
+
+
+def _word(lost: float) -> str:
+    """For a share of (ceiling - floor) that is lost on held-out compositions."""
+    words = ((-CLEARLY, "better"), (SAME, "equally well"), (CLEARLY, "somewhat worse"))
+    return next((word for most, word in words if lost < most), "clearly worse")
 
 
 def _by_heart(group: Group, top: float) -> tuple[Evidence, ...]:

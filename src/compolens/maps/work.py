@@ -358,7 +358,7 @@ def _before(folder: Path, described: Described) -> tuple[dict[str, Any], list[di
 
 
 def left(folder: Path, cells: Iterable[Cell]) -> list[Cell]:
-    """The cells that have no row yet.
+    """The cells that have no row yet, or one of a cell that was described otherwise.
 
     Args:
         folder: the map's, which need not exist.
@@ -367,9 +367,13 @@ def left(folder: Path, cells: Iterable[Cell]) -> list[Cell]:
     Returns:
         Those to be trained, in the order given.
     """
-    done = set(map_files.read_table(folder)["cell"]) if map_files.is_map(folder) else set()
-    done |= {path.name.removesuffix(".row.json") for path in (folder / map_files.CELLS).glob("*.row.json")}
-    return [cell for cell in cells if cell.name not in done]
+    done: dict[str, str] = {}
+    if map_files.is_map(folder):
+        table = map_files.read_table(folder)
+        done |= dict(zip(table["cell"], table["run"], strict=True))
+    for path in (folder / map_files.CELLS).glob("*.row.json"):
+        done[path.name.removesuffix(".row.json")] = files.read_json(path)["row"]["run"]
+    return [cell for cell in cells if done.get(cell.name) != digest_of(cell.run)]
 
 
 def make(

@@ -312,9 +312,11 @@ def sums_to_one(x: Tensor, tolerance: float = 1e-4) -> bool:
 
     Args:
         x: (..., key).
-        tolerance: by how much a sum may differ from one.
+        tolerance: by how much a sum may differ from one; of half precision, at least four of its steps at one.
 
     Returns:
         True if so.
     """
-    return bool((x >= 0).all()) and bool(((x.sum(-1) - 1).abs() < tolerance).all())
+    most = max(tolerance, 4 * torch.finfo(x.dtype).eps)
+    total = x.sum(-1, dtype=torch.promote_types(x.dtype, torch.float32))
+    return bool((x >= 0).all()) and bool(((total - 1).abs() < most).all())

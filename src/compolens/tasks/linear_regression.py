@@ -46,6 +46,10 @@ class Prompts(NamedTuple):
     shown: Tensor
 
 
+FEW_INPUTS = 16
+"""A batch that has fewer inputs than this for each dimension gives no `further_inputs` away."""
+
+
 @dataclass(frozen=True)
 class _Layout(TaskPart):
     """How pairs become tokens."""
@@ -359,7 +363,9 @@ class LinearRegression(TaskFamily):
         return Prompts(x[:, :n], y, x[:, n:], torch.full((self.n_queries,), n))
 
     def further_inputs(self, episodes: Episodes, count: int) -> Tensor:
-        """More inputs from the same law, those of the batch's episodes; always the same ones.
+        """More inputs from the same law; always the same ones.
+
+        They are those of the batch's episodes. Where these are few, any function of them would be linear: then they are fresh.
 
         Args:
             episodes: a batch of episodes.
@@ -370,6 +376,8 @@ class LinearRegression(TaskFamily):
         """
         pool = LinearRegression.prompts(self, episodes).asked.flatten(0, 1)
         rng = torch.Generator().manual_seed(0)
+        if len(pool) < FEW_INPUTS * self.d_x:
+            return (self.input_scale * self.inputs.draw(len(episodes.tokens), count, self.d_x, rng)).to(pool)
         return pool[torch.randint(len(pool), (len(episodes.tokens), count), generator=rng).to(pool.device)]
 
     def asking(self, episodes: Episodes, x: Tensor) -> Episodes:

@@ -35,6 +35,8 @@ def check_device(device: str) -> None:
         torch.zeros(1, device=device).tolist()  # a device of shapes alone ("meta") gives no numbers back
     except (RuntimeError, AssertionError, TypeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if reason.startswith("Expected one of"):  # and then the names of all devices that torch was ever built for
+            reason = "torch has no device of this name"
         allowed = "cpu" + (", cuda" if torch.cuda.is_available() else "")
         raise ConfigError(f"device {shown(device)} cannot be used ({reason}); allowed here: {allowed}") from error
 
