@@ -71,7 +71,8 @@ def probe(trained: TrainedModel, *, episodes: int = 256, seed: int = 0, heads: i
         - control "another task": the vector of another composition. Control "mean": that of all training compositions.
         - control "random": the mean and a random direction as long as the vector's part beside it.
         - control "best layer": the best score over layers, chosen on the episodes themselves; no interval.
-        - control "random heads": as many of the other heads, at random; no row where there are fewer. Control "untrained": the untrained control.
+        - control "random heads": as many of the other heads, at random; no row where there are fewer. Control
+          "untrained": the untrained control.
 
     Raises:
         DoesNotApply: the family cannot show the same inputs under another code, or names no factors.

@@ -476,5 +476,6 @@ def _why_left_out(model: Path, needs: tuple[str, ...]) -> tuple[str, str]:
     except ConfigError as error:
         return str(error), ""
     if missing := [name for name in needs if not tables.exists(model, name)]:
-        return f"has no table {', '.join(missing)}", f"; type: {tables.command_of(missing, model)}"
+        probes = [name if name in built_in("probes") else f"{name}.py" for name in missing]  # one's own goes by its file
+        return f"has no table {', '.join(missing)}", f"; type: {tables.command_of(probes, model)}"
     return "; ".join(reason for name in needs if (reason := tables.why_not(model, name))), ""

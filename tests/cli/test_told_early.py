@@ -230,3 +230,13 @@ def test_jobs_that_would_take_turns_on_a_gpu_are_told_how_not_to(device, jobs, r
     asked = argparse.Namespace(engine="local", device=device, jobs=jobs, address=None, slurm=[])
     assert engines.engine_of(asked, tmp_path).workers == (jobs or 1)
     assert ("nvidia-cuda-mps-control -d" in capsys.readouterr().err) == told
+
+
+def test_a_copy_of_a_model_is_told_on_the_page_too(model, tmp_path, capsys):
+    assert typed("probe", "generalization", model, "--episodes", 16) == 0
+    for name in ("one", "two"):
+        shutil.copytree(model, tmp_path / "both" / name)
+    capsys.readouterr()
+    assert typed("report", tmp_path / "both", "-o", tmp_path / "page.html") == 0
+    told = "is a copy of"
+    assert told in capsys.readouterr().err and told in (tmp_path / "page.html").read_text()

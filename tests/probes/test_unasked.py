@@ -56,3 +56,12 @@ def test_distances_leave_out_what_is_not_asked(trained):
     other[unasked] = torch.eye(task.d_out)[-1]
     split = module.Split(task, "test", [batch], {"model": [said], "other": [other]}, np.ones(40), batch.composition.numpy())
     assert (said.argmax(-1) != other.argmax(-1)).any() and not module._errors(split, "model", "other").any()
+
+
+def test_an_answer_that_is_no_number_is_wrong(trained):
+    task = trained.task
+    batch = task.sample(40, "test", task.rng(0, "test"))
+    for metric, (error, weight) in task.metrics(
+        torch.full((len(batch.tokens), task.seq, task.d_out), torch.nan), batch.targets
+    ).items():
+        assert (error[weight > 0] == weight[weight > 0]).all(), metric

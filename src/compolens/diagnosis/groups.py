@@ -17,6 +17,10 @@ SEEDS = 5
 """With fewer seeds, points are shown and no difference is claimed."""
 
 
+class CopiedModel(UserWarning):
+    """A folder holds what another one of the same group holds, and counts as a further seed."""
+
+
 @dataclass
 class Group:
     """Models that differ in seeds alone.
@@ -101,7 +105,7 @@ def group(folders: Sequence[Path]) -> list[Group]:
         original = next((other for other in drawn if _copied(other, folder)), None)
         if original is not None:
             told = f"{folder} is a copy of {original} and no further seed: leave it out, or no interval over seeds is right"
-            warnings.warn(told, UserWarning, stacklevel=2)
+            warnings.warn(told, CopiedModel, stacklevel=2)
         drawn.append(folder)
         groups.setdefault(key, Group(row["architecture"], setting_of(row))).folders.append(folder)
     for key, one in groups.items():

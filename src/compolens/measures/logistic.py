@@ -268,8 +268,7 @@ class Explained(NamedTuple):
         weight = np.concatenate([np.ones((1, len(self.nats))), _drawn(len(self.nats), draws)])
         found = []
         for one in self.confusion:
-            table = np.tensordot(weight, one, axes=1)
-            total, right = table.sum(-1), np.diagonal(table, axis1=-2, axis2=-1)
+            total, right = weight @ one.sum(-1), weight @ np.diagonal(one, axis1=-2, axis2=-1)
             recall = np.where(total > 0, right / np.maximum(total, 1), np.nan)
             found.append(np.nanmean(recall, -1))
         means = np.mean(found, axis=0)

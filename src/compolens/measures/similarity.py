@@ -137,8 +137,12 @@ def similarity(one: Terms, other: Terms) -> float:
         1 where effects are the same but for noise and scale; it can exceed 1 by chance. NaN where either set's effects do not
         come out again (reliability 0 or below).
     """
-    noise = reliability(one) * reliability(other)
-    return _correlation(one.effects(), other.effects()) / float(np.sqrt(noise)) if noise > 0 else float("nan")
+    return _corrected(_correlation(one.effects(), other.effects()), reliability(one), reliability(other))
+
+
+def _corrected(correlation: float, one: float, other: float) -> float:
+    """A correlation without what noise takes from it; NaN unless both reliabilities are above 0."""
+    return correlation / float(np.sqrt(one * other)) if one > 0 and other > 0 else float("nan")
 
 
 def _correlation(one: np.ndarray, other: np.ndarray) -> float:
@@ -235,8 +239,7 @@ def joint_similarity(one: Mapping[str, Terms], other: Mapping[str, Terms], own: 
         As `similarity`.
     """
     (whole, *halves), (other_whole, *other_halves) = (_joint(each, own) for each in (one, other))
-    noise = _stepped_up(*halves) * _stepped_up(*other_halves)
-    return _correlation(whole, other_whole) / float(np.sqrt(noise)) if noise > 0 else float("nan")
+    return _corrected(_correlation(whole, other_whole), _stepped_up(*halves), _stepped_up(*other_halves))
 
 
 def joint_reliability(factors: Mapping[str, Terms], own: bool) -> float:

@@ -12,6 +12,7 @@ import compolens
 from compolens import tables, zoo
 from compolens.diagnosis import cards, sentences
 from compolens.diagnosis.decomposition import NOTHING
+from compolens.diagnosis.groups import CopiedModel
 from compolens.figures import plotlyjs
 from compolens.foundation import versions
 from compolens.foundation.configs import ConfigError
@@ -100,7 +101,8 @@ def page(
     for sentence in notes:
         note(sentence)
     with warnings.catch_warnings(record=True) as caught, tables.read_once():
-        warnings.simplefilter("always", tables.StaleTable)
+        for kind in (tables.StaleTable, CopiedModel):
+            warnings.simplefilter("always", kind)
         judged, compared = sentences.judgements(measured)
         drawn = figures(measured, refused(measured, classes, inapplicable))
         maps, without = attention(measured, classes)
@@ -108,6 +110,9 @@ def page(
     for sentence in sorted({str(w.message) for w in stale if not issubclass(w.category, tables.OlderIntervals)}):
         note(sentence)
     notes += in_one(sorted({str(w.message) for w in stale}))
+    for sentence in sorted({str(w.message) for w in caught if issubclass(w.category, CopiedModel)}):
+        note(sentence)
+        notes.append(sentence)
     cited = Cited(measured, path)
     told = [cards.card(one) for one in judged]
     first = decisive(drawn.made)

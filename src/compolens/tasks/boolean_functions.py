@@ -32,7 +32,7 @@ from torch.nn.functional import cross_entropy
 
 from compolens.foundation.configs import added_later, nearest, require, require_positive
 from compolens.tasks.base import TaskFamily, require_few
-from compolens.tasks.episodes import Episodes, Labelled, Readouts, Sheet, check_drawing, one_of
+from compolens.tasks.episodes import Episodes, Labelled, Readouts, Sheet, answered, check_drawing, one_of
 
 KINDS = {"conjunction": " ∧ ", "disjunction": " ∨ ", "dnf": " ∨ ", "parity": " ⊕ "}
 """Class of functions -> how its parts are joined."""
@@ -400,10 +400,10 @@ class BooleanFunctions(TaskFamily):
         """Whether the label of highest logit is wrong; a true label weighs 1 / (2 rate), a false one 1 / (2 - 2 rate)."""
         right = targets[:, -1]
         weight = self.label_weights.to(right.device)[right]
-        return (prediction[:, -1].argmax(-1) != right).double() * weight, weight
+        return (answered(prediction[:, -1]) != right).double() * weight, weight
 
     def metrics(self, prediction: Tensor, targets: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
-        wrong = (prediction[:, -1].argmax(-1) != targets[:, -1]).double()
+        wrong = (answered(prediction[:, -1]) != targets[:, -1]).double()
         return {"score": self.errors(prediction, targets), "accuracy": (wrong, torch.ones_like(wrong))}
 
     # ---- for readers -------------------------------------------------------------------------------------------------

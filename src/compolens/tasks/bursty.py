@@ -23,7 +23,7 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from compolens.foundation.configs import require, require_positive
 from compolens.tasks.base import TaskFamily, require_few
-from compolens.tasks.episodes import Episodes, Labelled, check_drawing
+from compolens.tasks.episodes import Episodes, Labelled, answered, check_drawing
 
 
 @dataclass(frozen=True)
@@ -244,7 +244,7 @@ class BurstyClassification(TaskFamily):
 
     def errors(self, prediction: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Whether the label of highest logit is wrong; every episode weighs 1."""
-        wrong = (prediction[:, -1].argmax(-1) != targets[:, -1]).double()
+        wrong = (answered(prediction[:, -1]) != targets[:, -1]).double()
         return wrong, torch.ones_like(wrong)
 
     def raw_statistic(self, episodes: Episodes) -> Tensor:

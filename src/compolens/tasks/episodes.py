@@ -17,6 +17,18 @@ VALIDATION = "validation"
 `validation` says how many."""
 
 
+def answered(logits: Tensor) -> Tensor:
+    """The class of highest logit; -1, which is wrong whatever is asked, where one of the logits is no number.
+
+    Args:
+        logits: (..., class).
+
+    Returns:
+        (...), whole numbers.
+    """
+    return torch.where(logits.isnan().any(-1), -1, logits.argmax(-1))
+
+
 def stream(seed: int | str, purpose: str, step: int) -> int:
     """The seed of an independent random stream, a pure function of its arguments.
 

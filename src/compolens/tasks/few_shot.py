@@ -26,7 +26,7 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from compolens.foundation.configs import ConfigError, added_later, frozen, nearest, require, require_positive
 from compolens.tasks.base import TaskFamily, require_few
-from compolens.tasks.episodes import Episodes, Sheet, check_drawing
+from compolens.tasks.episodes import Episodes, Sheet, answered, check_drawing
 
 OPERATIONS: dict[str, Callable[[str], str]] = {
     "copy": lambda word: word,
@@ -374,7 +374,7 @@ class FewShot(TaskFamily):
 
     def errors(self, prediction: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Whether the answer's first token is not the one of highest logit."""
-        wrong = (prediction[:, -1].argmax(-1) != targets[:, -1]).double()
+        wrong = (answered(prediction[:, -1]) != targets[:, -1]).double()
         return wrong, torch.ones_like(wrong)
 
     # ---- for readers -------------------------------------------------------------------------------------------------

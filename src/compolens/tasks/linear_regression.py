@@ -46,7 +46,7 @@ class Prompts(NamedTuple):
     shown: Tensor
 
 
-FEW_INPUTS = 16
+FEW_INPUTS = 8
 """A batch that has fewer inputs than this for each dimension gives no `further_inputs` away."""
 
 

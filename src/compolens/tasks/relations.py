@@ -397,7 +397,7 @@ class RelationImages(_Relations):
         return (answer - wanted).square().mean((1, 2))
 
     def errors(self, prediction: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        blurred = (self._mse(prediction, targets) >= SHARP).double()
+        blurred = (~(self._mse(prediction, targets) < SHARP)).double()  # what is no number is not sharp
         return blurred, torch.ones_like(blurred)
 
     def metrics(self, prediction: Tensor, targets: Tensor) -> dict[str, tuple[Tensor, Tensor]]:

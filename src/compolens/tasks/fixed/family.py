@@ -27,7 +27,7 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from compolens.foundation.configs import DoesNotApply, nearest, require, shown
 from compolens.tasks.base import WHAT_RENDER_UNLOCKS, TaskFamily
-from compolens.tasks.episodes import SPLITS, Episodes
+from compolens.tasks.episodes import SPLITS, Episodes, answered
 from compolens.tasks.fixed.aligned import aligned_together, is_ragged
 from compolens.tasks.fixed.checks import checked, numbers
 from compolens.tasks.fixed.counterfactuals import Counterfactuals, checked_counterfactuals, shown_by
@@ -413,7 +413,7 @@ class FixedEpisodes(StoredEpisodes, TaskFamily):
         """R² about the mean answer of training; or, for classes, 1 where any answer of the episode is wrong."""
         found, wanted = self._at_answers(prediction, targets)
         if self._classes:
-            wrong = ((found.argmax(-1) != wanted) & (wanted != IGNORED)).any(1).double()
+            wrong = ((answered(found) != wanted) & (wanted != IGNORED)).any(1).double()
             return wrong, torch.ones_like(wrong)
         mean = self._mean_answer.to(wanted.device)
         error, spread = found.double() - wanted.double(), wanted.double() - mean
@@ -425,7 +425,7 @@ class FixedEpisodes(StoredEpisodes, TaskFamily):
         if self._classes and len(self.answers) > 1:
             found, wanted = self._at_answers(prediction, targets)
             asked = wanted != IGNORED
-            wrong = ((found.argmax(-1) != wanted) & asked).double().sum(1) / asked.double().sum(1)
+            wrong = ((answered(found) != wanted) & asked).double().sum(1) / asked.double().sum(1)
             measured["accuracy per answer"] = (wrong, torch.ones_like(wrong))
         return measured
 

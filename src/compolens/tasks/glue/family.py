@@ -34,7 +34,7 @@ from torch.nn.functional import cross_entropy
 
 from compolens.foundation.configs import nearest, require, require_positive
 from compolens.tasks.base import TaskFamily
-from compolens.tasks.episodes import SPLITS, Episodes, check_drawing
+from compolens.tasks.episodes import SPLITS, Episodes, answered, check_drawing
 from compolens.tasks.glue.files import LAYOUTS, read_examples
 
 WORD = re.compile(r"\w+|[^\w\s]")
@@ -237,7 +237,7 @@ class Glue(TaskFamily):
 
     def errors(self, prediction: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Whether the class of highest logit is wrong."""
-        wrong = (prediction[:, -1].argmax(-1) != targets[:, -1]).double()
+        wrong = (answered(prediction[:, -1]) != targets[:, -1]).double()
         return wrong, torch.ones_like(wrong)
 
     def metrics(self, prediction: Tensor, targets: Tensor) -> dict[str, tuple[Tensor, Tensor]]:

@@ -32,7 +32,7 @@ from torch.nn.functional import cross_entropy, embedding, one_hot, pad
 
 from compolens.foundation.configs import ConfigError, frozen, nearest, require, require_positive
 from compolens.tasks.base import TaskFamily, require_few
-from compolens.tasks.episodes import Episodes, Readouts, Sheet, check_drawing, one_of
+from compolens.tasks.episodes import Episodes, Readouts, Sheet, answered, check_drawing, one_of
 from compolens.tasks.sraven.explanations import Explained, explained
 from compolens.tasks.sraven.posterior import Posterior, posterior
 from compolens.tasks.sraven.rules import (
@@ -369,7 +369,7 @@ class SRaven(TaskFamily):
 
     def _wrong(self, prediction: Tensor, targets: Tensor) -> Tensor:
         logits, wanted = self._at_answers(prediction, targets)
-        return logits.argmax(-1) != wanted
+        return answered(logits) != wanted
 
     def errors(self, prediction: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Panel accuracy: an episode is right if all its answers are."""
