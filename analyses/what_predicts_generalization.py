@@ -34,9 +34,13 @@ def analyze(models: list[Path], *, families: int = FAMILIES, least: int = MODELS
     frame = gathered(models, ("predictors",))
     found = judge(frame, families, least)
     if not any(one.enters for one in found):  # bars of one pair or two would say 1.0
+        smallest = frame["model"].nunique()
+        fewer = (
+            f", or ask for fewer: --families 1 --least {smallest}" if 1 < smallest < least else ", two or more of one setting"
+        )
         raise ConfigError(
             f"no predictor can be judged on {counted(frame['model'].nunique(), 'model')}: each has to be defined in "
-            f"{families} families and for {least} models; name more models, or ask for fewer: --families 1 --least 10"
+            f"{families} families and for {least} models; name more models{fewer}"
         )
     panels = [_panel(league, [one for one in found if one.league == league]) for league in LEAGUES]
     learned, left = frame["model"].nunique(), len(frame.attrs["left_out"])

@@ -69,13 +69,13 @@ def probe(
     """R² of a linear readout of the latent code, and its exact recovery, at every layer and token role.
 
     Continuous codes are read by ridge regression, categorical ones by a logistic readout for each of their parts
-    (`TaskFamily.categories`). Readouts are fitted on training compositions and scored on held-out ones, as 2407.12275 decodes
-    the latent code. Three fits
-    (column `fit`) mean different things: "fitted on train" uses training compositions; "leave one out" these and all held-out
-    compositions but the one scored; "within" other episodes of the held-out compositions. Where the first is low and "within"
-    is high, the code is there but not shared with held-out compositions. Only a low "within" says that it is lost. For
-    categories, "leave one out" leaves held-out compositions out in four groups, each fit has 2,048 episodes at most, and a
-    part that belongs to one answer is read where that is given.
+    (`TaskFamily.categories`); of a family that has both, the continuous ones alone. Readouts are fitted on training
+    compositions and scored on held-out ones, as 2407.12275 decodes the latent code. Three fits (column `fit`) mean different
+    things: "fitted on train" uses training compositions; "leave one out" these and all held-out compositions but the one
+    scored; "within" other episodes of the held-out compositions. Where the first is low and "within" is high, the code is
+    there but not shared with held-out compositions. Only a low "within" says that it is lost. For categories, "leave one out"
+    leaves held-out compositions out in four groups, each fit has 2,048 episodes at most, and a part that belongs to one answer
+    is read where that is given.
 
     Args:
         trained: the trained model, with its run, task and folder.

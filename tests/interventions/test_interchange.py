@@ -369,3 +369,12 @@ def test_a_family_without_factors_does_not_apply(tiny_regression_models):
 def test_a_held_source_of_another_width_is_no_silent_success():
     with pytest.raises(RuntimeError):
         interchange.interchange(Held(torch.zeros(2, 3, 4), torch.zeros(2, 3, 5)), [0])
+
+
+def test_masked_values_have_no_part_in_what_an_answer_says():
+    """A class whose logit is -inf in every answer changes no distance between answers."""
+    logits = torch.randn(3, 5, 2, 4, generator=torch.Generator().manual_seed(0))
+    masked = torch.cat([logits, torch.full((3, 5, 2, 1), -torch.inf)], -1)
+    targets = torch.zeros(5, 2, dtype=torch.long)
+    for plain, more in zip(*(interchange.remaining(*one, [0, 1], targets) for one in (logits, masked)), strict=True):
+        torch.testing.assert_close(plain, more)

@@ -359,6 +359,13 @@ def test_a_finished_folder_is_never_overwritten(adopted, tmp_path):
         adopted.save(folder)
 
 
+def test_where_no_folder_can_be_made_is_said(adopted, tmp_path):
+    (tmp_path / "a_file").touch()
+    for place in (tmp_path / "a_file", tmp_path / "a_file" / "model"):
+        with pytest.raises(ConfigError, match=r"no folder can be made at .*a_file.*choose another folder"):
+            adopted.save(place)
+
+
 def test_an_adopted_architecture_trains_like_any_other(tiny_task, tmp_path):
     architecture = Adopted(Stepped, sites=SITES, reinit=Stepped)
     run = Run(architecture, tiny_task, steps=2, batch_size=4, evaluations=1, evaluation_episodes=16)

@@ -412,7 +412,8 @@ def pooled(result: tuple[Tensor, Tensor], composition: Tensor) -> Pooled | None:
 
 
 def told_by(prediction: Tensor, targets: Tensor, at: Sequence[int]) -> Tensor:
-    """What a prediction answers: logits less their mean over the values, and 0 where an episode is not asked.
+    """What a prediction answers: logits less their mean over the values, and 0 where an episode is not asked. A value of logit
+    -inf is masked: it has no part in the mean, and 0 here.
 
     Args:
         prediction: (batch, seq, d_out).
@@ -425,7 +426,11 @@ def told_by(prediction: Tensor, targets: Tensor, at: Sequence[int]) -> Tensor:
     answers = prediction[:, list(at)].double()
     if targets.is_floating_point():
         return answers
-    answers = answers - answers.mean(-1, keepdim=True)
+    if bool((hidden := answers.isneginf()).any()):
+        answers = answers.masked_fill(hidden, torch.nan)
+        answers = (answers - answers.nanmean(-1, keepdim=True)).masked_fill(hidden, 0.0)
+    else:
+        answers = answers - answers.mean(-1, keepdim=True)
     return answers * targets[:, list(at)].ne(IGNORED)[..., None] if targets.ndim == 2 else answers
 
 

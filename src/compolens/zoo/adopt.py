@@ -132,7 +132,7 @@ class AdoptedNetwork(TrainedModel):
             The folder.
 
         Raises:
-            ConfigError: the folder holds another model, or the network cannot be made again.
+            ConfigError: the folder holds another model or cannot be made, or the network cannot be made again.
         """
         folder, run = Path(folder), self.run
         config = run.config()
@@ -144,6 +144,10 @@ class AdoptedNetwork(TrainedModel):
             f"{folder} holds a finished model; choose another folder, or delete it. In a file that --with names, save under "
             "`if __name__ == '__main__':`, since naming it runs it",
         )
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"no folder can be made at {folder}: {error.strerror}. {files.way_out(error)}") from error
         check_folder(run, folder)
         scores: dict[str, Any] = {"step": 0, "score": run.task.score_name}
         n = 4 * run.evaluation_episodes
