@@ -314,6 +314,11 @@ def test_too_large_a_learning_rate_is_a_divergence_not_a_result(tmp_path):
         train(run, tmp_path / "run")
     weights, _ = checkpoint(tmp_path / "run")
     assert all(w.isfinite().all() for w in weights.values()) and not (tmp_path / "run" / "scores.json").exists()
+    with pytest.raises(ConfigError, match=r"not finished .* its training diverged in the update .*; lower the learning rate"):
+        load(tmp_path / "run")
+    (tmp_path / "run" / "diverged.txt").unlink()
+    with pytest.raises(ConfigError, match="run the same `compolens train` command to go on"):
+        load(tmp_path / "run")
 
 
 @pytest.mark.parametrize(

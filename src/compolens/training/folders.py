@@ -13,6 +13,8 @@ from compolens.training.distributed import Processes
 from compolens.training.runs import Run
 
 RESUME = "resume.safetensors"
+DIVERGED = "diverged.txt"
+"""Says why a training ended early, until it is begun again."""
 """The checkpoint of a training that has not ended."""
 
 

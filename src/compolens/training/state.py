@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import platform
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from compolens.models.operands import full
 from compolens.tasks.episodes import Episodes, stream
 from compolens.training.cuda_graph import GraphedStep
 from compolens.training.distributed import Alone, Processes
-from compolens.training.folders import RESUME, card, kept_weights
+from compolens.training.folders import DIVERGED, RESUME, card, kept_weights
 from compolens.training.machine import has_bfloat16_products, processor, products
 from compolens.training.runs import Run
 from compolens.training.scores import different, evaluate, stored_of
@@ -113,6 +114,8 @@ class Training:
             self._resume()
         elif 0 in run.keep:
             self._keep()
+        with contextlib.suppress(OSError):  # what cannot be written to is told by what writes
+            (folder / DIVERGED).unlink(missing_ok=True)
         self.group.require_same(
             self.step, f"the processes see different checkpoints; {folder} must lie on a file system that all of them share"
         )
@@ -210,8 +213,11 @@ class Training:
         if keep:
             self.save()  # the weights before the update that failed; where these are gone, the last checkpoint stays
             self.group.largest(0)  # nobody leaves before the first process has saved
+        told = f"diverged in the update after step {self.step}: loss {loss}, {where}"
+        if self.group.first:
+            files.write_atomically(self.folder / DIVERGED, told.encode())
         raise Diverged(
-            f"training diverged in the update after step {self.step}: loss {loss}, {where}. The last good checkpoint is kept "
+            f"training {told}. The last good checkpoint is kept "
             f"in {self.folder}; lower the learning rate or the clip (optimizer=AdamW(lr=…, clip=…)) and choose another --out"
         )
 
@@ -323,5 +329,6 @@ class Training:
         files.write_atomically(self.folder / "README.md", card(run, self.folder.name, scores).encode())
         digests.finish(self.folder, scores)  # last: the presence of scores.json means "finished"
         self.following.log(self.history)
-        (self.folder / RESUME).unlink(missing_ok=True)
+        for left in (RESUME, DIVERGED):
+            (self.folder / left).unlink(missing_ok=True)
         return scores

@@ -34,6 +34,7 @@ from compolens.tasks.episodes import SPLITS
 from compolens.tasks.few_shot import FewShot
 from compolens.tasks.fixed.family import FixedEpisodes
 from compolens.training import AUXILIARIES, DECAYS, INITIALISATIONS, RECIPES, RESUME, Run, kept_weights
+from compolens.training.folders import DIVERGED
 from compolens.training.machine import check_device
 from compolens.zoo.adopted import NO_UNTRAINED_CONTROL, Adopted
 from compolens.zoo.adopted.layouts import bridge_from_config, bridge_logits, from_config, language_logits
@@ -197,13 +198,22 @@ def kept_steps(folder: str | Path) -> list[int]:
 def read_step(folder: Path) -> int:
     """The final step of the finished `folder`; a `ConfigError` where it is not finished."""
     if not (folder / "scores.json").exists():
-        raise ConfigError(
-            f"{folder} is not finished (no scores.json){_gone(folder)}; run the same `compolens train` command to go on"
-        )
+        way = "run the same `compolens train` command to go on"
+        if diverged := _diverged(folder):
+            way = f"its training {diverged}; lower the learning rate or the clip, and choose another --out"
+        raise ConfigError(f"{folder} is not finished (no scores.json){_gone(folder)}; {way}")
     step = digests.read_scores(folder).get("step")
     if not isinstance(step, int) or isinstance(step, bool):
         raise DamagedFile(f"{folder / 'scores.json'} does not say at which step the training ended; restore it or train again")
     return step
+
+
+def _diverged(folder: Path) -> str:
+    """Where and how a training diverged ("" if it did not)."""
+    try:
+        return (folder / DIVERGED).read_text(encoding="utf-8")[:300]
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def _gone(folder: Path) -> str:
@@ -316,7 +326,8 @@ def overview(folder: Path, classes: Iterable[Callable[..., Any]] = ()) -> dict[s
             read_step(folder)
             row |= _scores(folder)
         else:
-            row["note"] = f"not finished: step {step_reached(folder):,} of {run.steps:,}{_gone(folder)}"
+            ended = f"; {diverged}" if (diverged := _diverged(folder)) else ""
+            row["note"] = f"not finished: step {step_reached(folder):,} of {run.steps:,}{_gone(folder)}{ended}"
     except ConfigError as error:
         row = _described(folder) | row | {"note": str(error)}
     return row
