@@ -34,12 +34,10 @@ def analyze(models: list[Path], *, families: int = FAMILIES, least: int = MODELS
     frame = gathered(models, ("predictors",))
     found = judge(frame, families, least)
     if not any(one.enters for one in found):  # bars of one pair or two would say 1.0
-        smallest = frame["model"].nunique()
-        fewer = (
-            f", or ask for fewer: --families 1 --least {smallest}" if 1 < smallest < least else ", two or more of one setting"
-        )
+        there = frame["model"].nunique()
+        fewer = f", or ask for fewer: --families 1 --least {there}" if 1 < there < least else ", two or more of one setting"
         raise ConfigError(
-            f"no predictor can be judged on {counted(frame['model'].nunique(), 'model')}: each has to be defined in "
+            f"no predictor can be judged on {counted(there, 'model')}: each has to be defined in "
             f"{families} families and for {least} models; name more models{fewer}"
         )
     panels = [_panel(league, [one for one in found if one.league == league]) for league in LEAGUES]

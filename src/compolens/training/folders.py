@@ -13,9 +13,9 @@ from compolens.training.distributed import Processes
 from compolens.training.runs import Run
 
 RESUME = "resume.safetensors"
+"""The checkpoint of a training that has not ended."""
 DIVERGED = "diverged.txt"
 """Says why a training ended early, until it is begun again."""
-"""The checkpoint of a training that has not ended."""
 
 
 def kept_weights(folder: Path, step: int) -> Path:

@@ -329,6 +329,5 @@ class Training:
         files.write_atomically(self.folder / "README.md", card(run, self.folder.name, scores).encode())
         digests.finish(self.folder, scores)  # last: the presence of scores.json means "finished"
         self.following.log(self.history)
-        for left in (RESUME, DIVERGED):
-            (self.folder / left).unlink(missing_ok=True)
+        (self.folder / RESUME).unlink(missing_ok=True)
         return scores
