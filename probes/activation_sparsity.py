@@ -14,15 +14,14 @@ from compolens import tables
 from compolens.activations.streams import Activations, draw, intervene, record
 from compolens.foundation.configs import DoesNotApply, require
 from compolens.hooks import HookedModel
-from compolens.measures import sparsity
-from compolens.measures.intervals import summarise
+from compolens.measures import intervals, sparsity
 from compolens.measures.sparsity import Absolute, RowMaximum, Scale, SiteStd, Spread
 from compolens.tasks.base import TaskFamily
 from compolens.tasks.episodes import Episodes, stream
 from compolens.zoo.folders import TrainedModel
 
-version = 3  # raised whenever its numbers change
-values_since = 1  # its values; version 2 changed intervals, version 3 leaves out what an adopted network masks
+version = 4  # raised whenever its numbers change
+values_since = 1  # its values; versions 2 and 4 changed intervals, version 3 leaves out what an adopted network masks
 
 ABSOLUTE = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 """0.003 to 0.3 are the thresholds that 2511.20194 trains with."""
@@ -40,7 +39,8 @@ ROWS: dict[str, Callable[..., Tensor]] = {
     "effective keys": sparsity.effective_keys,
 }
 """Measures of a row; shown as means over rows of two keys or more."""
-DRAWS = 1000
+BOUNDED = ("exact zeros", "fraction below", "zero rows", "Hoyer", "Gini")
+"""What is 1 at most."""
 
 
 class Site(NamedTuple):
@@ -224,24 +224,31 @@ class Profile:
         return torch.stack([f.double() for f in found], dim=-1), np.array(sizes)
 
     def rows(self, known: dict) -> Iterator[dict[str, Any]]:
-        """A row per quantity, at every head, layer and over all; intervals resample compositions."""
+        """A row per quantity, at every head, layer and over all; intervals leave compositions out in turn."""
         site_of = {site.layer: site.name for site in self.sites}
         pools: dict[tuple[str, float, float], list[tuple[int, int]]] = {}
         pools |= {(site_of[layer], layer, head): [(layer, head)] for layer, head in self.places}
         pools |= {(name, layer, np.nan): [p for p in self.places if p[0] == layer] for layer, name in site_of.items()}
         pools |= {(_everywhere(self.sites), np.nan, np.nan): self.places}
         count = np.array(list(self.episodes.values()))
-        pick = np.random.default_rng(0).integers(len(count), size=(DRAWS, len(count)))
-        weight = np.stack([np.bincount(p, minlength=len(count)) for p in pick])
         sums = np.stack(list(self.sums.values()))
         for (site, layer, head), places in pools.items():
             inside = [self.places.index(place) for place in places]
             total, size = sums[:, inside].sum(1), np.sum([self.sizes[i] for i in inside], axis=0)
-            mean = total.sum(0) / (count.sum() * size)
-            interval = np.quantile(weight @ total / np.outer(weight @ count, size), [0.025, 0.975], axis=0)
-            interval = interval if len(count) > 1 else np.full_like(interval, np.nan)
-            for what, value, *ends in zip(self.quantities, mean, *interval, strict=True):
+            for what, part, entries in zip(self.quantities, total.T, size, strict=True):
+                value, ends = _mean(part, count * entries, 1.0 if what.metric in BOUNDED else np.inf)
                 yield _row(what, value, ends, site, layer, head) | known
+
+
+def _mean(sums: np.ndarray, sizes: np.ndarray, most: float) -> tuple[float, tuple[float, float]]:
+    """The mean of what lies between 0 and `most`, of sums and sizes per composition; and its interval over compositions."""
+    total, size, units = sums.sum(), sizes.sum(), len(sizes)
+    if units == 1:
+        return total / size, (np.nan, np.nan)
+    without, freedom = (total - sums) / (size - sizes), max(intervals.effective_number(sizes) - 1, 1.0)
+    how = (intervals.Scale.PLAIN, intervals.Replicates.JACKKNIFE)
+    lo, hi = intervals.student_interval(total / size, without, units, *how, freedom=freedom)
+    return total / size, (max(lo, 0.0), min(hi, most))
 
 
 # ---- pruned ----------------------------------------------------------------------------------------------------------
@@ -334,7 +341,7 @@ class Scores:
         """A row per key: the pooled score, its interval over compositions, and what was reached."""
         for key, parts in self.parts.items():
             error, weight, composition = np.concatenate(parts, axis=1)
-            pooled, (what, how) = summarise(error, weight, composition.astype(int)), self._known(key)
+            pooled, (what, how) = intervals.summarise(error, weight, composition.astype(int)), self._known(key)
             yield _row(what, pooled.score, pooled.interval, _everywhere(self.sites)) | how | {"control": key[0]} | known
 
     def per_episode(self, split: str) -> pd.DataFrame:

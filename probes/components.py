@@ -16,19 +16,22 @@ from compolens.activations.streams import draw
 from compolens.foundation.configs import ConfigError, require
 from compolens.hooks import HookedModel
 from compolens.interventions.components import Component, Held, answers_of, attributed, components, exchanged, hold, shift
-from compolens.interventions.interchange import check_renders, exchanged_factors
+from compolens.interventions.interchange import check_renders, exchanged_factors, other_code
 from compolens.measures.intervals import Scale, summarise
 from compolens.measures.similarity import held_out_against_left_out, reliability, terms_of
 from compolens.tasks.base import TaskFamily
 from compolens.tasks.episodes import Episodes, stream
 from compolens.zoo.folders import TrainedModel
 
-version = 2  # raised whenever its numbers change
+version = 3  # raised whenever its numbers change
 
 WHOLE, FACTOR = "whole code", "one factor"
 """What differs between an episode and its counterfactual."""
 ESTIMATES = {"attribution": 1, "integrated attribution": None}
 """Estimate -> the points at which the gradient is taken (None: as many as the probe is asked for)."""
+
+ANOTHER = "another code"
+NO_THIRD = "not available: in no episode is the third code another than the counterfactual's and the base's own"
 
 OF_ESTIMATES = (*ESTIMATES, "rank agreement", "share explained")
 """Metrics that the untrained control does not have."""
@@ -96,8 +99,10 @@ def probe(trained: TrainedModel, *, episodes: int = 256, seed: int = 0, points: 
           corrected for split-half reliability; it can exceed 1 by chance. In the split test: the median of the same number for
           training compositions that were left out, as many and nearest in error; lo, hi: their 95 % range. Beside them
           "mean error" (1 - score) of either and "reliability". Column "by": heads and MLPs, or heads alone.
-        - control "another code": the activation of a third code is put in. "noise": the difference that is put in has its
-          length, and a random direction. "untrained": the untrained control.
+        - control "another code": the activation of a third code is put in; episodes in which that is the code of the
+          counterfactual or the base's own do not count, and where none is left, note says so instead of a number.
+        - control "noise": the difference that is put in has its length, and a random direction.
+        - control "untrained": the untrained control.
 
     Raises:
         ConfigError: the family cannot show the same inputs under two codes, or a number is too small.
@@ -152,17 +157,21 @@ def _effects(
 ) -> Iterator[Found]:
     own, other = hold(model, pair.base, parts), hold(model, pair.other, parts)
     goal = shift(task, own.prediction, other.prediction, pair.base.targets)
-    third = hold(model, pair.third, parts) if controls and pair.third is not None else None
+    third, apart = None, torch.ones_like(pair.base.composition, dtype=torch.bool)
+    if controls and pair.third is not None:
+        third = hold(model, pair.third, parts)
+        apart = other_code(pair.third, pair.other) & other_code(pair.third, pair.base)
     rng = torch.Generator().manual_seed(stream(seed, "noise", 0))
     for part in parts:
         given = {"": other.sites[part.hook_name]}
         if third is not None:
-            given["another code"] = third.sites[part.hook_name]
+            given[ANOTHER] = third.sites[part.hook_name]
         if controls:
             given["noise"] = _noise(part, own, other, rng)
         for control, activation in given.items():
             answers = answers_of(task, exchanged(model, pair.base, own, part, activation), pair.base.targets)
-            yield Found(part, "effect", control, _array(goal.along(answers)), _array(goal.weight))
+            counts = apart if control == ANOTHER else torch.ones_like(apart)
+            yield Found(part, "effect", control, _array(goal.along(answers) * counts), _array(goal.weight * counts))
 
 
 def _noise(part: Component, own: Held, other: Held, rng: torch.Generator) -> Tensor:
@@ -265,6 +274,8 @@ def _row(found: Found, base: Episodes, control: str, where: Mapping[str, str]) -
     lo, hi = pooled.interval_on(Scale.PLAIN)  # a share of the way may be below 0 and above 1
     part = found.component
     more: dict[str, Any] = {"counterfactual": "", "estimate": "", "by": ""} | dict(where)
+    if found.control == ANOTHER and not found.weight.any():
+        more["note"] = NO_THIRD
     return tables.row(
         found.metric, pooled.score, lo=lo, hi=hi, site=part.hook_name, role="all", control=found.control or control,
         n=len(found.part), component=part.name, layer=part.layer, **more,

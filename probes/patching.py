@@ -15,14 +15,15 @@ from compolens.activations.streams import draw, intervene, record
 from compolens.foundation.configs import DoesNotApply
 from compolens.foundation.progress import progress
 from compolens.hooks import HookedModel
-from compolens.interventions.interchange import remaining
+from compolens.interventions.interchange import other_code, remaining
 from compolens.measures.intervals import summarise
 from compolens.tasks.base import TaskFamily
 from compolens.tasks.episodes import Episodes
 from compolens.zoo.folders import TrainedModel
 
-version = 3  # raised whenever its numbers change
-values_since = 3  # its values: since then only what is asked counts, and constants added to all logits do not
+version = 4  # raised whenever its numbers change
+
+NO_THIRD = "not available: in no episode is the third code another than that of the source and that of the base"
 
 Point = tuple[int, str, str]
 """(layer, hook point, token role)."""
@@ -45,7 +46,8 @@ def probe(trained: TrainedModel, *, episodes: int = 512, seed: int = 0) -> tuple
         - "recovered": share of the way that the answer moves to the source's own answer, pooled over episodes: 1 is all of it,
           0 none, below 0 away from it. lo, hi: 95 % over compositions of the base.
         - control "another code": a third run is put in. Only what is specific to the source should move the answer to the
-          source's.
+          source's. Episodes whose third code is that of the source or of the base do not count; where none is left, there is
+          no number, and note says why.
         - control "untrained": patching in the untrained control.
 
     Raises:
@@ -69,7 +71,10 @@ def probe(trained: TrainedModel, *, episodes: int = 512, seed: int = 0) -> tuple
                 pooled = summarise(error, weight, composition.astype(int))
                 where = {"split": split, "site": site, "role": role, "layer": layer, "control": which or control}
                 lo, hi = pooled.interval
-                rows.append({"metric": "recovered", "value": pooled.score, "lo": lo, "hi": hi, **where, "n": len(error)})
+                told = {"note": NO_THIRD} if which and not weight.any() else {}
+                rows.append(
+                    {"metric": "recovered", "value": pooled.score, "lo": lo, "hi": hi, **where, "n": len(error), **told}
+                )
                 if not (which or control):
                     other = weight > 0  # the rest were shown under a code equal to their own: nothing to recover
                     names = [task.composition_name(int(c)) for c in composition[other]]
@@ -86,17 +91,19 @@ def _patch(
     sites = list(dict.fromkeys(site for _, site, _ in points))
     (own,) = record(model, [base], sites)
     (other,) = record(model, [source], sites)
-    donors = {"": other.sites}
+    every = torch.ones_like(base.composition, dtype=torch.bool)
+    donors = {"": (other.sites, every)}
     if third:
-        (donor,) = record(model, [_under_other_codes(task, base, 2)], sites)
-        donors["another code"] = donor.sites
+        another = _under_other_codes(task, base, 2)
+        (donor,) = record(model, [another], sites)
+        donors["another code"] = (donor.sites, other_code(another, source) & other_code(another, base))
     for point in progress(points, "patched at site"):
         _, site, role = point
-        for name, donated in donors.items():
+        for name, (donated, counts) in donors.items():
             edit = _put(donated[site], slice(None) if role == "all" else model.roles[role])
             answer = intervene(model, base, {site: edit})
             error, weight = remaining(answer, own.prediction, other.prediction, task.answers, base.targets)
-            yield (point, name), torch.stack([error, weight, base.composition.double()]).cpu().numpy()
+            yield (point, name), torch.stack([error * counts, weight * counts, base.composition.double()]).cpu().numpy()
 
 
 def _under_other_codes(task: TaskFamily, base: Episodes, shift: int) -> Episodes:

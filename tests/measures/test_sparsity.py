@@ -5,6 +5,7 @@ import math
 import shutil
 from collections import ChainMap
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -579,3 +580,18 @@ def test_scales_are_frozen_and_equal_by_value():
     assert Absolute() == Absolute() != RowMaximum() and len({SiteStd(1.0), SiteStd(1.0), SiteStd(2.0)}) == 2
     with pytest.raises(dataclasses.FrozenInstanceError):
         SiteStd(1.0).std = 2.0
+
+
+@pytest.mark.parametrize("compositions", [2, 5, 15])
+def test_intervals_of_means_hold_the_truth_as_often_as_they_say(probe, compositions):
+    """Of shares that differ between compositions; percentiles of a bootstrap held it in half of the cases of two."""
+    rng, mean = np.random.default_rng(0), import_module(probe.__module__)._mean
+    held = []
+    for _ in range(1000):
+        count = rng.multinomial(192, np.full(compositions, 1 / compositions))
+        truth = rng.beta(4, 8, size=compositions)
+        sums = np.array([rng.beta(20 * t, 20 * (1 - t), size=n).sum() for t, n in zip(truth, count, strict=True)])
+        _, (lo, hi) = mean(sums, count.astype(float), 1.0)
+        assert 0 <= lo <= hi <= 1
+        held.append(lo <= 1 / 3 <= hi)
+    assert 0.92 < np.mean(held) < 0.975

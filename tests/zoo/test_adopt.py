@@ -14,7 +14,7 @@ from torch import nn
 from transformers.utils import ModelOutput
 
 import compolens
-from compolens import Adopted, FixedEpisodes, Run, adopt, challenge, cli, recipes
+from compolens import Adopted, FixedEpisodes, Run, adopt, challenge, cli, recipes, tables
 from compolens.activations.sites import Site, put, residual_sites
 from compolens.activations.streams import draw
 from compolens.foundation import digests
@@ -318,8 +318,20 @@ def test_a_folder_names_what_it_needs_and_never_where_it_lies(adopted, tmp_path,
     assert '"outside": "Stepped"' in text and "test_adopt" not in text and "/" not in text
     with pytest.raises(ConfigError, match=r"--with FILE\.py:Stepped, or load\(folder, classes=\[Stepped\]\)"):
         load(folder)
-    assert cli.main(["probe", "generalization", str(folder)]) == 1
-    assert "--with FILE.py:Stepped" in capsys.readouterr().err
+    for command in (["probe", "generalization", "latent_code"], ["explain"]):
+        assert cli.main([*command, str(folder)]) == 1
+        assert capsys.readouterr().err.count("--with FILE.py:Stepped") == 1, "once, not once for every probe"
+
+
+def test_what_is_to_be_typed_again_names_what_to_hand_over_and_what_was_typed(adopted, tmp_path):
+    folder = adopted.save(tmp_path / "net")
+    arguments = {"episodes": 16, "seed": 0}  # 0 is the default
+    recipes.run_probe(recipes.locate("probes", "generalization"), folder, arguments, classes=[Stepped])
+    typed = f"compolens probe generalization {folder} --episodes 16 --with FILE.py:Stepped"
+    assert tables.again(folder, "generalization") == typed
+    (folder / "tables" / "generalization.csv").write_text("metric,value\n")
+    assert tables.why_not(folder, "generalization").endswith(f"; measure it again with: {typed}")
+    assert tables.again(folder, "patching") == f"compolens probe patching {folder} --with FILE.py:Stepped", "never measured"
 
 
 def test_functions_are_named_all_at_once(net, tiny_task, tmp_path):

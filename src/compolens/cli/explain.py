@@ -9,7 +9,7 @@ from typing import Any
 
 from compolens.cli.engines import engine_of
 from compolens.cli.flags import Parser, check_file, command_parser, common_flags, conclude, finished_models, outside, some
-from compolens.cli.probe import models_of, to_measure
+from compolens.cli.probe import models_of, to_be_read, to_measure
 from compolens.cli.recipe_flags import recipe_arguments
 from compolens.cli.report import evidence_flag, write_report
 from compolens.foundation.configs import ConfigError
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     folders = [Path(f) for f in options.folders]
     found = tables.find(folders)
     check_file(options.output, "-o")
-    outside(options.classes)  # an error now, not after everything was measured
+    outside(options.classes)  # an error now, before anything is looked up
     engine = engine_of(options, found[0].parent)
     mine = models_of(found, options)
     if not mine:
@@ -62,8 +62,9 @@ def run(options: argparse.Namespace) -> int:
     wanted = {file: recipe_arguments("probes", file, options) for file in files}
     more_will_do = options.recipe_episodes is None
     work = to_measure([folder for folder in models if tables.finished(folder)], wanted, options, "final", more_will_do)
+    work, unreadable = to_be_read(work, outside(options.classes))
     outcome = engine.run(work)
-    outcome.failures.update(_unfinished(models))
+    outcome.failures.update(_unfinished(models) | unreadable)
     refused = [
         (Path(job.arguments[1]).name, Path(job.arguments[0]).stem, outcome.inapplicable.get(job.name, "")) for job in work
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +60,11 @@ def run(options: argparse.Namespace) -> int:
         return 0
     models = finished_models(mine, folders)
     arguments = {file: recipe_arguments("probes", file, options) for file in files}
-    outside(options.classes)  # an error now, not once for every model
-    return conclude(engine.run(to_measure(models, arguments, options, options.steps)))
+    classes = outside(options.classes)  # an error now, not once for every model
+    work, unreadable = to_be_read(to_measure(models, arguments, options, options.steps), classes)
+    outcome = engine.run(work)
+    outcome.failures.update(unreadable)
+    return conclude(outcome)
 
 
 def models_of(found: list[Path], options: argparse.Namespace) -> list[Path]:
@@ -113,6 +116,28 @@ def to_measure(
             job = (str(file), str(folder), arguments, steps, options.device, tuple(options.classes))
             work.append(jobs.Job(f"{label} · {file.stem}", probe_one, job))
     return work
+
+
+def to_be_read(work: list[Any], classes: Sequence[Callable[..., Any]]) -> tuple[list[Any], dict[str, str]]:
+    """The jobs of models that can be read with the classes that are handed over; what the others lack is said once of each.
+
+    Args:
+        work: jobs of `to_measure`.
+        classes: the user's classes and functions.
+
+    Returns:
+        The jobs that are left, and model folder -> why its own are not.
+    """
+    from compolens import zoo
+
+    lacking: dict[str, str] = {}
+    for folder in dict.fromkeys(str(job.arguments[1]) for job in work):
+        try:
+            zoo.read_run(folder, classes)
+        except ConfigError as error:
+            if "--with" in str(error):  # all else is said by the probe itself
+                lacking[folder] = str(error).removeprefix(f"{folder}/")
+    return [job for job in work if job.arguments[1] not in lacking], lacking
 
 
 def _up_to_date(folder: Path, file: Path, arguments: dict[str, Any], steps: str, more_will_do: bool) -> bool:

@@ -125,7 +125,7 @@ def rows_of(folder: Path, table: str, **where: object) -> pd.DataFrame:
     frame = frame[kept]
     if frame.empty:
         wanted = ", ".join(f"{k}={v}" for k, v in where.items())
-        again = f"{tables.command_of(table, folder)} --again"
+        again = f"{tables.again(folder, table)} --again"
         raise ConfigError(f"{folder}: table {table} has no row with {wanted}; type: {again}")
     return frame
 

@@ -200,9 +200,7 @@ class Measured:
         """The tables of the model in `folder`; a missing one is a `ConfigError` that names the command to type."""
         scores, ladder = (tables.at_last_step(tables.read(folder, name)) for name in NEEDS)
         if "effective" not in ladder:
-            raise ConfigError(
-                f"{folder}: its table is of an earlier version; type: {tables.command_of(NEEDS[1], folder)} --again"
-            )
+            raise ConfigError(f"{folder}: its table is of an earlier version; type: {tables.again(folder, NEEDS[1])} --again")
         prior, structure, forms = (
             tables.at_last_step(tables.read(folder, name)) if tables.has(folder, name) else pd.DataFrame()
             for name in (PRIOR, STRUCTURE, FORMS)

@@ -177,7 +177,7 @@ def _stable(group: Group, models: Sequence[Measured], stable: stability.Stabilit
     if not decomposition.located(models, top):
         return [Clause(text, tuple(told))]
     if np.isnan(stable.site):
-        text += f"; how often the site is, this table does not tell ({tables.command_of(table, group.folders[0])} --again)"
+        text += f"; how often the site is, this table does not tell ({tables.again(group.folders[0], table)} --again)"
     else:
         text += f"; {100 * stable.site:.0f} % the site where its code is read"
         told.append(Evidence(table, {"resampled": "site"}, group.names, stable.site))

@@ -8,10 +8,11 @@ intervals alone, ``values_since = 1`` says since which version the values themse
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,46 @@ def values_since(recipe: str | Path) -> int | None:
         The version that it declares as ``values_since``; None where it declares none, or is not Python.
     """
     return _values_since(Path(recipe).read_bytes())
+
+
+def typed(recipe: str | Path, arguments: Mapping[str, Any]) -> list[str]:
+    """The flags that were typed to measure with these arguments, where they are not a probe's defaults.
+
+    Args:
+        recipe: The probe's file, which is read and not run.
+        arguments: Name -> value: numbers, text or bools, as a table's provenance holds them.
+
+    Returns:
+        The flags; of an argument whose default cannot be read off the file, its flag too.
+    """
+    given: list[str] = []
+    for name, value in arguments.items():
+        flag = f"--{name.replace('_', '-')}"
+        if value == _defaults(Path(recipe).read_bytes()).get(name, _UNKNOWN) or not isinstance(
+            value, bool | int | float | str
+        ):
+            continue
+        given += [flag if value else f"--no-{flag[2:]}"] if isinstance(value, bool) else [flag, str(value)]
+    return given
+
+
+_UNKNOWN = object()
+
+
+@functools.lru_cache(maxsize=256)
+def _defaults(source: bytes) -> dict[str, Any]:
+    """Argument of a file's function `probe` -> its default, where that is written as a plain value."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return {}
+    found = {}
+    for made in tree.body:
+        if isinstance(made, ast.FunctionDef) and made.name == "probe":
+            for argument, default in zip(made.args.kwonlyargs, made.args.kw_defaults, strict=True):
+                with contextlib.suppress(ValueError):
+                    found[argument.arg] = ast.literal_eval(default) if default is not None else _UNKNOWN
+    return found
 
 
 @functools.lru_cache(maxsize=256)

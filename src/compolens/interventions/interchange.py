@@ -117,6 +117,20 @@ def check_renders(task: TaskFamily) -> None:
         raise DoesNotApply(f"an interchange needs the same inputs under another code; {type(task).__name__}: {reason}")
 
 
+def other_code(some: Episodes, others: Episodes) -> Tensor:
+    """Which episodes have another code than those they are compared with, in any of its numbers.
+
+    Args:
+        some: a batch of episodes.
+        others: as many.
+
+    Returns:
+        (batch,) bool.
+    """
+    differs = [(code != others.codes[name]).reshape(len(code), -1).any(1) for name, code in some.codes.items()]
+    return torch.stack(differs).any(0)
+
+
 def whole_codes(task: TaskFamily, episodes: Episodes) -> Pairs:
     """Every episode as base, the one before it as source; the source's whole code is wanted.
 
@@ -133,9 +147,7 @@ def whole_codes(task: TaskFamily, episodes: Episodes) -> Pairs:
     check_renders(task)
     source = episodes.take(torch.arange(len(episodes.tokens), device=episodes.tokens.device).roll(1))
     wanted = task.render(source.codes, episodes.inputs)
-    other = torch.zeros(len(episodes.tokens), dtype=torch.bool, device=episodes.tokens.device)
-    for name, code in episodes.codes.items():
-        other |= (code != source.codes[name]).flatten(1).any(1) if code.ndim > 1 else code != source.codes[name]
+    other = other_code(episodes, source)
     require(
         bool(other.any()),
         f"all {len(other)} episodes have the same code, so nothing can be swapped: draw more, or hold out more compositions",

@@ -103,7 +103,7 @@ class Cited:
         frame = frame.drop(columns=empty)
         cells = [[f"{v:.4g}" if isinstance(v, float) else str(v) for v in row] for row in frame.itertuples(index=False)]
         cells = [["" if cell == "nan" else cell for cell in row] for row in cells]
-        command = tables.provenance_of(folder, name).get("command", "") or tables.command_of(name, folder)
+        command = tables.again(folder, name)
         return {
             "id": f"{name}--{model}",
             "model": model,

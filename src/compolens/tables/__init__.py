@@ -29,6 +29,7 @@ from compolens.tables.saved import (
     OlderIntervals,
     StaleTable,
     UnusableTable,
+    again,
     command_of,
     exists,
     file_digest,
@@ -41,7 +42,7 @@ from compolens.tables.saved import (
 
 __all__ = [
     "CHANGED", "COLUMNS", "IN_CONTEXT", "WEAK", "OlderIntervals", "StaleTable", "UnusableTable", "at_last_step",
-    "at_place", "ceiling_of", "command_of", "exists", "file_digest", "find", "find_maps", "finished", "found_once",
+    "again", "at_place", "ceiling_of", "command_of", "exists", "file_digest", "find", "find_maps", "finished", "found_once",
     "gather", "has", "lacks", "names", "not_available", "nth_layer", "path_of", "pooled", "provenance_of", "read",
     "read_episodes", "read_once", "row", "save", "settings", "why_not", "why_stale", "with_untrained_control",
     "worth_drawing",

@@ -9,8 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from compolens.foundation import cells, digests, table_files
-from compolens.foundation.configs import ConfigError
+from compolens.foundation import cells, digests, table_files, versions
+from compolens.foundation.configs import ConfigError, outside_names
 from compolens.foundation.files import DamagedFile
 from compolens.foundation.table_files import EPISODES, TABLE, TableFiles
 from compolens.tables.rows import COLUMNS
@@ -192,8 +192,27 @@ def unusable(folder: str | Path, name: str, reason: str) -> UnusableTable:
 
 
 def _mend(folder: str | Path, name: str) -> str:
-    """What to type to have a table measured again, by the probe that measured it."""
-    return f"measure it again with: {command_of(probe_of(folder, name), folder)}"
+    """What to type to have a table measured again, by the probe that measured it and with what was typed then."""
+    return f"measure it again with: {again(folder, name)}"
+
+
+def again(folder: str | Path, name: str) -> str:
+    """The line to type that measures a table again.
+
+    Args:
+        folder: the model's folder.
+        name: the table's name.
+
+    Returns:
+        The line, with the arguments that the table was measured with where they are not the probe's defaults.
+    """
+    try:
+        provenance = TableFiles(Path(folder) / "tables", name).provenance()
+    except DamagedFile:
+        provenance = {}
+    recipe, arguments = versions.recipe_of(name, provenance), provenance.get("arguments")
+    flags = versions.typed(recipe, arguments) if recipe is not None and isinstance(arguments, dict) else []
+    return command_of(probe_of(folder, name), folder, flags)
 
 
 def probe_of(folder: str | Path, name: str) -> str:
@@ -213,15 +232,26 @@ def probe_of(folder: str | Path, name: str) -> str:
     return own if isinstance(own, str) and own else name
 
 
-def command_of(probe: str | Sequence[str], folder: str | Path) -> str:
+def command_of(probe: str | Sequence[str], folder: str | Path, flags: Sequence[str] = ()) -> str:
     """The line to type that measures a model.
 
     Args:
         probe: by path or bare name; or several.
         folder: the model's folder.
+        flags: what else to type.
 
     Returns:
-        The line.
+        The line; of an adopted network, with the classes and functions that have to be handed over.
     """
     probes = [probe] if isinstance(probe, str) else probe
-    return shlex.join(["compolens", "probe", *probes, str(folder)])
+    outside = [f"FILE.py:{name}" for name in _handed_over(Path(folder))]
+    handed = [word for place in outside for word in ("--with", place)]
+    return shlex.join(["compolens", "probe", *probes, str(folder), *flags, *handed])
+
+
+def _handed_over(folder: Path) -> list[str]:
+    """The names of a user's classes and functions that a model's folder refers to; none where it cannot be read."""
+    try:
+        return sorted(outside_names(digests.read_run(folder)))
+    except (ConfigError, OSError):
+        return []
