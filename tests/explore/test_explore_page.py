@@ -267,6 +267,11 @@ def _choose_episodes(reader):
     reader.press("go-previous", chosen=None)
     reader.page.keyboard.press("ArrowRight")
     reader.leads_to(chosen="1")
+    for button, chosen in (("go-next", "4"), ("go-previous", "1")):  # three clicks before the address has followed the first
+        reader.page.evaluate(
+            "(id) => [0, 1, 2].map((i) => setTimeout(() => document.getElementById(id).click(), 40 * i))", button
+        )
+        reader.leads_to(chosen=chosen)
     reader.press("go-same")
     assert len(reader.setting("chosen").split(",")) > 5
     reader.press("go-worst-one")

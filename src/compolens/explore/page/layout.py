@@ -55,6 +55,7 @@ def page(names: Sequence[str]) -> html.Div:
         [
             dcc.Location(id="address", refresh=False),
             dcc.Store(id="facts"),
+            dcc.Store(id="counted"),
             dcc.Store(id="followed"),
             dcc.Store(id="depends", data=others()),
             html.Header(

@@ -146,10 +146,17 @@ def _buttons(app: Dash, explorer: Explorer) -> None:
     }  # fmt: skip
 
     @app.callback(
-        [Input(name, "n_clicks") for name in moves], State("address", "search"), prevent_initial_call=True,
+        [Input(name, "n_clicks") for name in moves], State("counted", "data"), State("address", "search"),
+        prevent_initial_call=True,
     )  # fmt: skip
     def move(*values: Any) -> None:
-        go(moves[str(ctx.triggered_id)](read(values[-1])), values[-1])
+        clicks, counted, search = dict(zip(moves, values, strict=False)), values[-2] or {}, values[-1]
+        state = read(search)
+        for name, press in moves.items():  # those as well that came before the address had followed the last
+            for _ in range((clicks[name] or 0) - counted.get(name, 0)):
+                state = press(state)
+        go(state, search)
+        set_props("counted", {"data": {name: clicks[name] or 0 for name in moves}})
 
 
 def _clicks(app: Dash, explorer: Explorer) -> None:
