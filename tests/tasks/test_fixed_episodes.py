@@ -771,6 +771,7 @@ def test_aligned_answers_stay_one_position(tmp_path):
         ({"answers": np.full((144, 2), 9)}, r"answers of episode \[0\] must be positions below 5"),
         ({"answers": np.full((144, 2), 4), "targets": np.zeros((144, 3), int)}, "another number of answers|too far"),
         ({"padding": np.zeros((144, 4), bool)}, r"padding must be \(144, 5\)"),
+        ({"padding": np.full((144, 5), -10_000)}, r"padding must be True where there is no token .*, got \[-10000\]"),
         ({"answers": [[1], [1, 2]] * 72}, "as many for each; write -1 where one has fewer"),
         ({"answers": [["a"]] * 144}, "must be whole numbers, positions or -1; got <U1"),
         ({"tokens": np.zeros(144)}, r"tokens must be \(episode, position\) ids or .* got float32 \(144,\)"),
@@ -779,6 +780,11 @@ def test_aligned_answers_stay_one_position(tmp_path):
 def test_sequences_that_do_not_fit_are_named(tmp_path, change, message):
     with pytest.raises(ConfigError, match=message):
         FixedEpisodes.write(tmp_path / "none", **ragged() | change, at_least=1)
+
+
+def test_a_code_that_never_varies_is_warned_of(tmp_path):
+    with pytest.warns(UserWarning, match=r"codes\['same'\] is the same in every episode, so nothing can be learned of it"):
+        write(tmp_path / "episodes", codes={"same": torch.ones(len(arrays()["tokens"]), 2)})
 
 
 def test_other_data_is_named_on_the_command_line(trained, task, tmp_path, capsys):

@@ -60,8 +60,14 @@ def aligned(tokens: Any, targets: Any, answers: Any, padding: Any) -> tuple[np.n
         x.ndim >= 2, f"tokens must be (episode, position) ids or (episode, position, d_in) floats, got {x.dtype} {x.shape}"
     )
     n, seq = x.shape[:2]
-    away = np.zeros((n, seq), dtype=bool) if padding is None else numbers("padding", padding) != 0
-    require(away.shape == (n, seq), f"padding must be ({n}, {seq}), a row per episode, got {away.shape}")
+    marks = np.zeros((n, seq), dtype=int) if padding is None else numbers("padding", padding)
+    require(marks.shape == (n, seq), f"padding must be ({n}, {seq}), a row per episode, got {marks.shape}")
+    other = marks[(marks != 0) & (marks != 1)]
+    require(
+        not other.size,
+        f"padding must be True where there is no token (1 - attention_mask) and False where there is one, got {other[:1]}",
+    )
+    away = marks != 0
     inner = (np.diff(away.astype(int), axis=1) != 0).sum(1) > 1 + (away[:, 0] & away[:, -1])
     strange = np.flatnonzero(inner | away.all(1))
     require(

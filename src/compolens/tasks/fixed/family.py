@@ -14,6 +14,7 @@ What is written is checked first (shapes, finite numbers, compositions and episo
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -119,7 +120,8 @@ class FixedEpisodes(StoredEpisodes, TaskFamily):
                 answers.
             mask: (seq, seq) bool, True where [query, key] may attend.
             blocks: groups of positions that belong together, that of the answers last.
-            padding: (n, seq) bool, True where a position holds no token, before or behind the others. Episodes are moved to
+            padding: (n, seq) bool, True where a position holds no token (the opposite of an attention mask), before or behind
+                the others. Episodes are moved to
                 end together, so that padding comes first; `Episodes.tokens` are all zero there, of ids as of floats.
             counterfactuals: the same inputs under other codes, m of them: "of" (m,) the episode whose inputs are shown, and
                 "tokens", "targets", "composition", "codes" as above, of m rows. A probe pairs any two codes of a split, so
@@ -143,6 +145,12 @@ class FixedEpisodes(StoredEpisodes, TaskFamily):
             )
         found = checked(tokens, targets, {} if codes is None else codes, composition, split, answers, at_least, padding)
         seq = found.tokens.shape[1]
+        for name, code in found.codes.items():
+            if len(code) > 1 and (code == code[:1]).all():
+                warnings.warn(
+                    f"codes[{name!r}] is the same in every episode, so nothing can be learned of it; leave it out",
+                    stacklevel=2,
+                )
         described = describe_arrays(found, {} if kinds is None else kinds, d_x, blocks)
         arrays = {"tokens": found.tokens, "targets": found.targets, "composition": found.composition}
         arrays |= {f"codes.{name}": code for name, code in found.codes.items()}
