@@ -32,7 +32,7 @@ FAILING := $(ZOO)/fuzzy-* $(ZOO)/[FR]-softmax-? $(ZOO)/[FR]-hypernetwork-? $(ZOO
 FUZZY := $(ZOO)/fuzzy-softmax-? $(ZOO)/fuzzy-hyla-? $(ZOO)/fuzzy-linear-? $(ZOO)/fuzzy-hyla-linear-?
 SPARSE := $(RELATIONS)/2L-*-relative-? $(RELATIONS)/images-*-relative-?
 
-.PHONY: setup browser demo test tests check lint bench bench-diagnosis bench-faults bench-mutants figures zoo notebooks docs clean
+.PHONY: setup browser demo test test-all tests check lint bench bench-diagnosis bench-faults bench-mutants figures zoo notebooks docs clean
 
 setup: .venv/.installed
 
@@ -52,13 +52,16 @@ demo: setup  ## train two small models side by side, measure them, write the rep
 	$(BIN)/compolens analyze $(CLAIMS) $(DEMO)/softmax $(DEMO)/hypernetwork --out $(DEMO)/figures
 	$(BIN)/compolens report $(DEMO)/softmax $(DEMO)/hypernetwork -o $(DEMO)/report.html
 
-test: setup  ## everything that .ci/run runs; types are checked while the tests run, on one core alone they take a minute
+test: setup  ## what .ci/run runs, all but the slow tests; types are checked meanwhile, on one core alone they take a minute
 	@$(MAKE) --no-print-directory -j 2 lint tests
 
 tests: setup
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 $(SLOW)
 
-check: setup lint  ## lint, types, and the tests of what `git diff` names; everything is `make test`
+test-all: setup  ## every test, the slow ones of tests/slow.txt too: before a release, and after a change to what many probes use
+	@$(MAKE) --no-print-directory -j 2 lint tests SLOW=--slow
+
+check: setup lint  ## lint, types, and the tests of what `git diff` names, slow ones too; everything is `make test-all`
 	$(BIN)/python -m pytest -n 2 $$($(BIN)/python tests/changed.py)
 
 lint: setup

@@ -182,7 +182,9 @@ def _share(error: np.ndarray, total: np.ndarray) -> tuple[float, float, float]:
 
 
 def _bounded(means: np.ndarray, fitted: np.ndarray) -> tuple[float, float, float]:
-    """R² of compositions' means, and its interval over them."""
+    """R² of compositions' means, and its interval over them; NaN for one alone."""
+    if len(means) < 2:
+        return np.nan, np.nan, np.nan
     left = np.array([r2(np.delete(means, i, 0), np.delete(fitted, i, 0)) for i in range(len(means))])
     return _with_interval(r2(means, fitted), left)
 

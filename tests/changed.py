@@ -1,7 +1,7 @@
 """Prints the tests to run for what is changed and not committed, for `make check`. Nothing changed: the layers alone.
 
 Tests lie in folders that mirror the package, so a changed file names its tests by where it lies; what takes minutes is left
-to `make test`, unless it was changed itself.
+to `make test-all`, unless it was changed itself.
 """
 
 import subprocess
@@ -25,7 +25,7 @@ SLOW = (
     "test_recipes.py",
     "training/test_distributed.py",
 )
-"""Left to `make test`, unless they were changed themselves."""
+"""Left to `make test-all`, unless they were changed themselves."""
 NUMBERS = (
     "probes/test_probe_versions.py::test_a_probe_gives_the_numbers_that_are_held_for_its_version[{}]",
     "probes/test_probe_versions.py::test_every_shipped_table_is_current",

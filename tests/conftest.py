@@ -18,6 +18,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or every process that a test 
 import pytest
 from once import done_once
 
+pytest_plugins = ["tiers"]
+
 os.fsync = lambda descriptor: None  # no test pulls the plug, and what the kernel was given outlives every kill
 gc.set_threshold(20_000, 20, 20)  # looking through all that was imported, again and again, takes a twelfth of the tests' time
 

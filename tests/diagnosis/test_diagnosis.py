@@ -597,6 +597,17 @@ class Noisy:
         return Rungs(names, scores).lowered(*self.lowered[split])
 
 
+def test_of_one_composition_no_part_has_an_interval():
+    """Resamples of one are all alike, in one model and in several."""
+    rng = np.random.default_rng(0)
+    for models in (1, 3):
+        one = [Noisy(rng, "use", 0.1, n=1) for _ in range(models)]
+        for split, parts in decomposition.decompose(one, 1.0).items():
+            assert all(np.isnan([loss.lo, loss.hi]).all() and np.isfinite(loss.value) for loss in parts.values()), split
+    several = decomposition.decompose([Noisy(rng, "use", 0.1, n=2)], 1.0)
+    assert all(loss.lo <= loss.hi for parts in several.values() for loss in parts.values())
+
+
 @pytest.mark.parametrize(
     ("part", "loss", "spread"),
     [("use", 0.06, "evenly"), ("inference", 0.1, "in a quarter of them"), ("execution", 0.04, "evenly"),

@@ -52,7 +52,7 @@ class Loss(NamedTuple):
 
     Args:
         value: the part.
-        lo: lower end of its 95 % interval (two-level bootstrap over seeds and compositions).
+        lo: lower end of its 95 % interval (two-level bootstrap over seeds and compositions); NaN where there is none.
         hi: upper end.
     """
 
@@ -157,16 +157,10 @@ def decompose(models: Sequence[Measured], top: float) -> dict[str, dict[str, Los
         top: the ceiling.
 
     Returns:
-        split -> part -> loss; "lost" holds ood minus test, part by part.
+        split -> part -> loss; "lost" holds ood minus test, part by part. Of one composition there is no interval, NaN.
     """
-    found = _measurement(ladders(models), top)
-    return {
-        split: {
-            part: Loss(value, *(float(q) for q in np.quantile(sampled, [0.025, 0.975])))
-            for part, (value, sampled) in parts.items()
-        }
-        for split, parts in found.items()
-    }
+    seeds = ladders(models)
+    return _with_intervals(seeds, _measurement(seeds, top))
 
 
 def ladders(models: Sequence[Measured]) -> Ladders:
@@ -176,9 +170,22 @@ def ladders(models: Sequence[Measured]) -> Ladders:
 
 def _whole(models: Sequence[Measured], top: float) -> dict[str, dict[str, Loss]]:
     """split -> `NOT_LOCATED` -> the ceiling minus the own answer."""
-    found = _sampled(ladders(models), top, lambda top, score, cost: {NOT_LOCATED: top - score["own answer"]})
-    return {split: {part: Loss(v, *map(float, np.quantile(s, [0.025, 0.975]))) for part, (v, s) in parts.items()}
-            for split, parts in found.items()}  # fmt: skip
+    seeds = ladders(models)
+    return _with_intervals(seeds, _sampled(seeds, top, lambda top, score, cost: {NOT_LOCATED: top - score["own answer"]}))
+
+
+def _with_intervals(seeds: Ladders, found: dict[str, dict[str, tuple[float, np.ndarray]]]) -> dict[str, dict[str, Loss]]:
+    """split -> part -> loss; without an interval where all models were asked the same single composition of a split."""
+    one_task = len({rungs.task for seed in seeds for rungs in seed.values()}) == 1
+    single = {split for split in ("test", "ood") if one_task and all(len(seed[split].names) == 1 for seed in seeds)}
+    ends = {split: [np.nan, np.nan] if split in single or (split == "lost" and single) else [0.025, 0.975] for split in found}
+    return {
+        split: {
+            part: Loss(value, *(float(np.quantile(sampled, q)) if q == q else np.nan for q in ends[split]))
+            for part, (value, sampled) in parts.items()
+        }
+        for split, parts in found.items()
+    }
 
 
 def counts_drawn(n: int, draws: int, rng: np.random.Generator) -> np.ndarray:

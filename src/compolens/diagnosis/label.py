@@ -289,7 +289,7 @@ def diagnosis_of(models: Sequence[Measured]) -> Diagnosis:
     beside = {split: Beside.on(models, split) for split in ("test", "ood")}
     label, reasons, blamed = by_rules(models, scores, share, parts["lost"], beside)
     place = models[0].place if located(models, scores["ceiling"]) else "no place that is known"
-    seeds, absent = ladders(models), [part for part in BELOW if part in parts["lost"] and not parts["lost"][part].lo > NOTHING]
+    seeds, absent = ladders(models), [part for part in BELOW if part in parts["lost"] and parts["lost"][part].lo <= NOTHING]
     powers = {part: power(seeds, scores["ceiling"], part, FAILS) for part in absent}
     errors_like = tuple(filter(None, (beside["ood"].most_like(learners) for learners in OWN_ERRORS.values())))
     return Diagnosis(

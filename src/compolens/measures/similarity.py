@@ -199,7 +199,8 @@ def held_out_against_left_out(
     rng, n = np.random.default_rng(seed), len(train.compositions)
     size = min(len(held_out.compositions), n // 2)
     if size < 2:
-        return Compared(float("nan"), np.array([]), float(held_out.error.mean()), float("nan"))
+        error = float(held_out.error.mean()) if len(held_out.error) else float("nan")
+        return Compared(float("nan"), np.array([]), error, float("nan"))
     sets = [rng.permutation(n) for _ in range(draws)]
     errors = np.array([train.error[order[:size]].mean() for order in sets])
     kept = np.argsort(np.abs(errors - held_out.error.mean()), kind="stable")[: max(1, round(nearest * draws))]
