@@ -1,4 +1,4 @@
-"""Two tiers of tests: `pytest` leaves out those in slow.txt, `pytest --slow` runs all. A file or folder that is named is run whole.
+"""Two tiers of tests: `pytest` leaves out those in slow.txt, `pytest --slow` runs all. A file that is named is run whole.
 
     make test-all                                    # everything
     python -m pytest -n 2 --slow --note-slow         # everything; writes slow.txt again, by the processor time of each test
@@ -42,9 +42,7 @@ def slow_of(spent):
     for test in spent:
         functions[test.partition("[")[0]].append(test)
     quickest = {min(tests, key=spent.__getitem__) for tests in functions.values()}
-    return sorted(
-        test for test, seconds in spent.items() if seconds > (LONGEST if test in quickest else LONG)
-    )  # of a function with quick cases, the quickest is one of these
+    return sorted(test for test, seconds in spent.items() if seconds > (LONGEST if test in quickest else LONG))
 
 
 # ---- noting the times ------------------------------------------------------------------------------------------------
