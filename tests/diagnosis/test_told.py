@@ -1,13 +1,18 @@
 """What is told of learners, layers, attention and groups, from tables whose numbers are known; what enters the contest."""
 
+import dataclasses
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from handmade import save, write
 
 from compolens import HypernetworkTransformer, Run, SoftmaxTransformer, tables
+from compolens.cli.cards import show
 from compolens.diagnosis import closest_learner, findings
-from compolens.diagnosis.cards import card
+from compolens.diagnosis.cards import Card, card
 from compolens.diagnosis.contest import gathered
+from compolens.diagnosis.decomposition import Loss
 from compolens.diagnosis.groups import Group, name_among, title
 from compolens.diagnosis.sentences import Judgement
 from compolens.foundation.configs import ConfigError
@@ -198,3 +203,13 @@ def test_two_models_of_one_name_are_two(tmp_path, tiny_task):
 def test_a_contest_that_no_model_enters_says_why(tmp_path, tiny_task):
     with pytest.raises(ConfigError, match="no model can enter: has no table predictors"):
         gathered([entrant(tmp_path / "a", tiny_task, predicts=False)], ["predictors"])
+
+
+def test_a_card_says_where_parts_are_of_other_episodes_than_the_score(capsys):
+    """0.6 lacks to the ceiling; the parts add up to 0.5, or, but for rounding, to 0.6."""
+    made = {field.name: () for field in dataclasses.fields(Card)} | {"who": "it", "label": "undecided", "meaning": "so"}
+    made |= {"standing": "not tested", "why": "so", "score": 0.4, "ceiling": 1.0}
+    for use, told in ((0.3, "lost, in all 0.500 on other episodes: use 0.300, "), (0.402, "lost: use 0.402, ")):
+        one = Card(**made | {"parts": {"use": Loss(use, np.nan, np.nan), "execution": Loss(0.2, np.nan, np.nan)}})
+        show(SimpleNamespace(cards=[one], compared=[], path="report.html"), evidence=False)
+        assert f"held-out score 0.400 of 1.000; {told}execution 0.200" in capsys.readouterr().out

@@ -51,7 +51,8 @@ def _card(card: Card) -> None:
     _told(card.meaning, "  ")
     if not math.isnan(card.score):
         lost = ", ".join(f"{name} {loss}" for name, loss in card.parts.items() if abs(loss.value) >= NOTHING)
-        _told(f"held-out score {card.score:.3f} of {card.ceiling:.3f}; lost: {lost or 'nothing'}", "  ")
+        where = "" if card.lost_elsewhere is None else f", in all {card.lost_elsewhere:.3f} on other episodes"
+        _told(f"held-out score {card.score:.3f} of {card.ceiling:.3f}; lost{where}: {lost or 'nothing'}", "  ")
     for clause in card.sentences:
         _told(clause.text[:1].upper() + clause.text[1:], "  - ")
     for clause in card.change:

@@ -59,7 +59,15 @@ class Card:
     change: tuple[Clause, ...]
     evidence: tuple[Clause, ...]
 
+    @property
+    def lost_elsewhere(self) -> float | None:
+        """What the parts add up to, where that is not what the score lacks to the ceiling: they are of other episodes."""
+        whole = sum(loss.value for loss in self.parts.values())
+        return whole if self.parts and abs(self.ceiling - self.score - whole) >= APART else None
 
+
+APART = 0.005
+"""Units of the score by which the parts of a loss may differ from it without a word."""
 NOT_JUDGED = "it rests on {tables}, and {folder} has no {missing} that can be used; `{command}` measures it, or says why not"
 
 
