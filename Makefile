@@ -205,7 +205,7 @@ zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept
 	$(BIN)/compolens map trained_models/maps/connectedness.py pairs --cells 'learner=*_pairs-shown=*[82]_*' --out $(MAPS) --jobs $(JOBS)
 	$(BIN)/compolens map trained_models/maps/memorisation.py --cells 'gamma=?.[0357]_decay=none_*' --out $(MAPS) --jobs $(JOBS)
 	$(BIN)/compolens map trained_models/maps/memorisation.py --cells 'gamma=0.5_decay=[eml]*' --out $(MAPS) --jobs $(JOBS)
-	$(BIN)/compolens map trained_models/maps/depth.py --cells 'layers=[13]_seed=*' --out $(MAPS) --jobs $(JOBS)
+	$(BIN)/compolens map trained_models/maps/depth.py --out $(MAPS) --jobs $(JOBS)
 	$(BIN)/compolens probe generalization $(MAPS)/connectedness/cells/support=two-cliques* --episodes 4096 --jobs $(JOBS)
 	find $(ZOO) -path '*/tables/*.csv' -size +48k -exec gzip -fn9 {} +
 

@@ -23,7 +23,7 @@ PAGE = " ".join(TEXT.split())
 
 def test_a_map_in_training_stands_with_its_cells():
     told = re.findall(r"`([\w-]+)` is in training, with (\d+) of its (\d+) cells", PAGE)
-    assert [name for name, *_ in told] == ["depth", "instances"]
+    assert [name for name, *_ in told] == ["instances"]
     for name, done, cells in told:
         table, described = map_files.read_table(MAPS / name), one_of(MAPS / f"{name}.py", "maps", name)
         assert len(table) == int(done) < int(cells) == len(described.cells)
@@ -33,6 +33,8 @@ def test_a_map_in_training_stands_with_its_cells():
         "seeds), `pairs` at 8, 12 and 18 pairs, and `initialisation` and `initialisation-discrete` where their rules look; "
         "the vanilla transformer's connectedness has not begun."
     )
+    assert "`depth` is trained whole" in PAGE
+    assert len(map_files.read_table(MAPS / "depth")) == len(one_of(MAPS / "depth.py", "maps", "depth").cells)
     assert begun in PAGE and not (MAPS / "connectedness-vanilla").exists()
 
 
@@ -324,7 +326,7 @@ def test_the_page_tells_scores_by_width_and_whom_it_does_not_count():
 def test_the_page_tells_early_and_late_scores_of_every_run_of_other_depth():
     table, history = map_files.read_table(MAPS / "depth"), map_files.read_table(MAPS / "depth", "history.csv")
     described = one_of(MAPS / "depth.py", "maps", "depth")
-    rows, found = [], {1: [], 3: []}
+    rows, found = [], {1: [], 2: [], 3: []}
     for run in table.sort_values(["layers", "seed"]).to_dict("records"):
         along = history[history["cell"] == run["cell"]]
         one = lasting(along, described.learned)
@@ -350,7 +352,10 @@ def test_the_page_tells_early_and_late_scores_of_every_run_of_other_depth():
     deep = found[3]
     assert len(deep) == 5 and sum(one.p < 0.05 for one in deep) == 0
     assert len(found[1]) == 3 and sum(one.p < 0.05 for one in found[1]) == 0
-    changes = np.array([one.late - one.early for one in deep])
-    lo, hi = mean_interval(changes)
-    assert f"late less early is {shown(changes.mean())} [{shown(lo)}, {shown(hi)}]" in PAGE
+    assert len(found[2]) == 5 and sum(one.p < 0.05 for one in found[2]) == 0
+    assert "None of the five runs with 2 layers forgets" in PAGE
+    for some in (deep, found[2]):
+        changes = np.array([one.late - one.early for one in some])
+        lo, hi = mean_interval(changes)
+        assert f"late less early is {shown(changes.mean())} [{shown(lo)}, {shown(hi)}]" in PAGE
     assert "**Depth: the law fails, by the rule above.** None of the five runs with 3 layers forgets" in PAGE
