@@ -788,7 +788,7 @@ def test_patching_every_position_recovers_everything_at_every_layer(models, mode
         assert (error == 0).all() and (same_code := weight == 0).mean() <= 0.3
         wrong, same, _ = results[point, "another code"]
         counts = same > 0  # where the third code is neither the source's nor the base's
-        assert (wrong > 0).mean() >= 0.5 and (same[counts] == weight[counts]).all() and not wrong[~counts].any()
+        assert (wrong > 0).mean() >= 0.5 and (same[counts] == weight[counts]).all()
         assert model not in MODELS or not (same_code.any() or (wrong == 0).any()), "continuous codes never coincide"
 
 
