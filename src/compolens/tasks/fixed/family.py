@@ -121,8 +121,8 @@ class FixedEpisodes(StoredEpisodes, TaskFamily):
             mask: (seq, seq) bool, True where [query, key] may attend.
             blocks: groups of positions that belong together, that of the answers last.
             padding: (n, seq) bool, True where a position holds no token (the opposite of an attention mask), before or behind
-                the others. Episodes are moved to
-                end together, so that padding comes first; `Episodes.tokens` are all zero there, of ids as of floats.
+                the others. Episodes are moved to end together, so that padding comes first; `Episodes.tokens` are all zero
+                there, of ids as of floats.
             counterfactuals: the same inputs under other codes, m of them: "of" (m,) the episode whose inputs are shown, and
                 "tokens", "targets", "composition", "codes" as above, of m rows. A probe pairs any two codes of a split, so
                 every input is wanted under every combination of codes. Where sequences differ in length, "padding" and
