@@ -21,7 +21,7 @@ from once import done_once
 from compolens import Run, SoftmaxTransformer, cli, recipes, tables
 from compolens.activations.streams import draw
 from compolens.foundation import versions
-from compolens.foundation.configs import DoesNotApply
+from compolens.foundation.configs import ConfigError, DoesNotApply
 from compolens.models import HypernetworkTransformer
 from compolens.references import REFERENCES
 from compolens.tasks import SPLITS, Hyperteacher, SRaven
@@ -361,6 +361,19 @@ def test_a_file_imports_the_neighbours_in_its_own_folder(tmp_path, monkeypatch):
         assert number == recipes.load_file(tmp_path / str(number) / "a_file.py").NUMBER
     assert sys.path == [*before, str(tmp_path / "1"), str(tmp_path / "2")]
     del sys.modules["a_neighbour"], sys.modules["compolens_file_a_file"]
+
+
+def test_a_setting_that_a_run_does_not_have_is_refused_with_those_it_has(tmp_path):
+    def said(call):
+        (tmp_path / "mine.py").write_text(f"from compolens import Run\nfrom compolens import Run as Other\nrun = {call}\n")
+        with pytest.raises(ConfigError, match=r"mine.py failed to load: TypeError: Run\.__init__") as refused:
+            recipes.load_file(tmp_path / "mine.py")
+        return str(refused.value)
+
+    assert said("Run(step=3)").endswith("'step'; did you mean 'steps'?")
+    every = said("Run(learning_rate=.1)")
+    assert all(name in every for name in ("'learning_rate'; allowed: ", "optimizer", "init_seed", "task"))
+    assert said("Other(step=3)").endswith("'steps'?"), "whatever it is called in the file"
 
 
 # ---- every analysis --------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ Keyword arguments become flags, the docstring the help text. Built-in recipes tr
 from __future__ import annotations
 
 import ast
+import dataclasses
 import functools
 import importlib.abc
 import importlib.machinery
@@ -118,10 +119,22 @@ def load_file(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise ConfigError(f"{path} failed to load: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"{path} failed to load: {type(error).__name__}: {error}{_meant(error)}") from error
     finally:
         sys.path[:] = before if str(here) in before else [*before, str(here)]
     return module
+
+
+def _meant(error: Exception) -> str:
+    """What could have been meant, where a dataclass such as `Run` was given a setting that it does not have."""
+    told = re.match(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", str(error))
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    made = trace.tb_frame.f_globals.get(told[1]) if told and trace else None
+    if told is None or not dataclasses.is_dataclass(made):
+        return ""
+    return f"; {nearest(told[2], [field.name for field in dataclasses.fields(made) if field.init], cutoff=0.6, most=20)}"
 
 
 def _forget_namesakes(here: Path) -> None:

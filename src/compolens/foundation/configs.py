@@ -32,22 +32,24 @@ class DoesNotApply(ConfigError):
     """Two things that cannot work together, such as an architecture and a task, with the reason."""
 
 
-def nearest(name: str, allowed: Iterable[str], n: int = 3) -> str:
+def nearest(name: str, allowed: Iterable[str], n: int = 3, cutoff: float = 0.5, most: int = 12) -> str:
     """A ``did you mean`` clause for a misspelt name; lists what is allowed if nothing is near.
 
     Args:
         name: what was got.
         allowed: what may be given.
         n: most suggestions.
+        cutoff: how near they have to be, from 0 to 1 (equal).
+        most: how many names are listed where none is near.
 
     Returns:
         The clause.
     """
     options = sorted({str(option) for option in allowed})
-    near = difflib.get_close_matches(name, options, n=n, cutoff=0.5)
+    near = difflib.get_close_matches(name, options, n=n, cutoff=cutoff)
     if near:
         return "did you mean " + " or ".join(repr(option) for option in near) + "?"
-    shown = ", ".join(options[:12]) + (", …" if len(options) > 12 else "")
+    shown = ", ".join(options[:most]) + (", …" if len(options) > most else "")
     return f"allowed: {shown}" if shown else "none is allowed here"
 
 

@@ -121,7 +121,8 @@ class _Teacher(TaskFamily):
     def _support(self) -> supports.Split:
         if isinstance(self.support, str):
             require(self.support in supports.NAMED, f"no support {self.support!r}; {nearest(self.support, supports.NAMED)}")
-            require(self.held_out is None, "held_out goes with an explicit list of combinations as support")
+            lists = "held_out goes with an explicit list of combinations as support, such as support=[[0, 1], [1, 2]]"
+            require(self.held_out is None, f"{lists}; got support={self.support!r}")
             make = supports.NAMED[self.support]
             return make(self.n_modules, self.max_active, self.fraction_held_out, self.split_seed)
         train = supports.check_combinations("support", self.support, self.n_modules, self.max_active)
