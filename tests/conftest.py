@@ -5,6 +5,7 @@ What takes seconds to import is imported where it is used: the process that hand
 
 import gc
 import os
+import signal
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -32,6 +33,8 @@ def pytest_sessionstart(session):
     from hypothesis import settings
 
     torch.set_num_threads(1)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells have it for what they run in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     settings.register_profile("unhurried", deadline=None)  # an example that takes long says that the machine is busy
     settings.load_profile("unhurried")
 

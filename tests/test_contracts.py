@@ -252,9 +252,9 @@ def computing_the_answers_alone_gives_the_same_answers(model, task, episodes, an
     ways = {"answer": model.answer(episodes.tokens)}
     if f"blocks.{last}.hook_resid_pre" in cache:
         ways["resume_answers"] = model.resume_answers(cache[f"blocks.{last}.hook_resid_pre"], last, episodes.tokens)
-    near = 1e-3 * float(prediction[:, answers].abs().max())  # RMSHead magnifies what rounds differently
+    near = 1e-3 * float(prediction.detach()[:, answers].abs().max())  # RMSHead magnifies what rounds differently
     for way, found in ways.items():
-        away = float((found - prediction)[:, answers].abs().max())
+        away = float((found - prediction).detach()[:, answers].abs().max())
         assert away < near, f"{way} is {away} off: are weights `rowwise`? see docs/extending.md"
 
 

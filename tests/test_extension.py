@@ -192,7 +192,8 @@ def extended(tmp_path_factory):
     for name in ("src", "probes", "analyses"):
         shutil.copytree(ROOT / name, root / name, ignore=litter)
     (root / "tests").mkdir()
-    for name in ("pyproject.toml", "tests/test_contracts.py", "tests/conftest.py", "tests/once.py"):
+    needed = ("test_contracts.py", "conftest.py", "once.py", "tiers.py", "slow.txt")
+    for name in ("pyproject.toml", *(f"tests/{file}" for file in needed)):
         shutil.copy(ROOT / name, root / name)
     package = root / "src" / "compolens"
     added = {package / "models": ARCHITECTURE, package / "tasks": FAMILY, root / "probes": PROBE}

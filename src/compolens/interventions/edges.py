@@ -327,11 +327,11 @@ def edge_scores(
             the base's embedding to the donor's (2403.17806).
 
     Returns:
-        (reader, writer), in shares of the whole shift; 0 where there is no edge.
+        (reader, writer), in shares of the whole shift; 0 where there is no edge, NaN where nothing shifts.
     """
     terms = edge_terms(model, task, graph, episodes, base, donor, goal, points)
     scores = np.zeros(graph.exists.shape)
-    scores[graph.exists] = terms.sum(1) / float(goal.weight.sum())
+    scores[graph.exists] = terms.sum(1) / (float(goal.weight.sum()) or np.nan)
     return scores
 
 

@@ -236,7 +236,8 @@ def summarise(error: np.ndarray, weight: np.ndarray, composition: np.ndarray) ->
     se = float("nan")
     if len(ids) > 1:
         without = scores_left_out(errors, weights)
-        se = float(np.sqrt((len(ids) - 1) * np.mean((without - without.mean()) ** 2)))
+        with np.errstate(invalid="ignore"):  # without the only composition that has weight, no score is left
+            se = float(np.sqrt((len(ids) - 1) * np.mean((without - without.mean()) ** 2)))
     rows = zip(ids, errors, weights, counts, strict=True)
     return Evaluation(score, se, {int(c): (_share(e, w), float(w), k) for c, e, w, k in rows})
 
