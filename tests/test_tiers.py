@@ -1,5 +1,7 @@
 """Which tests a whole run leaves out: the slow ones alone, and none where a file is named."""
 
+import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -18,14 +20,23 @@ def test_a_test_is_slow_by_its_own_time_but_no_function_is_left_without_a_case_f
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("args", "slow", "left"), [(["tests"], False, 1), (["tests"], True, 2), (["tests/docs"], False, 2)])
+@pytest.mark.parametrize(("args", "slow", "left"), [(["tests"], False, 1), (["tests"], True, 3), (["tests/docs"], False, 3)])
 def test_a_whole_run_leaves_out_what_is_listed(args, slow, left):
     listed = tiers.LIST.read_text(encoding="utf-8").splitlines()
     assert listed == sorted(set(listed)) and all(test.startswith("tests/") and "::" in test for test in listed)
-    items, gone = [SimpleNamespace(nodeid=name) for name in (listed[0], "tests/test_tiers.py::new")], []
+    dear, asked = next(iter(tiers.DEAR.items()))
+    named = {listed[0]: (), f"{dear}::new": ("tmp_path", *asked), "tests/test_tiers.py::new": ("tmp_path",)}
+    items, gone = [SimpleNamespace(nodeid=name, fixturenames=some) for name, some in named.items()], []
     config = SimpleNamespace(
         args=args, getoption=lambda name: slow, getini=lambda name: ["tests"],
         hook=SimpleNamespace(pytest_deselected=lambda items: gone.extend(items)),
     )  # fmt: skip
     tiers.pytest_collection_modifyitems(config, items)
-    assert len(items) == left and len(items) + len(gone) == 2 and items[-1].nodeid.endswith("new")
+    assert len(items) == left and len(items) + len(gone) == 3 and items[-1].nodeid.endswith("new")
+
+
+def test_dear_fixtures_are_those_of_their_files():
+    root = Path(__file__).parents[1]
+    for file, names in tiers.DEAR.items():
+        text = (root / file).read_text(encoding="utf-8")
+        assert all(re.search(rf"@pytest.fixture.*\ndef {name}\(", text) for name in names), file

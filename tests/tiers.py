@@ -3,8 +3,8 @@
     make test-all                                    # everything
     python -m pytest -n 2 --slow --note-slow         # everything; writes slow.txt again, by the processor time of each test
 
-A test is slow if it takes more than `LONG`. Of a function whose cases are all slow, the quickest is left in unless it takes
-more than `LONGEST`.
+A test is slow if it takes more than `LONG`, or if it asks for a fixture of `DEAR`. Of a function whose cases are all slow, the
+quickest is left in unless it takes more than `LONGEST`.
 """
 
 import resource
@@ -18,6 +18,18 @@ LONG, LONGEST = 0.25, 1.0
 """Seconds of processor time, child processes counted."""
 KEPT = ("tests/probes/test_probe_versions.py::",)
 """How the ids of tests begin that every change has to pass, however long they take: they guard the shipped numbers."""
+DEAR = {
+    "tests/docs/test_docs.py": {"site"},
+    "tests/explore/test_show.py": {"outputs"},
+    "tests/notebooks/test_notebooks.py": {"process"},
+    "tests/shipped/test_shipped_contest.py": {"contest"},
+    "tests/shipped/test_shipped_failing_compositions.py": {"found"},
+    "tests/test_faults.py": {"world"},
+    "tests/test_recipes.py": {"again", "otherwise", "figures"},
+    "tests/training/test_distributed.py": {"together_folder", "alone_folder"},
+}
+"""File -> its fixtures that take 8 to 100 seconds. What asks for one is slow, however quick by itself: of the tests that share
+one, the first to run pays."""
 SPENT = "processor seconds"
 
 
@@ -29,9 +41,13 @@ def pytest_addoption(parser):
 def pytest_collection_modifyitems(config, items):
     if config.getoption("--slow") or config.args != config.getini("testpaths"):
         return
-    slow = set(LIST.read_text(encoding="utf-8").splitlines())
-    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in slow])
-    items[:] = [item for item in items if item.nodeid not in slow]
+    listed = set(LIST.read_text(encoding="utf-8").splitlines())
+    slow = [
+        item.nodeid in listed or not DEAR.get(item.nodeid.partition("::")[0], set()).isdisjoint(item.fixturenames)
+        for item in items
+    ]
+    config.hook.pytest_deselected(items=[item for item, left in zip(items, slow, strict=True) if left])
+    items[:] = [item for item, left in zip(items, slow, strict=True) if not left]
 
 
 def slow_of(spent):

@@ -1,7 +1,7 @@
 """The models of the contest as shipped, and what the page tells of it."""
 
 import re
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 import findings
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::compolens.tables.StaleTable")
 two = partial(shown, digits=2)
 
 
-@cache
+@pytest.fixture(scope="module")
 def contest():
     """The frame that is judged, and what is found."""
     needed = ("predictors", "generalization")
@@ -52,8 +52,8 @@ def test_every_model_differs_from_the_first_of_its_family_in_one_setting():
 
 
 @pytest.mark.parametrize("league", LEAGUES)
-def test_the_page_tells_every_predictors_place(league):
-    _, judged = contest()
+def test_the_page_tells_every_predictors_place(league, contest):
+    _, judged = contest
     entrants = sum(one.enters for one in judged)
     here = [one for one in judged if one.league == league]
     assert [heading for heading, *_ in findings.rows(PAGE, league)] == [one.name for one in here]
@@ -68,16 +68,16 @@ def test_the_page_tells_every_predictors_place(league):
         assert findings.cells(PAGE, league, one.name) == told
 
 
-def test_the_page_tells_each_familys_number_in_the_direction_of_the_others():
-    _, judged = contest()
+def test_the_page_tells_each_familys_number_in_the_direction_of_the_others(contest):
+    _, judged = contest
     families = findings.columns(next(line for line in PAGE.splitlines() if line.startswith("| by family |")))[1:]
     for one in judged:
         told = findings.cells(PAGE, "by family", one.name)
         assert told == [two(one.by_family[f]) if f in one.by_family else "" for f in families]
 
 
-def test_the_page_tells_how_many_models_of_which_families_entered():
-    frame, judged = contest()
+def test_the_page_tells_how_many_models_of_which_families_entered(contest):
+    frame, judged = contest
     models = frame.drop_duplicates("model")
     counts = models["family"].value_counts()
     plain = " ".join(PAGE.split())
@@ -87,8 +87,8 @@ def test_the_page_tells_how_many_models_of_which_families_entered():
     assert {one.name for one in judged} == {p.name for p in PREDICTIONS} and LEVEL == 0.05
 
 
-def test_the_layout_of_parts_counts_only_where_a_site_is_read():
-    frame, _ = contest()
+def test_the_layout_of_parts_counts_only_where_a_site_is_read(contest):
+    frame, _ = contest
     read = frame[frame["predictor"] == READ].set_index("model")
     has = frame[frame["predictor"].isin(OF_PARTS)].groupby("model")["predictor"].nunique()
     assert (has == len(OF_PARTS)).all() and set(has.index) == set(read.index[read["value"] > 0])
@@ -96,8 +96,8 @@ def test_the_layout_of_parts_counts_only_where_a_site_is_read():
     assert unread.to_dict() == {"Relations": 30, "BooleanFunctions": 3}
 
 
-def test_the_page_tells_what_is_said_of_single_predictors():
-    frame, judged = contest()
+def test_the_page_tells_what_is_said_of_single_predictors(contest):
+    frame, judged = contest
     plain, by_name = " ".join(PAGE.split()), {one.name: one for one in judged}
     cosine = by_name["factor cosine"]
     models = frame.drop_duplicates("model")

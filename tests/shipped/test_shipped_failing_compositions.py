@@ -1,6 +1,6 @@
 """Which composition of a shipped model fails: the page tells what the tables hold."""
 
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 import findings
@@ -18,15 +18,15 @@ pytestmark = pytest.mark.filterwarnings("ignore::compolens.tables.StaleTable")
 two = partial(shown, digits=2)
 
 
-@cache
+@pytest.fixture(scope="module")
 def found():
     """The frame, the predictors' places, and the references."""
     frame = gathered([f for f in tables.find([ROOT / "trained_models"]) if tables.has(f, "composition_predictors")])
     return frame, judge(frame), references(frame)
 
 
-def test_the_page_tells_every_predictors_place():
-    _, judged, beside = found()
+def test_the_page_tells_every_predictors_place(found):
+    _, judged, beside = found
     rows, entered = [], sum(one.enters for one in judged)
     for one in judged:
         sign, p = {1: "+", -1: "−"}[one.direction], f"{one.p_corrected:.3f}".replace("0.", ".", 1)
@@ -45,8 +45,8 @@ def test_the_page_tells_every_predictors_place():
         assert findings.cells(PAGE, "by family, compositions", one.name) == told
 
 
-def test_the_page_tells_which_models_entered_and_what_follows():
-    frame, judged, beside = found()
+def test_the_page_tells_which_models_entered_and_what_follows(found):
+    frame, judged, beside = found
     plain, placed = " ".join(PAGE.split()), {one.name: one for one in judged}
     counts = frame.drop_duplicates("model")["family"].value_counts()
     assert f"{counts.sum()} of these models have five or more" in plain
