@@ -2,6 +2,10 @@
 
 `compolens map trained_models/maps/budgets.py --out trained_models/maps`, once trained_models/tuning is made: rate and
 decay of each architecture are those that were chosen for it.
+
+Expected, before any score of this map was read: more updates lower both errors of every architecture; where in-distribution
+errors of the softmax and the hypernetwork transformer overlap, the latter's held-out error is at most half as large; the
+bottleneck's in-distribution errors are above those of both.
 """
 
 from dataclasses import replace
