@@ -25,7 +25,7 @@ DEAR = {
     "tests/shipped/test_shipped_contest.py": {"contest"},
     "tests/shipped/test_shipped_failing_compositions.py": {"found"},
     "tests/test_faults.py": {"world"},
-    "tests/test_recipes.py": {"again", "otherwise", "figures"},
+    "tests/test_recipes.py": {"models", "again", "otherwise", "figures"},
     "tests/training/test_distributed.py": {"together_folder", "alone_folder"},
 }
 """File -> its fixtures that take 8 to 100 seconds. What asks for one is slow, however quick by itself: of the tests that share
