@@ -1,5 +1,6 @@
 """One setting changes how held-out compositions are answered at otherwise equal settings, as pairs of one seed show."""
 
+import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -44,10 +45,14 @@ def analyze(models: list[Path], *, knob: str = "support", first: str = "cube", s
             reasons.append(f"{folder} has no knob {knob!r}; {nearest(knob, config.get('knobs', ()))}")
             continue
         there = sorted({_word(value) for value in table[knob]})
-        if lacking := {first, second} - set(there):
+        sides = [_as_there(table[knob], side) for side in (first, second)]
+        if lacking := set(sides) - set(there):
             reasons.append(f"{folder}: {knob} is never {sorted(lacking)[0]!r}; the table has {', '.join(there)}")
             continue
-        frames.append((config, paired(table, config, knob, first, second)))
+        if "test" not in table:
+            reasons.append(f"{folder}: all {len(table)} trainings diverged; describe it with smaller learning rates")
+            continue
+        frames.append((config, paired(table, config, knob, *sides)))
     if not frames:
         raise ConfigError(reasons[0] if reasons else "no map was named; type: compolens analyze one_setting_matters MAP")
     panels, told = [], []
@@ -58,6 +63,8 @@ def analyze(models: list[Path], *, knob: str = "support", first: str = "cube", s
             )
         others = [k for k in config["knobs"] if k != knob]
         x, apart = (others[0], others[1:]) if others else (knob, [])
+        if not others:  # nothing to draw the difference along: one column
+            pairs = pairs.assign(**{knob: f"{first} less {second}"})
         for values, part in pairs.groupby(apart) if apart else [((), pairs)]:
             name = ", ".join([config["title"], *(f"{k} {_word(v)}" for k, v in zip(apart, values, strict=True))])
             held_out = _means(part, x, "ood")
@@ -93,6 +100,14 @@ def paired(table: pd.DataFrame, config: dict, knob: str, first: str, second: str
     a, b = a.loc[both], b.loc[both]
     found = (a - b).assign(learned=np.minimum(a["test"], b["test"]) >= float(config["learned"])).reset_index()
     return found.assign(pair=[f"seed {seed}" for seed in found["seed"]])
+
+
+def _as_there(values: pd.Series, typed: str) -> str:
+    """What was typed for a knob, as its table has it: 1e-3 and 0.001 are one number."""
+    if pd.api.types.is_numeric_dtype(values) and values.dtype != bool:
+        with contextlib.suppress(ValueError):
+            return next((_word(value) for value in values.unique().tolist() if value == float(typed)), typed)
+    return typed
 
 
 def _word(value: object) -> str:

@@ -37,7 +37,7 @@ def analyze(models: list[Path], *, score: str = "ood", levels: str = "0.95,0.99"
         are where the held-out score crosses the map's level, with 95 % intervals over seeds; dashed black lines are
         predictions.
     """
-    panels, told, shortest = [], [], 10**9
+    panels, told, lacking, shortest = [], [], [], 10**9
     try:
         contours = [float(v) for v in levels.split(",") if v.strip()]
     except ValueError:
@@ -46,17 +46,23 @@ def analyze(models: list[Path], *, score: str = "ood", levels: str = "0.95,0.99"
         config, table = map_files.read_config(folder), map_files.read_table(folder)
         if config["kind"] != "map" or not len(table):
             continue
+        if "test" not in table:
+            lacking.append(f"{folder}: all {len(table)} trainings diverged; describe it with smaller learning rates")
+            continue
         if score not in table or not pd.api.types.is_numeric_dtype(table[score]):
-            raise ConfigError(f"{folder} has no column of numbers {score!r}; it has {', '.join(map(str, table.columns))}")
+            lacking.append(f"{folder} has no column of numbers {score!r}; it has {', '.join(map(str, table.columns))}")
+            continue
         table = table.assign(ood=table[score])
         found, words = _panels(config, table, score, contours)
         panels += found
         told += words + _thin(config, table)
         shortest = min(shortest, int(table.groupby(config["knobs"]).size().min()))
     if not panels:
-        raise ConfigError("none of these maps has a cell yet; the command that made them goes on: compolens map FILE")
+        none = "none of these maps has a cell yet; the command that made them goes on: compolens map FILE"
+        raise ConfigError(lacking[0] if lacking else none)
+    told += [f"Left out: {reason}." for reason in lacking]
     caption = (
-        f"Colours and solid lines: {'score' if score == 'ood' else score} on held-out compositions, mean over the seeds that "
+        f"Colours and solid lines: {f'score on {HELD_OUT}' if score == 'ood' else score}, mean over the seeds that "
         "learned what they were trained on; grey cells and open points: no seed did. White contours and dashed lines: the "
         f"score on training compositions. At least {shortest} seed(s) per cell. " + " ".join(dict.fromkeys(told))
     )
@@ -179,5 +185,5 @@ def _lines(name: str, config: dict, table: pd.DataFrame, score: str, levels: lis
         marks.append(Line(points, "x", "y", label=f"{line['name']} ({line['source']})", color="#000000", dash=True))
         told.append(f"Expected: {line['expects']} ({line['source']}).")
     told.append("Bands: lowest and highest seed.")
-    units = ", ".join(dict.fromkeys(table["score_name"])) if score == "ood" and "score_name" in table else score
+    units = ", ".join(dict.fromkeys(table["score_name"].dropna())) if score == "ood" and "score_name" in table else score
     return Panel(name, UNITS.get(x, x), units, tuple(marks)), told

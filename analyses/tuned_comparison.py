@@ -31,11 +31,14 @@ def analyze(models: list[Path], *, overlap: bool = True) -> Drawing:
         The drawing. Errors are log10 of what lacks to a score of 1. The comparison at equal in-distribution error is
         descriptive: matching on a consequence of the architecture proves no cause.
     """
-    panels, told = [], []
+    panels, told, diverged = [], [], []
     for folder in models:
         config, table = map_files.read_config(folder), map_files.read_table(folder)
         who = next((knob for knob in WHO if knob in table and knob in config["knobs"]), None)
         if who is None or table.empty:
+            continue
+        if "test" not in table:
+            diverged.append(f"{folder}: all {len(table)} trainings diverged; describe it with smaller learning rates")
             continue
         every = table.rename(columns={who: "who"})
         table = every[np.isfinite(every["test"].to_numpy(dtype=float))]
@@ -47,7 +50,9 @@ def analyze(models: list[Path], *, overlap: bool = True) -> Drawing:
             told += [f"{config['title']}, {name}: {_said(one)}." for name, one in best.items()]
         panels.append(_errors(config["title"], table, colors, overlap))
     if not panels:
-        raise ConfigError("none of these compares architectures (a knob who or learner); make a tuning: compolens tune FILE")
+        none = "none of these compares architectures (a knob who or learner); make a tuning: compolens tune FILE"
+        raise ConfigError(diverged[0] if diverged else none)
+    told += [f"Left out: {reason}." for reason in diverged]
     caption = (
         "Errors are log10(1 - score). Settings are chosen on validation compositions of a teacher that no reported run has. "
         "Boxes: held-out scores of all settings within one standard error (over compositions) of the best. Held-out against "

@@ -46,6 +46,8 @@ version = 3  # raised whenever its numbers change
 
 SPLITS = ("test", "ood")
 PARTS, EDGES = "heads and MLPs", "edges"
+FEWEST = {"test": 2, "ood": 1}
+"""Split -> compositions in which a factor has to be seen."""
 SHARES = (0.1, 0.2, 0.5)
 """Shares of all edges at which circuits are cut."""
 SAME, OTHER, FACTOR, RANDOM = "same partners", "other partners", "another factor", "random"
@@ -131,7 +133,8 @@ def probe(
 
     Raises:
         ConfigError: a number is too small.
-        DoesNotApply: the family names no factors, or the model has no hook points of its parts.
+        DoesNotApply: the family names no factors, the model has no hook points of its parts, or too few factors are seen in
+            training and in held-out compositions.
     """
     require(episodes >= 8, f"episodes must be 8 or more, got {episodes}")
     require(points >= 2, f"points must be 2 or more, got {points}")
@@ -139,6 +142,8 @@ def probe(
     task = trained.task
     check_renders(task)
     pairs = {split: _pairs(task, split, episodes, sources, seed, trained) for split in SPLITS}
+    if not pairs["test"]:
+        raise _too_few(pairs)
     tried = next(iter(pairs["test"].values())).base.tokens[:2]
     rows: list[dict] = []
     kept: list[pd.DataFrame] = []
@@ -152,9 +157,24 @@ def probe(
             rows += _effects(found, parts)
             kept.append(_per_pair(task, found, parts))
     rows = [row for row in rows if row["n"] and not np.isnan(row["value"])]
+    if all(row["metric"] == "effect" for row in rows):
+        raise _too_few(pairs)
     asked = (row for row in rows if not row["control"] and row["metric"] != "effect")
     rows += tables.not_available(asked, trained.why_no_untrained_control)
     return pd.DataFrame(rows), pd.concat(kept, ignore_index=True)
+
+
+def _too_few(pairs: Mapping[str, Mapping[str, Pairs]]) -> DoesNotApply:
+    """Why nothing can be compared."""
+    seen = [
+        {name for name, one in found.items() if len(one.base.composition.unique()) >= FEWEST[split]}
+        for split, found in pairs.items()
+    ]
+    both = len(set.intersection(*seen))
+    return DoesNotApply(
+        f"circuits are compared where two factors or more are seen in {FEWEST['test']} training compositions and in a "
+        f"held-out one; here {both} {'is' if both == 1 else 'are'}: draw more episodes, or hold out others"
+    )
 
 
 def _graph(model: HookedModel, tokens: Tensor) -> Graph | None:

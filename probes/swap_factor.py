@@ -205,10 +205,12 @@ def _learn_all(
 def _check_enough(pairs: int, coordinates: int, rank: int, episodes: int) -> None:
     """Each coordinate has to be swapped in some pairs, or the search fits what it happens to see."""
     needed = PAIRS_PER_COORDINATE * coordinates
+    share = min((pairs + 2) / (episodes + 4), 1.0)  # of episodes that make a pair, taken two standard errors lower
+    least = max(share - 2 * math.sqrt(share * (1 - share) / (episodes + 4)), share / 4)
     require(
         pairs >= needed,
         f"rank={rank} asks for {coordinates} coordinates and so for at least {needed} pairs, but {episodes} episodes give "
-        f"{pairs}; type --episodes {math.ceil(episodes * needed / pairs * 1.2)}, or a lower --rank",
+        f"{pairs}; type --episodes {math.ceil(needed / least)}, or a lower --rank",
     )
 
 

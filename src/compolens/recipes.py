@@ -430,7 +430,7 @@ def _lacking(path: Path, models: list[Path], error: KeyError) -> dict[str, str]:
     said = str(error.args[0]) if error.args else ""
     columns = re.findall(r"'([^']+)'", said) or [said]  # of several columns pandas says: "['a', 'b'] not in index"
     needs, found = load_file(path).needs, {}
-    for model in models:
+    for model in models if needs else ():  # a map is no model, and has no such tables
         held = {column for name in needs for column in tables.read(model, name)}
         if lacking := [column for column in columns if column not in held]:
             found[str(model)] = str(tables.lacks(model, needs[0], lacking[0]))

@@ -117,6 +117,16 @@ def test_half_precision_rounds_activations_and_nothing_else(trained, recording, 
     assert cache[SITES[0]].dtype == torch.float32
 
 
+def test_what_a_mask_hides_fits_into_float16(tiny_models, tmp_path):
+    hidden = "blocks.0.attn.hook_attn_scores"
+    kept = [
+        recorded(load(tiny_models["softmax"]), tmp_path / name, untrained=False, half=half, sites=[hidden])[hidden]
+        for name, half in (("half", True), ("whole", False))
+    ]
+    assert kept[0].dtype == np.float16 and np.isneginf(kept[1]).any()
+    np.testing.assert_array_equal(np.isneginf(kept[0]), np.isneginf(kept[1]))
+
+
 def test_what_float16_cannot_hold_is_an_error(trained, tmp_path):
     large = load(trained.folder)
     with torch.no_grad():

@@ -237,3 +237,12 @@ def test_where_no_predictor_enters_no_bars_are_drawn():
     with pytest.raises(ConfigError, match=r"no predictor can be judged on 1 model: .* name more models, two or more"):
         analyze(pair[:1])
     assert "right about a pair" in analyze(pair, families=1, least=2).caption
+
+
+def test_of_equal_values_it_is_not_said_that_no_models_are_neighbours():
+    frame = models(np.random.default_rng(0))
+    (tied,) = judge(frame.assign(predictor="p", league="prognosis", value=5.0, first=5.0, second=5.0))
+    assert not tied.enters and tied.pairs == 0 and tied.why_not.endswith("held-out score: equal values do not count")
+    apart = frame.drop_duplicates("family")
+    (alone,) = judge(apart.assign(predictor="p", league="prognosis", value=5.0, first=5.0, second=5.0), models=4)
+    assert alone.why_not == "no two models differ in one setting alone"

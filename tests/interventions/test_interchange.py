@@ -1,9 +1,11 @@
 """Interchange interventions: the formula, the search, and what they say of models whose stream is known by construction."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -359,6 +361,21 @@ def test_recombined_compositions_decide_the_split_and_bases_are_trained_on(task)
 def test_too_few_episodes_say_how_many_are_needed(task):
     with pytest.raises(ConfigError, match=r"rank=2 asks for 12 coordinates and so for at least 24 pairs.*type --episodes \d+"):
         measured("swap_factor", planted(Planted, task), episodes=20, rank=2)
+
+
+def test_as_many_episodes_as_are_said_to_be_needed_are_enough_nearly_always():
+    check = recipes.load_recipe("probes", "swap_factor").__globals__["_check_enough"]
+    rng, enough = np.random.default_rng(0), []
+    for share in (0.15, 0.3, 0.6, 0.9):
+        for _ in range(200):
+            pairs = int(rng.binomial(20, share))
+            if pairs >= 16:
+                continue
+            with pytest.raises(ConfigError) as refused:
+                check(pairs, 8, 2, 20)
+            said = int(re.search(r"type --episodes (\d+)", str(refused.value))[1])
+            enough.append(rng.binomial(said, share) >= 16)
+    assert len(enough) > 500 and np.mean(enough) > 0.93
 
 
 def test_a_family_without_factors_does_not_apply(tiny_regression_models):

@@ -318,8 +318,16 @@ def test_descriptions_that_mean_nothing_are_refused(made, capsys):
     run = one_of(made / "grid.py", "maps", "toy").cells[0].run
     with pytest.raises(ConfigError, match="the same knobs"):
         Map("m", [Cell(run, {"a": 1}), Cell(run, {"b": 1})], x="a")
-    with pytest.raises(ConfigError, match="twice"):
+    with pytest.raises(ConfigError, match="twice; give every cell its own knobs or seed"):
         Map("m", [Cell(run, {"a": 1}), Cell(run, {"a": 1})], x="a")
+    with pytest.raises(
+        ConfigError, match=r"twice; names hold letters.* the values 'x²' and 'x³' of 'a' look alike: rename one"
+    ):
+        Map("m", [Cell(run, {"a": "x²"}), Cell(run, {"a": "x³"})], x="a")
+    with pytest.raises(ConfigError, match="twice; their runs differ, but neither a knob nor the run's init_seed does"):
+        Map("m", [Cell(run, {"a": 1}), Cell(dataclasses.replace(run, data_seed=9), {"a": 1})], x="a")
+    with pytest.raises(ConfigError, match="may not be called 'test se', which is a column of every map"):
+        Cell(run, {"test se": 1})
     with pytest.raises(ConfigError, match="no knob 'd_xx'; did you mean 'd_x'"):
         Map("m", [Cell(run, {"d_x": 1})], x="d_xx")
     with pytest.raises(ConfigError, match="a column of every map"):
@@ -375,6 +383,8 @@ def test_an_architecture_that_always_diverges_is_told_and_keeps_no_other_from_be
     assert cli.main(["tune", str(tmp_path / "grid.py"), "--out", str(tmp_path)]) == 0
     assert "softmax: diverged at each of 2 settings" in "".join(capsys.readouterr())
     assert tuned(tmp_path / "toy") == {}
+    with pytest.raises(ConfigError, match="toy: softmax diverged at every setting; tune it at smaller learning rates"):
+        tuned(tmp_path / "toy")["softmax"]
 
 
 def test_a_rate_next_to_one_that_diverged_is_not_at_the_edge():
@@ -504,6 +514,12 @@ def test_what_was_tuned_makes_the_runs(made):
         )  # fmt: skip
     with pytest.raises(ConfigError, match="holds no tuning yet; make it with: compolens tune"):
         tuned(made / "nowhere")
+    with pytest.raises(ConfigError, match=r"is a folder of tunings; name one of them, such as '.*toy'"):
+        tuned(made / "tuning")
+    with pytest.raises(ConfigError, match="toy is a map, and no tuning"):
+        tuned(made / "maps" / "toy")
+    with pytest.raises(ConfigError, match="no architecture 'sofmax'; did you mean 'softmax'"):
+        best["sofmax"]
 
 
 def test_a_tuning_has_ended_when_its_extended_grid_is_measured(made, tmp_path):

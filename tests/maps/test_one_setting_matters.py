@@ -96,3 +96,23 @@ def test_runs_without_a_partner_are_no_pairs(analyze, tmp_path):
     lonely.loc[lonely["support"] == "cube", "seed"] = 7
     with pytest.raises(ConfigError, match="no two runs that differ in support alone; train more of its cells"):
         analyze([written(tmp_path / "map", lonely)])
+
+
+def test_a_map_of_one_knob_has_one_column_of_pairs(analyze, tmp_path):
+    table = planted().query("d_y == 1 and `student width` == 1").drop(columns=["d_y", "student width"])
+    drawing = analyze([write_map(tmp_path / "map", table, x="support", y="", panels=[], knobs=["support"])])
+    (panel,) = drawing.panels
+    line = of(panel, Line, "held-out compositions")
+    assert line["support"].tolist() == ["cube less two cliques"]
+    assert line["mean"].item() == pytest.approx(np.mean([gain(s, 1, 1.0) for s in range(5)]))
+
+
+def test_a_number_may_be_typed_as_one_likes(analyze, tmp_path):
+    table = planted().query("d_y == 1 and support == 'cube'").drop(columns=["d_y", "support"])
+    table["rate"] = table.pop("student width") * 1e-3
+    folder = write_map(tmp_path / "map", table, x="rate", y="", panels=[], knobs=["rate"])
+    one, other = (analyze([folder], knob="rate", first=a, second=b) for a, b in (("2e-3", "1e-3"), ("0.002", ".001")))
+    means = [of(drawing.panels[0], Line, "held-out compositions")["mean"].item() for drawing in (one, other)]
+    assert means == pytest.approx([0.5, 0.5])
+    with pytest.raises(ConfigError, match=r"rate is never '3e-3'; the table has 0.001, 0.002"):
+        analyze([folder], knob="rate", first="3e-3", second="1e-3")

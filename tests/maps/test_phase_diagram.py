@@ -135,3 +135,41 @@ def test_what_is_no_map_is_told(tmp_path, capsys):
         recipes.load_recipe("analyses", "phase_diagram")([folder], score="alignment")
     with pytest.raises(ConfigError, match=r"--levels must be numbers separated by commas, such as 0\.95,0\.99; got 'a,b'"):
         recipes.load_recipe("analyses", "phase_diagram")([folder], levels="a,b")
+
+
+DIVERGED = ["test", "ood", "score_name"]
+"""Columns that a training that diverged has no value in."""
+
+
+def test_trainings_that_diverged_leave_no_figure_undrawn(tmp_path):
+    draw = recipes.load_recipe("analyses", "phase_diagram")
+    table = planted(np.random.default_rng(0)).query("y == 'cube'").drop(columns="y").assign(score_name="R²")
+    line = {"y": "", "knobs": ["x"]}
+    some = table.astype({"score_name": object})
+    some.loc[some["x"] == 8.0, DIVERGED] = np.nan
+    drawn = draw([written(tmp_path / "some", some, **line)])
+    assert drawn.panels[0].y == "R²" and "Left out" not in drawn.caption
+    lost = written(tmp_path / "lost", table.drop(columns=DIVERGED), **line)
+    both = draw([lost, tmp_path / "some"])
+    assert len(both.panels) == 1 and f"Left out: {lost}: all 20 trainings diverged; describe it with smaller" in both.caption
+    with pytest.raises(ConfigError, match="lost: all 20 trainings diverged"):
+        draw([lost])
+
+
+def test_the_caption_says_held_out_of_the_held_out_score_alone(tmp_path):
+    folder = written(tmp_path / "map", planted(np.random.default_rng(0)))
+    draw = recipes.load_recipe("analyses", "phase_diagram")
+    said = {score: draw([folder], score=score).caption for score in ("ood", "test")}
+    assert said["ood"].startswith("Colours and solid lines: score on held-out compositions, mean")
+    assert said["test"].startswith("Colours and solid lines: test, mean")
+
+
+def test_a_column_that_an_analysis_of_maps_does_not_find_is_named(tmp_path, capsys):
+    written(tmp_path / "map", planted(np.random.default_rng(0)))
+    (tmp_path / "mine.py").write_text(
+        '"""Mine."""\nfrom compolens.foundation import map_files\nof, needs = "maps", ()\n'
+        'def analyze(models):\n    return map_files.read_table(models[0])["nowhere"]\n'
+    )
+    assert cli.main(["analyze", str(tmp_path / "mine.py"), str(tmp_path / "map"), "--out", str(tmp_path / "figures")]) == 2
+    said = capsys.readouterr().err
+    assert "KeyError: 'nowhere'" in said and "mine.py:5" in said and "IndexError" not in said

@@ -9,6 +9,7 @@ import pytest
 from compolens import cli, recipes
 from compolens.figures import Points
 from compolens.foundation import map_files
+from compolens.foundation.configs import ConfigError
 
 
 def folder(place):
@@ -51,3 +52,15 @@ def test_it_is_drawn_by_its_name(tmp_path):
     folder(tmp_path / "toy")
     assert cli.main(["analyze", "tuned_comparison", str(tmp_path / "toy"), "--out", str(tmp_path / "figures")]) == 0
     assert (tmp_path / "figures" / "tuned_comparison.pdf").exists()
+
+
+def test_a_tuning_that_diverged_everywhere_is_named_and_keeps_no_other_from_being_drawn(tmp_path):
+    place, draw = folder(tmp_path / "toy"), recipes.load_recipe("analyses", "tuned_comparison")
+    table = map_files.read_table(place).drop(columns=["map", "validation", "validation se", "test", "ood"])
+    lost = tmp_path / "lost"
+    lost.mkdir()
+    map_files.write(lost, map_files.read_config(place), table, None, {"environments": [], "command": ""})
+    drawing = draw([lost, place])
+    assert len(drawing.panels) == 3 and f"Left out: {lost}: all 8 trainings diverged" in drawing.caption
+    with pytest.raises(ConfigError, match="lost: all 8 trainings diverged; describe it with smaller learning rates"):
+        draw([lost])

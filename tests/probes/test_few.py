@@ -8,7 +8,7 @@ import pytest
 
 from compolens import cli, load, load_recipe
 from compolens.activations.streams import draw, record
-from compolens.foundation.configs import ConfigError
+from compolens.foundation.configs import ConfigError, DoesNotApply
 
 
 @pytest.fixture(scope="module")
@@ -110,3 +110,11 @@ def test_what_is_measured_with_the_same_arguments_is_not_measured_again_by_a_con
     assert table.stat().st_mtime_ns == before
     cli.main(["contest", str(folder), "--episodes", "40"])
     assert table.stat().st_mtime_ns != before
+
+
+def test_circuits_of_factors_need_two_factors_in_training_and_held_out(tiny_models):
+    trained = load(tiny_models["softmax"])
+    task = dataclasses.replace(trained.task, support=((0, 1), (0, 2), (1, 3), (4, 5)), held_out=((2, 3), (0, 5)))
+    some = dataclasses.replace(trained, task=task, run=dataclasses.replace(trained.run, task=task))
+    with pytest.raises(DoesNotApply, match="in 2 training compositions and in a held-out one; here 0 are: draw more episodes"):
+        load_recipe("probes", "factor_circuits")(some, episodes=16, points=2, sources=1)

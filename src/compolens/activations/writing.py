@@ -201,8 +201,11 @@ class Writer:
         if not self.half or array.dtype.kind != "f":
             return array
         limit = float(np.finfo(np.float16).max)
-        largest = float(np.abs(array).max(initial=0))
-        require(not largest > limit, f"{site} reaches {largest:.3g}, more than float16 can hold ({limit:.3g}); leave half out")
+        largest = float(np.abs(array[np.isfinite(array)]).max(initial=0))  # -inf, of what a mask hides, is the same in both
+        require(
+            not largest > limit,
+            f"{site} reaches {largest:.3g}, more than float16 can hold ({limit:.3g}); leave half out, or this site",
+        )
         return array.astype(np.float16)
 
     def _put(self, name: str, array: np.ndarray) -> None:

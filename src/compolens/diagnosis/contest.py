@@ -173,7 +173,7 @@ def judge(frame: pd.DataFrame, families: int = FAMILIES, models: int = MODELS, s
         direction = expected.get(str(name), 0)
         found.append(_judged(str(name), str(league), part.set_index("model"), near, alike, direction, seed))
     least = {"families": families, "models": models}
-    checked = [_entered(one, least) for one in found]
+    checked = [_entered(one, least, bool(near)) for one in found]
     entered = sorted((one for one in checked if one.enters), key=lambda one: (np.nan_to_num(one.p, nan=1.0), one.name))
     worst = 0.0
     corrected = []
@@ -184,10 +184,12 @@ def judge(frame: pd.DataFrame, families: int = FAMILIES, models: int = MODELS, s
     return order + [one for one in checked if not one.enters]
 
 
-def _entered(one: Judged, least: dict[str, int]) -> Judged:
+def _entered(one: Judged, least: dict[str, int], neighbours: bool) -> Judged:
     short = too_few(one, least)
     if not short and one.pairs == 0:
         short = "no two models differ in one setting alone"
+        if neighbours:
+            short += ", in the predictor and in the held-out score: equal values do not count"
     return one._replace(enters=not short, why_not=short)
 
 

@@ -6,9 +6,11 @@ import os
 import signal
 import sys
 import time
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from compolens.foundation.configs import ConfigError, DoesNotApply
@@ -133,16 +135,21 @@ def attempt(job: Job, report: Report) -> tuple[str, Any]:
         return "failed", explain(error)
 
 
+def _of_others(parts: tuple[str, ...]) -> bool:
+    """Whether a file, by the parts of its path, belongs to an installed package that is not ours."""
+    return bool({"site-packages", "dist-packages"} & set(parts)) and not any("compolens" in part for part in parts)
+
+
 def explain(error: Exception) -> str:
     """One line for an `error` that nobody foresaw: what, where, and how to see more; memory that ran out has its own."""
     if isinstance(error, MemoryError) or any(words in str(error) for words in OUT_OF_MEMORY):
         return (
             f"there is not enough memory ({' '.join(str(error).split())[:150]}); take smaller batches, fewer episodes or jobs"
         )
-    place = error.__traceback__
-    while place is not None and place.tb_next is not None:
-        place = place.tb_next
-    where = f" ({os.path.basename(place.tb_frame.f_code.co_filename)}:{place.tb_lineno})" if place else ""
+    places = traceback.extract_tb(error.__traceback__)
+    near = [place for place in places if not _of_others(Path(place.filename).parts)]  # not what pandas was doing by then
+    last = (near or places)[-1:]
+    where = "".join(f" ({os.path.basename(place.filename)}:{place.lineno})" for place in last)
     return f"{type(error).__name__}: {' '.join(str(error).split())}{where}; COMPOLENS_DEBUG=1 shows the traceback"
 
 

@@ -15,7 +15,7 @@ from compolens.training import Run
 Value = bool | int | float | str
 RESERVED = frozenset(
     {"cell", "map", "seed", "run", "architecture", "task", "score_name", "steps trained", "parameters", "episodes", "seconds",
-     "train", "test", "ood", "validation", "learned", "note", "kept"}
+     "train", "test", "ood", "validation", "train se", "test se", "ood se", "validation se", "learned", "note", "kept"}
 )  # fmt: skip
 """Columns of a map's table that are no knobs."""
 LEARNED = 0.9
@@ -183,7 +183,21 @@ def check_cells(title: str, cells: Sequence[Cell]) -> None:
             list(cell.knobs) == knobs,
             f"all cells of {title!r} need the same knobs in the same order; got {list(cell.knobs)} beside {knobs}",
         )
-        require(
-            cell.name not in seen, f"{title!r} describes the cell {cell.name} twice; give every cell its own knobs or seed"
-        )
+        if (other := seen.get(cell.name)) is not None:
+            raise ConfigError(f"{title!r} describes the cell {cell.name} twice; {_apart(cell, other)}")
         seen[cell.name] = cell
+
+
+def _apart(one: Cell, other: Cell) -> str:
+    """How to tell two cells of one name apart."""
+    if dict(one.knobs) != dict(other.knobs):
+        knob = next(name for name, value in one.knobs.items() if value != other.knobs[name])
+        values = f"{other.knobs[knob]!r} and {one.knobs[knob]!r}"
+        return (
+            f"names hold letters, digits and ._=+- alone, up to 180, so the values {values} of {knob!r} look alike: rename one"
+        )
+    if digest_of(one.run) != digest_of(other.run):
+        return (
+            "their runs differ, but neither a knob nor the run's init_seed does, which is the seed of a cell; make it a knob"
+        )
+    return "give every cell its own knobs or seed"

@@ -251,10 +251,14 @@ def tuned(folder: str | Path) -> dict[str, Tuned]:
             message names the command to type.
     """
     if not map_files.is_map(folder):
+        below = [path.name for path in sorted(Path(folder).glob("*")) if map_files.is_map(path)]
+        if below:
+            raise ConfigError(f"{folder} is a folder of tunings; name one of them, such as {str(Path(folder) / below[0])!r}")
         command = f"compolens tune trained_models/tuning.py --out {shlex.quote(str(Path(folder).parent))}"
         raise ConfigError(f"{folder} holds no tuning yet; make it with: {command}")
-    table = map_files.read_table(folder)
-    described = map_files.read_config(folder)["cells"]
+    config, table = map_files.read_config(folder), map_files.read_table(folder)
+    require(config["kind"] == "tuning", f"{folder} is a map, and no tuning; tunings are made with: compolens tune FILE")
+    described = config["cells"]
     left = set(described) - set(table["cell"])
     require(
         "who" in table and not left,
@@ -267,4 +271,18 @@ def tuned(folder: str | Path) -> dict[str, Tuned]:
         f"{folder}: its grid was extended, and not all of that is measured yet (settings tried: {even}); the command that "
         "began it goes on",
     )
-    return {who: Tuned(who, choice) for who, choice in choices(table).items()}
+    chosen = {who: Tuned(who, choice) for who, choice in choices(table).items()} if "test" in table else {}
+    return _Chosen(str(folder), chosen, set(tried) - set(chosen))
+
+
+class _Chosen(dict[str, Tuned]):
+    """What a tuning chose, by architecture."""
+
+    def __init__(self, folder: str, chosen: dict[str, Tuned], diverged: set[str]) -> None:
+        super().__init__(chosen)
+        self.folder, self.diverged = folder, diverged
+
+    def __missing__(self, who: str) -> Tuned:
+        if who in self.diverged:
+            raise ConfigError(f"{self.folder}: {who} diverged at every setting; tune it at smaller learning rates")
+        raise ConfigError(f"{self.folder} has no architecture {who!r}; {nearest(str(who), self)}")
