@@ -143,6 +143,7 @@ figures: setup  ## redraw every figure of docs/findings from the shipped tables
 	$(BIN)/compolens analyze phase_diagram $(MAPS)/pairs --out $(ZOO)/figures/pairs $(PRINT)
 	$(BIN)/compolens analyze phase_diagram $(MAPS)/initialisation $(MAPS)/initialisation-discrete --out $(ZOO)/figures/scales $(PRINT)
 	$(BIN)/compolens analyze held_out_success_lasts $(MAPS)/depth --out $(ZOO)/figures/depth $(PRINT)
+	$(BIN)/compolens analyze tuned_comparison $(MAPS)/budgets --out $(ZOO)/figures/budgets $(PRINT)
 	$(BIN)/compolens analyze one_setting_matters $(MAPS)/connectedness --out $(ZOO)/figures/contest $(PRINT)
 
 zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept) and measure it
@@ -206,6 +207,7 @@ zoo: setup  ## train what is shipped (hours on two cores; finished runs are kept
 	$(BIN)/compolens map trained_models/maps/memorisation.py --cells 'gamma=?.[0357]_decay=none_*' --out $(MAPS) --jobs $(JOBS)
 	$(BIN)/compolens map trained_models/maps/memorisation.py --cells 'gamma=0.5_decay=[eml]*' --out $(MAPS) --jobs $(JOBS)
 	$(BIN)/compolens map trained_models/maps/depth.py --out $(MAPS) --jobs $(JOBS)
+	$(BIN)/compolens map trained_models/maps/budgets.py --out $(MAPS) --jobs $(JOBS)
 	$(BIN)/compolens probe generalization $(MAPS)/connectedness/cells/support=two-cliques* --episodes 4096 --jobs $(JOBS)
 	find $(ZOO) -path '*/tables/*.csv' -size +48k -exec gzip -fn9 {} +
 

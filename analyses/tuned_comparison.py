@@ -117,6 +117,7 @@ def _errors(title: str, table: pd.DataFrame, colors: dict[str, str], overlap: bo
         mine = data["who"] == name
         for part, is_open in ((mine & shared, False), (mine & ~shared, True)):
             if part.any():
-                known: dict[str, Any] = {"label": name, "color": color, "hover": "cell", "open": is_open, "keyed": not is_open}
+                keyed = not is_open or not (mine & shared).any()
+                known: dict[str, Any] = {"label": name, "color": color, "hover": "cell", "open": is_open, "keyed": keyed}
                 marks.append(Points(data[part], "in", "out", **known))
     return Panel(f"{title}: errors", "log10(1 - R²), training compositions", "log10(1 - R²), held out", tuple(marks))

@@ -64,3 +64,13 @@ def test_a_tuning_that_diverged_everywhere_is_named_and_keeps_no_other_from_bein
     assert len(drawing.panels) == 3 and f"Left out: {lost}: all 8 trainings diverged" in drawing.caption
     with pytest.raises(ConfigError, match="lost: all 8 trainings diverged; describe it with smaller learning rates"):
         draw([lost])
+
+
+def test_where_nothing_overlaps_architectures_are_still_named(tmp_path):
+    place = folder(tmp_path / "toy")
+    table = map_files.read_table(place).drop(columns="map")
+    far = table["who"] == "softmax"
+    table.loc[far, "test"] = 1 - (1 - table.loc[far, "test"]) * 1e-3
+    map_files.write(place, map_files.read_config(place), table, None, {"environments": [], "command": ""})
+    marks = recipes.load_recipe("analyses", "tuned_comparison")([place]).panels[2].marks
+    assert all(mark.open and mark.keyed for mark in marks) and {mark.label for mark in marks} == {"softmax", "hypernetwork"}

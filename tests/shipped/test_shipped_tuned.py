@@ -188,3 +188,45 @@ def test_the_page_tells_how_far_written_codes_move_answers_of_every_seed():
         assert " ".join(f"{v:.2f}".replace("0.", ".", 1) for v in values) in plain
     assert min(told[0]) > 0.7 and max(told[1]) < 0.1 and max(*told[2], *told[3]) < 0.5
     assert all(moved(f) == moved(f, site="blocks.0.hook_resid_pre") for f in tuned_), "the embedding"
+
+
+# ---- lengths of training ------------------------------------------------------------------------------------------
+LENGTHS = map_files.read_table(ZOO / "maps" / "budgets")
+LEARNERS = ("softmax", "hypernetwork", "bottleneck")
+
+
+def of_length(who, updates):
+    """(on training compositions, held out) of seeds 0 to 2; those with 6,000 updates are the tuned models."""
+    if updates == 6000:
+        return tuple(np.array(scores(f"tuned/F-{who}", split)[:3]) for split in ("test", "ood"))
+    rows = LENGTHS[(LENGTHS["learner"] == who) & (LENGTHS["steps"] == updates)].sort_values("seed")
+    assert rows["seed"].tolist() == [0, 1, 2]
+    return rows["test"].to_numpy(), rows["ood"].to_numpy()
+
+
+def test_the_page_tells_scores_by_length_of_training():
+    told = findings.rows(PAGE, "updates")
+    assert [row[0] for row in told] == ["1,500", "3,000", "4,500", "6,000"]
+    for updates, *cells in told:
+        means = (np.mean(split) for who in LEARNERS for split in of_length(who, int(updates.replace(",", ""))))
+        assert cells == [shown(mean) for mean in means], updates
+
+
+def test_the_page_tells_where_the_lengths_lead():
+    plain, lengths = " ".join(PAGE.split()), (1500, 3000, 4500, 6000)
+    runs = {who: {n: of_length(who, n) for n in lengths} for who in LEARNERS}
+    trained, held_out = ({w: np.array([of[n][i] for n in lengths]) for w, of in runs.items()} for i in (0, 1))
+    best, worst = trained["softmax"].max(), trained["hypernetwork"].min()
+    assert best == trained["softmax"][-1].max() < worst == trained["hypernetwork"][0].min(), "they do not overlap"
+    assert f"scores {shown(best)} there, and the hypernetwork transformer's worst, after 1,500, {shown(worst)}" in plain
+    ratios = [(1 - of["softmax"][-1]) / (1 - of["hypernetwork"][0]) for of in (held_out, trained)]
+    told = [", ".join(f"{r:.1f}" for r in ratio[:2]) + f" and {ratio[2]:.1f} times" for ratio in ratios]
+    assert f"held-out error is {told[0]} as large (seeds 0 to 2), its in-distribution error {told[1]}" in plain
+    logs = [np.log(1 - np.concatenate([of["softmax"], of["hypernetwork"]]).ravel()) for of in (trained, held_out)]
+    assert len(logs[0]) == 24 and f"correlate with {shown(np.corrcoef(*logs)[0, 1], 2)}." in plain
+    falls = held_out["bottleneck"][0] - held_out["bottleneck"][-1]
+    assert "it falls in each seed, by {}, {} and {}.".format(*map(shown, falls)) in plain and (falls > 0).all()
+    assert (np.diff(trained["bottleneck"], axis=0) > 0).all()
+    assert all((np.diff(of["softmax"], axis=0) > 0).all() for of in (trained, held_out))
+    assert held_out["hypernetwork"][-1].mean() < held_out["hypernetwork"][-2].mean()
+    assert trained["bottleneck"].max() < min(trained["softmax"].min(), worst)
