@@ -262,7 +262,9 @@ def test_the_page_has_every_model_of_the_second_round_with_what_it_missed_and_it
     for name, row in checked.iterrows():
         case = every[name]
         assert row["expected"] == case.expected and row["missed"] == "; ".join(second.planted_well(case.kind, row))
-        numbers = " | ".join(f"{row[one]:.2f}".removeprefix("0") for one in ("behaviour", "test", "ood"))
+        numbers = " | ".join(
+            f"{row[one]:.2f}".replace("0.", ".", 1).replace("-", "\N{MINUS SIGN}") for one in ("behaviour", "test", "ood")
+        )
         assert f"| {name} | {case.expected} | {row['missed'] or 'nothing'} | {numbers} | {said[name]} |" in page
     planted = [name for name, case in every.items() if case.planted]
     shown = " ".join(page.split())
@@ -271,6 +273,8 @@ def test_the_page_has_every_model_of_the_second_round_with_what_it_missed_and_it
     right = sum(said[name] == every[name].expected for name in well)
     assert f"{len(well)} pass all thresholds, and {right} of these gets the planted label" in shown
     half = pd.read_csv(HERE / "planting_second_results.csv").set_index("case").loc["teacher-half-executed-0"]
+    strayed = checked.loc["teacher-lost-on-the-way-0", "wrong mechanism"]
+    assert f"should be at chance, and is at {strayed:.2f}.".replace("-0.", "\N{MINUS SIGN}.") in shown
     lost = half["test"] - half["ood"]
     assert half["confidence"] == 1.0 and "with a confidence of 1.00" in shown
     assert f"of {lost:.3f} that is lost, the form".replace("0.", ".") in shown
