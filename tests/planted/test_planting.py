@@ -273,8 +273,9 @@ def test_the_page_has_every_model_of_the_second_round_with_what_it_missed_and_it
     right = sum(said[name] == every[name].expected for name in well)
     assert f"{len(well)} pass all thresholds, and {right} of these gets the planted label" in shown
     half = pd.read_csv(HERE / "planting_second_results.csv").set_index("case").loc["teacher-half-executed-0"]
-    strayed = checked.loc["teacher-lost-on-the-way-0", "wrong mechanism"]
-    assert f"should be at chance, and is at {strayed:.2f}.".replace("-0.", "\N{MINUS SIGN}.") in shown
+    strayed = checked.loc["teacher-lost-on-the-way-0"]
+    nearer = f"by {strayed['wrong mechanism'] - strayed['apart']:.2f} in R² where {second.CHANCE:.2f} is allowed"
+    assert nearer.replace("0.", ".") in shown
     lost = half["test"] - half["ood"]
     assert half["confidence"] == 1.0 and "with a confidence of 1.00" in shown
     assert f"of {lost:.3f} that is lost, the form".replace("0.", ".") in shown
