@@ -49,8 +49,8 @@ def analyze(models: list[Path], *, knob: str = "support", first: str = "cube", s
         if lacking := set(sides) - set(there):
             reasons.append(f"{folder}: {knob} is never {sorted(lacking)[0]!r}; the table has {', '.join(there)}")
             continue
-        if "test" not in table:
-            reasons.append(f"{folder}: all {len(table)} trainings diverged; describe it with smaller learning rates")
+        if why := map_files.why_without_scores(folder, table):
+            reasons.append(why)
             continue
         frames.append((config, paired(table, config, knob, *sides)))
     if not frames:

@@ -46,8 +46,8 @@ def analyze(models: list[Path], *, score: str = "ood", levels: str = "0.95,0.99"
         config, table = map_files.read_config(folder), map_files.read_table(folder)
         if config["kind"] != "map" or not len(table):
             continue
-        if "test" not in table:
-            lacking.append(f"{folder}: all {len(table)} trainings diverged; describe it with smaller learning rates")
+        if why := map_files.why_without_scores(folder, table):
+            lacking.append(why)
             continue
         if score not in table or not pd.api.types.is_numeric_dtype(table[score]):
             lacking.append(f"{folder} has no column of numbers {score!r}; it has {', '.join(map(str, table.columns))}")

@@ -37,8 +37,8 @@ def analyze(models: list[Path], *, overlap: bool = True) -> Drawing:
         who = next((knob for knob in WHO if knob in table and knob in config["knobs"]), None)
         if who is None or table.empty:
             continue
-        if "test" not in table:
-            diverged.append(f"{folder}: all {len(table)} trainings diverged; describe it with smaller learning rates")
+        if why := map_files.why_without_scores(folder, table):
+            diverged.append(why)
             continue
         every = table.rename(columns={who: "who"})
         table = every[np.isfinite(every["test"].to_numpy(dtype=float))]

@@ -157,6 +157,21 @@ def read_table(folder: str | Path, name: str = TABLE) -> pd.DataFrame:
     return frame.copy().assign(map=Path(folder).name)  # whole again, where columns are many
 
 
+def why_without_scores(folder: str | Path, table: pd.DataFrame) -> str:
+    """Why a map has no score to draw.
+
+    Args:
+        folder: the map's.
+        table: its rows.
+
+    Returns:
+        The reason, and what to do; "" where there are scores.
+    """
+    if "test" in table:
+        return ""
+    return f"{folder}: all {len(table)} trainings diverged; describe it with smaller learning rates"
+
+
 def _knobs(config: Path) -> dict[str, dict[str, Any]]:
     """Cell -> its knobs, as described."""
     described = files.read_json(config).get("cells", {}) if config.is_file() else {}
